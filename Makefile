@@ -1,0 +1,47 @@
+# Each target does all its own set-up, in .venv, and does nothing twice.
+#   make demo    the product on a small generated run, from nothing
+#   make test    checks and tests (SLOW=1 adds the slow ones)
+#   make check   ruff, basedpyright, import-linter, deptry, generated docs up to date
+#   make fix     format, mend what ruff can mend, write generated docs again
+#   make docs    the documentation site, into site/
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST_FLAGS := $(if $(SLOW),-m "not gpu",)
+
+.PHONY: setup demo test check fix docs clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pitstop needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run: make PYTHON=/path/to/python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/pitstop demo
+
+test: $(READY)
+	$(BIN)/pytest $(PYTEST_FLAGS)
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/deptry src
+	$(BIN)/python scripts/make_config_docs.py --check
+
+fix: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/python scripts/make_config_docs.py
+
+docs: $(READY)
+	$(BIN)/zensical build --clean
+
+clean:
+	rm -rf $(VENV) site .pytest_cache .ruff_cache .hypothesis .import_linter_cache

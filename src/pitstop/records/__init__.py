@@ -1,0 +1,1 @@
+"""Facts: frozen, torch-free, versioned; the vocabulary every other room speaks."""

@@ -1,0 +1,386 @@
+"""Builds a rank's record from lines, in one pass, with bounded memory for the summary.
+
+Feed it bytes in any portions; a line counts once its end was seen. Whatever cannot be understood
+is counted and noted, never raised: the file of a killed run must always read.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from pitstop.records.distribution import Distribution
+from pitstop.records.rows import Layout, Rows, block_of_rows, parse_rows, step_table
+from pitstop.records.run import (
+    SCHEMA,
+    Attempt,
+    Block,
+    Ending,
+    Event,
+    RankRecord,
+    Reading,
+    ScalarSeries,
+    SpanBlock,
+    SpanPath,
+    Timeline,
+    TimelineSpan,
+)
+
+Line = dict[str, Any]
+Upgrade = Callable[[Any], Any]
+
+# One entry a past schema: turns one of its decoded lines into that of the next schema. Schema 1
+# is the first, so there is nothing to upgrade from yet.
+UPGRADES: Final[Mapping[int, Upgrade]] = {}
+
+_HEAD = b'{"kind":"run"'
+_ROWS_AT_ONCE = 8192
+_MOST_BUCKET = 2000  # 1.04 ** 2000 us is beyond any time; a larger one is damage
+_DAMAGE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+
+
+class RankReader:
+    """Reads one rank's file portion by portion.
+
+    Args:
+        with_steps: Whether to keep every step, or block summaries only.
+        upgrades: Functions that turn lines of past schemas into lines of the next.
+    """
+
+    def __init__(self, *, with_steps: bool, upgrades: Mapping[int, Upgrade] = UPGRADES) -> None:
+        self._with_steps = with_steps
+        self._upgrades = upgrades
+        self._torn = b""
+        self._seen_line = False
+        self._uncovered: list[bytes] = []  # rows that no block summary covers yet
+        self._unparsed: list[bytes] = []  # rows to be laid into the step table
+        self._rows: list[Rows] = []
+        self._row_count = 0
+        self._attempts: list[Attempt] = []
+        self._paths: dict[SpanPath, None] = {}
+        self._span_paths: dict[int, SpanPath] = {}
+        self._layouts: dict[int, Layout] = {}
+        self._blocks: list[Block] = []
+        self._timelines: list[Timeline] = []
+        self._scalars: dict[str, tuple[list[float], list[float]]] = {}
+        self._events: list[Event] = []
+        self._readings: list[Reading] = []
+        self._ending: Ending | None = None
+        self._damaged = 0
+        self._schema_notes: list[str] = []
+        self._upgrade_from: int | None = SCHEMA  # None: lines of this attempt cannot be read
+        self._handlers: Mapping[str, Callable[[Line], None]] = {
+            "run": self._on_run,
+            "span": self._on_span,
+            "layout": self._on_layout,
+            "block": self._on_block,
+            "timeline": self._on_timeline,
+            "scalars": self._on_scalars,
+            "event": self._on_event,
+            "end": self._on_end,
+        }
+
+    @property
+    def is_record(self) -> bool:
+        """Whether this can be a record: it has a run line, or was cut off before its end."""
+        cut_off = not self._seen_line and self._torn.startswith(_HEAD[: len(self._torn)])
+        return bool(self._attempts) or cut_off
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next bytes of the file."""
+        lines = (self._torn + data).split(b"\n")
+        self._torn = lines.pop()
+        self._seen_line = self._seen_line or bool(lines)
+        for line in lines:
+            if line.startswith(b"["):
+                self._take_row(line)
+            elif line:
+                self._take_object(line)
+
+    def record(self) -> RankRecord:
+        """Give everything read so far; feeding may go on afterwards."""
+        self._lay_rows()
+        tail, tail_damaged = self._tail()
+        paths = tuple(self._paths)
+        return RankRecord(
+            attempts=tuple(self._attempts),
+            paths=paths,
+            blocks=tuple(self._blocks) if tail is None else (*self._blocks, tail),
+            steps=step_table(self._rows, paths) if self._with_steps else None,
+            timelines=tuple(self._timelines),
+            scalars={
+                name: ScalarSeries(step=np.array(steps), value=np.array(values))
+                for name, (steps, values) in self._scalars.items()
+            },
+            events=tuple(self._events),
+            readings=tuple(self._readings),
+            ending=self._ending,
+            notes=self._notes(self._damaged + (0 if self._with_steps else tail_damaged)),
+        )
+
+    @property
+    def _attempt(self) -> int:
+        return len(self._attempts) - 1
+
+    def _notes(self, damaged: int) -> tuple[str, ...]:
+        notes = list(self._schema_notes)
+        if damaged:
+            notes.append(f"{damaged} damaged {'line' if damaged == 1 else 'lines'} left out")
+        if self._torn:
+            notes.append("the last line is incomplete: killed while writing, or writing now")
+        return tuple(notes)
+
+    def _take_row(self, line: bytes) -> None:
+        if self._upgrade_from != SCHEMA:
+            upgraded = self._upgraded(line)
+            if upgraded is None:
+                return
+            line = upgraded
+        self._uncovered.append(line)
+        if self._with_steps:
+            self._unparsed.append(line)
+            if len(self._unparsed) >= _ROWS_AT_ONCE:
+                self._lay_rows()
+        if len(self._uncovered) >= _ROWS_AT_ONCE:
+            self._cover_rows()
+
+    def _take_object(self, line: bytes) -> None:
+        try:
+            values = json.loads(line)
+            if values.get("kind") != "run" and self._upgrade_from != SCHEMA:
+                upgraded = self._upgraded(line)
+                if upgraded is None:
+                    return
+                values = json.loads(upgraded)
+            self._handlers.get(values["kind"], self._on_reading)(values)
+        except _DAMAGE:
+            self._damaged += 1
+
+    def _upgraded(self, line: bytes) -> bytes | None:
+        """Lead a past schema's line up to the present one; None when there is no way."""
+        if self._upgrade_from is None:
+            return None
+        try:
+            value = json.loads(line)
+            for schema in range(self._upgrade_from, SCHEMA):
+                value = self._upgrades[schema](value)
+        except _DAMAGE:
+            self._damaged += 1
+            return None
+        return json.dumps(value).encode()
+
+    def _lay_rows(self) -> None:
+        """Parse the rows that wait for the step table."""
+        groups, damaged = parse_rows(
+            self._unparsed, self._layouts, attempt=self._attempt, first_place=self._row_count
+        )
+        self._row_count += len(self._unparsed)
+        self._unparsed = []
+        self._rows += groups
+        self._damaged += damaged
+
+    def _tail(self) -> tuple[Block | None, int]:
+        """Summarise the rows that no block covers; also count the damaged ones among them."""
+        groups, damaged = parse_rows(
+            self._uncovered, self._layouts, attempt=self._attempt, first_place=0
+        )
+        return block_of_rows(groups, attempt=self._attempt, start_us=None), damaged
+
+    def _cover_rows(self) -> None:
+        block, damaged = self._tail()
+        if block is not None:
+            self._blocks.append(block)
+        if not self._with_steps:
+            self._damaged += damaged  # with steps, the step table counts them
+        self._uncovered = []
+
+    def _on_run(self, line: Line) -> None:
+        if self._attempts:
+            self._lay_rows()
+            self._cover_rows()
+        schema = int(line["schema"])
+        about = {key: value for key, value in line.items() if key not in _ATTEMPT_KEYS}
+        self._attempts.append(
+            Attempt(
+                schema=schema,
+                started_unix_s=_maybe(float, line.get("unix_s")),
+                rank=int(line.get("rank", 0)),
+                local_rank=int(line.get("local_rank", 0)),
+                world_size=int(line.get("world_size", 1)),
+                host=_maybe(str, line.get("host")),
+                pid=_maybe(int, line.get("pid")),
+                python=_maybe(str, line.get("python")),
+                torch=_maybe(str, line.get("torch")),
+                command=tuple(map(str, line.get("command", ()))),
+                about=about,
+            )
+        )
+        self._span_paths = {}
+        self._layouts = {}
+        self._ending = None
+        self._upgrade_from = self._readable(schema)
+
+    def _readable(self, schema: int) -> int | None:
+        """Tell from which schema to upgrade, or note why the attempt cannot be read."""
+        if schema > SCHEMA:
+            self._schema_notes.append(
+                f"written with schema {schema}, newer than this pitstop's {SCHEMA}: "
+                "its steps are left out; upgrade pitstop to read them"
+            )
+            return None
+        if any(past not in self._upgrades for past in range(schema, SCHEMA)):
+            self._schema_notes.append(
+                f"written with schema {schema}, which this pitstop no longer reads: its steps are "
+                "left out; read it with the release that wrote it"
+            )
+            return None
+        return schema
+
+    def _on_span(self, line: Line) -> None:
+        parent = line["parent"]
+        above = () if parent is None else self._span_paths[parent]
+        path = (*above, str(line["name"]))
+        self._span_paths[int(line["id"])] = path
+        self._paths.setdefault(path)
+
+    def _on_layout(self, line: Line) -> None:
+        device = line.get("device")
+        self._layouts[int(line["id"])] = Layout(
+            host=tuple(self._span_paths[number] for number in line["host"]),
+            device=None if device is None else tuple(self._span_paths[n] for n in device),
+        )
+
+    def _on_block(self, line: Line) -> None:
+        spans = {
+            self._span_paths[number]: SpanBlock(
+                calls=int(calls),
+                host=_distribution(host),
+                device=None if device is None else _distribution(device),
+            )
+            for number, calls, host, device in line["spans"]
+        }
+        device_wall = line["device"]
+        block = Block(
+            attempt=self._attempt,
+            first=int(line["first"]),
+            last=int(line["last"]),
+            start_us=int(line["start_us"]),
+            apart_us=int(line["apart_us"]),
+            samples=_maybe(int, line["samples"]),
+            micro_steps=_maybe(int, line["micro_steps"]),
+            broken=int(line["broken"]),
+            wall=_distribution(line["wall"]),
+            unaccounted=_distribution(line["unaccounted"]),
+            device_wall=None if device_wall is None else _distribution(device_wall),
+            spans=spans,
+        )
+        self._blocks.append(block)
+        self._uncovered = []
+
+    def _on_timeline(self, line: Line) -> None:
+        spans = []
+        for number, start, end, *device in line["spans"]:
+            device_start, device_end = (int(device[0]), int(device[1])) if device else (None, None)
+            spans.append(
+                TimelineSpan(
+                    path=self._span_paths[number],
+                    start_us=int(start),
+                    end_us=int(end),
+                    device_start_us=device_start,
+                    device_end_us=device_end,
+                )
+            )
+        self._timelines.append(
+            Timeline(
+                attempt=self._attempt,
+                step=int(line["step"]),
+                spans=tuple(spans),
+                left_out=int(line["left_out"]),
+            )
+        )
+
+    def _on_scalars(self, line: Line) -> None:
+        step = int(line["step"])
+        for name, value in line["values"].items():
+            number = float("nan") if value is None else float(value)
+            steps, values = self._scalars.setdefault(str(name), ([], []))
+            steps.append(step)
+            values.append(number)
+
+    def _on_event(self, line: Line) -> None:
+        self._events.append(
+            Event(
+                attempt=self._attempt,
+                name=str(line["name"]),
+                step=int(line["step"]),
+                start_us=int(line["start_us"]),
+                wall_us=int(line["wall_us"]),
+                detail=dict(line.get("detail", {})),
+            )
+        )
+
+    def _on_end(self, line: Line) -> None:
+        status = line["status"]
+        if status not in ("finished", "failed", "interrupted"):
+            raise ValueError(status)
+        self._ending = Ending(
+            status=status,
+            reason=str(line["reason"]),
+            steps=int(line["steps"]),
+            at_us=int(line["at_us"]),
+        )
+
+    def _on_reading(self, line: Line) -> None:
+        values = {key: value for key, value in line.items() if key not in ("kind", "at_us")}
+        self._readings.append(
+            Reading(
+                attempt=self._attempt,
+                kind=str(line["kind"]),
+                at_us=_maybe(int, line.get("at_us")),
+                values=values,
+            )
+        )
+
+
+_ATTEMPT_KEYS = frozenset(
+    {
+        "kind",
+        "schema",
+        "unix_s",
+        "rank",
+        "local_rank",
+        "world_size",
+        "host",
+        "pid",
+        "python",
+        "torch",
+        "command",
+    }
+)
+
+
+def _maybe(kind: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else kind(value)
+
+
+def _distribution(values: list[Any]) -> Distribution:
+    count, total, least, most, flat = values
+    buckets = dict(zip(map(int, flat[::2]), map(int, flat[1::2]), strict=True))
+    if any(not 0 <= bucket <= _MOST_BUCKET for bucket in buckets):
+        raise ValueError(buckets)
+    return Distribution(
+        count=int(count),
+        total_us=int(total),
+        least_us=int(least),
+        most_us=int(most),
+        buckets=buckets,
+    )

@@ -1,0 +1,210 @@
+"""Reads and writes records; the only file of pitstop that knows JSON.
+
+A run is a folder with one ``rank-N.jsonl`` a rank, or a single such file. The probe writes them
+(docs/record-format.md); this reads them, whole or while they grow. Reading never fails on damage:
+lines that cannot be read are counted and said in the record's notes.
+"""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pitstop.errors import RecordError
+from pitstop.records.reader import RankReader
+from pitstop.records.run import SCHEMA, RankRecord, Reading, RunRecord
+
+RecordT = TypeVar("RecordT")
+
+_CHUNK_BYTES = 1 << 22
+
+
+def read_run(source: str | Path, *, with_steps: bool = True) -> RunRecord:
+    """Read a run from its folder or from one rank's file.
+
+    Args:
+        source: Folder with ``rank-*.jsonl``, or one such file.
+        with_steps: False reads block summaries only, which is fast for long runs.
+
+    Raises:
+        RecordError: Nothing there, not a record, or written by a newer pitstop.
+    """
+    files = rank_files(Path(source))
+    ranks = [_read_rank(file, with_steps=with_steps) for file in files]
+    ranks.sort(key=lambda rank: rank.rank)
+    return RunRecord(source=str(source), ranks=tuple(ranks), notes=_missing_ranks(ranks))
+
+
+def rank_files(source: Path) -> list[Path]:
+    """Find the files of a run, one a rank.
+
+    Raises:
+        RecordError: There is no such file or folder, or the folder holds no record.
+    """
+    if source.is_dir():
+        files = sorted(source.glob("rank-*.jsonl"))
+        if not files:
+            raise RecordError(
+                f"{source} holds no run record (no rank-*.jsonl in it); "
+                "name the folder that a measured run wrote"
+            )
+        return files
+    if not source.exists():
+        raise RecordError(f"there is no file or folder {source}")
+    return [source]
+
+
+class RunFollower:
+    """Follows a rank's file while it is written; leaves the writer alone."""
+
+    def __init__(self, path: str | Path, *, with_steps: bool = True) -> None:
+        self._path = Path(path)
+        self._reader = RankReader(with_steps=with_steps)
+        self._offset = 0
+
+    def poll(self) -> bool:
+        """Take in what was appended since the last call; tell whether there was anything."""
+        if not self._path.exists():
+            return False
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            before = self._offset
+            while chunk := file.read(_CHUNK_BYTES):
+                self._reader.feed(chunk)
+                self._offset += len(chunk)
+        return self._offset > before
+
+    def record(self) -> RankRecord:
+        """Give what was read so far."""
+        return self._reader.record()
+
+
+def decode(reading: Reading, record_type: type[RecordT]) -> RecordT:
+    """Give a reading its type.
+
+    Raises:
+        RecordError: Its values do not fit the type.
+    """
+    return _validated(record_type, dict(reading.values), f"a {reading.kind} reading")
+
+
+def to_dict(record: object) -> dict[str, Any]:
+    """Turn a record into plain values, with its kind and schema version."""
+    plain = _adapter(type(record)).dump_python(record, mode="json")
+    return {"kind": type(record).__name__, "schema": SCHEMA, **plain}
+
+
+def to_json(record: object) -> str:
+    """Render a record as JSON text; infinities and NaN become null, as JSON has neither."""
+    return json.dumps(_finite(to_dict(record)), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def from_json(text: str, record_type: type[RecordT]) -> RecordT:
+    """Read a record back from `to_json`'s text.
+
+    Raises:
+        RecordError: The text is no JSON, of another kind, of a newer schema, or does not fit.
+    """
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecordError(f"not a record: no valid JSON at line {error.lineno}") from error
+    kind = values.pop("kind", None) if isinstance(values, dict) else None
+    if kind != record_type.__name__:
+        raise RecordError(f"expected a {record_type.__name__} record, found {kind or 'none'}")
+    schema = values.pop("schema", None)
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise RecordError(f"written with schema {schema}; this pitstop reads up to {SCHEMA}")
+    return _validated(record_type, values, f"the {kind} record")
+
+
+def write_json(record: object, path: Path) -> None:
+    """Write a record to a file, whole or not at all."""
+    write_text(path, to_json(record) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content, whole or not at all.
+
+    Raises:
+        RecordError: The folder is missing or cannot be written to.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror}") from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RecordError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _read_rank(path: Path, *, with_steps: bool) -> RankRecord:
+    reader = RankReader(with_steps=with_steps)
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                reader.feed(chunk)
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from error
+    if not reader.is_record:
+        raise RecordError(f"{path} is not a run record: it does not begin with a run line")
+    return reader.record()
+
+
+def _missing_ranks(ranks: list[RankRecord]) -> tuple[str, ...]:
+    world = max((rank.attempts[-1].world_size for rank in ranks if rank.attempts), default=1)
+    missing = sorted(set(range(world)) - {rank.rank for rank in ranks})
+    if not missing:
+        return ()
+    shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+    return (f"{len(missing)} of {world} ranks left no record: {shown}",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapter:
+    """A dataclass's door to plain values: pydantic, imported when first needed."""
+
+    dump_python: Callable[..., Any]
+    validate_python: Callable[..., Any]
+
+
+_ADAPTERS: dict[type, _Adapter] = {}
+
+
+def _adapter(record_type: type) -> _Adapter:
+    if record_type not in _ADAPTERS:
+        from pydantic import TypeAdapter  # most reads never need it
+
+        adapter = TypeAdapter(record_type)
+        _ADAPTERS[record_type] = _Adapter(adapter.dump_python, adapter.validate_python)
+    return _ADAPTERS[record_type]
+
+
+def _validated(record_type: type[RecordT], values: Mapping[str, Any], what: str) -> RecordT:
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(record_type).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RecordError(f"{what} cannot be read: {place}: {first['msg']}") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

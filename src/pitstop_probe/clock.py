@@ -1,0 +1,463 @@
+"""A clock for training steps: spans that nest, on host and device time, adding up exactly.
+
+How a step is timed::
+
+    clock.begin_step()              <- border: ends the previous step, starts the next
+      with clock.span("data"):          host time always; device time where a device timer is given
+          batch = next(batches)
+      with clock.span("forward"):
+          with clock.span("stage1"):    a child: its time is inside "forward", never beside it
+              ...
+      with clock.apart("evaluation"):   happens between borders but is not part of the step
+          ...
+    clock.begin_step()
+
+Time is read in whole microseconds. Differences of whole numbers are exact, so in every step, on
+either clock, the self times of all spans plus "unaccounted" equal the wall clock to the digit.
+
+Nothing here waits for a device. Device marks are events recorded on the stream; a step is handed
+to the sink once its last mark has been passed, some steps later.
+"""
+
+import threading
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Tuple
+
+
+def monotonic_us() -> int:
+    """Read the host's monotonic clock in whole microseconds."""
+    return time.perf_counter_ns() // 1000
+
+
+class DeviceTimer(Protocol):
+    """Marks points on a device's own time line without waiting for them."""
+
+    same_point_us: int
+    """Two points this close on the host's clock are one point of the device's queue, for no
+    launch fits between them. Sharing a mark halves the marks of spans that follow each other."""
+
+    def mark(self) -> Any:
+        """Put a mark at the present end of the device's queue."""
+        ...
+
+    def passed(self, mark: Any) -> bool:
+        """Tell, without waiting, whether the device has gone past the mark."""
+        ...
+
+    def elapsed_us(self, start: Any, end: Any) -> int:
+        """Give the device time between two marks that were passed."""
+        ...
+
+    def release(self, marks: List[Any]) -> None:
+        """Take marks back for reuse."""
+        ...
+
+
+# One time a span was open: span, start and end on the host's clock, start and end device marks. A
+# plain tuple, since it is made on the hot path.
+Occurrence = Tuple["Span", int, int, Any, Any]
+
+
+class Timeline(NamedTuple):
+    """Where one occurrence lies inside its step; microseconds since the step began."""
+
+    span: "Span"
+    start_us: int
+    end_us: int
+    device_start_us: Optional[int]
+    device_end_us: Optional[int]
+
+
+class Step:
+    """One finished step as the sink receives it. Microseconds throughout.
+
+    ``wall_us`` is border to border less what was spent apart. ``device_wall_us`` and
+    ``Span``-wise device times are None when no device timer ran or its marks never passed.
+    """
+
+    __slots__ = (
+        "apart_us",
+        "broken",
+        "device_us",
+        "device_wall_us",
+        "host_us",
+        "index",
+        "micro_steps",
+        "samples",
+        "start_us",
+        "timeline",
+        "wall_us",
+    )
+
+    def __init__(self, index: int, start_us: int) -> None:
+        self.index = index
+        self.start_us = start_us
+        self.wall_us = 0
+        self.apart_us = 0
+        self.device_wall_us: Optional[int] = None
+        self.samples: Optional[int] = None
+        self.micro_steps: Optional[int] = None
+        self.broken = 0
+        self.host_us: Dict["Span", List[int]] = {}
+        self.device_us: Dict["Span", int] = {}
+        self.timeline: Tuple[Timeline, ...] = ()
+
+    @property
+    def accounted_us(self) -> int:
+        """Host time inside spans: top-level spans only, since they contain their children."""
+        return sum(total for span, (_, total) in self.host_us.items() if span.depth == 1)
+
+    @property
+    def unaccounted_us(self) -> int:
+        """Host time of the step that no span saw."""
+        return self.wall_us - self.accounted_us
+
+    def self_us(self, span: "Span") -> int:
+        """Host time inside a span and in none of its children."""
+        inside = sum(total for child, (_, total) in self.host_us.items() if child.parent is span)
+        return self.host_us[span][1] - inside
+
+
+class Sink(Protocol):
+    """Receives what the clock saw, in order."""
+
+    def step(self, step: Step) -> None:
+        """Take a finished step."""
+        ...
+
+    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
+        """Take something that happened apart from the steps."""
+        ...
+
+
+class Span:
+    """A named part of the step at one place in the tree; entering it starts it.
+
+    A span object stands for all times that this name is open under this parent, so it is made
+    once and reused. Entering and leaving are the hot path of all measuring: no call that can be
+    spared, no object made.
+    """
+
+    __slots__ = ("children", "clock", "depth", "name", "opened_mark", "opened_us", "parent")
+
+    def __init__(self, clock: "Clock", name: str, parent: Optional["Span"]) -> None:
+        self.clock = clock
+        self.name = name
+        self.parent = parent
+        self.depth = 0 if parent is None else parent.depth + 1
+        self.children: Dict[str, "Span"] = {}
+        self.opened_us = 0
+        self.opened_mark: Any = None
+
+    @property
+    def path(self) -> Tuple[str, ...]:
+        """Names from the step down to this span."""
+        return () if self.parent is None else (*self.parent.path, self.name)
+
+    def __enter__(self) -> "Span":
+        clock = self.clock
+        if clock.current is not self.parent:
+            # Kept from another place of the tree: entering it here would break the nesting.
+            return self
+        clock.current = self
+        if clock.device is None:
+            self.opened_us = clock.now_us()
+        else:
+            self.opened_us, self.opened_mark = clock.point()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        clock = self.clock
+        end_us = clock.now_us()
+        pending = clock.pending
+        if pending is None or (clock.current is not self and not clock.unwind_to(self)):
+            return
+        mark = None if clock.device is None else clock.mark()
+        pending.occurrences.append((self, self.opened_us, end_us, self.opened_mark, mark))
+        clock.current = self.parent  # type: ignore[assignment]  # the root is never entered
+
+    def __repr__(self) -> str:
+        return "Span({!r})".format("/".join(self.path))
+
+
+class _Apart:
+    """Time between step borders that does not belong to the step."""
+
+    __slots__ = ("_clock", "_mark", "_name", "_span", "_start_us")
+
+    def __init__(self, clock: "Clock", name: str) -> None:
+        self._clock = clock
+        self._name = name
+        self._start_us = 0
+        self._mark: Any = None
+        self._span: Optional[Span] = None
+
+    def __enter__(self) -> None:
+        self._span = self._clock.inner_span(self._name)
+        if self._span is not None:
+            self._span.__enter__()
+            return
+        self._start_us, self._mark = self._clock.point()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._span is not None:
+            self._span.__exit__()
+            return
+        self._clock.add_apart(self._name, self._start_us, self._mark)
+
+
+class _Nothing:
+    """A context that measures nothing."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+_NOTHING = _Nothing()
+
+
+class _Pending:
+    """A step whose device marks may not have been passed yet."""
+
+    __slots__ = (
+        "aparts",
+        "end_mark",
+        "marks",
+        "occurrences",
+        "start_mark",
+        "step",
+        "wants_timeline",
+    )
+
+    def __init__(self, step: Step, start_mark: Any, *, wants_timeline: bool) -> None:
+        self.step = step
+        self.start_mark = start_mark
+        self.end_mark: Any = None
+        self.marks: List[Any] = [] if start_mark is None else [start_mark]
+        self.occurrences: List[Occurrence] = []
+        self.aparts: List[Tuple[Any, Any]] = []
+        self.wants_timeline = wants_timeline
+
+
+class Clock:
+    """Times steps and the spans inside them, and hands each finished step to a sink.
+
+    Args:
+        sink: Receives finished steps and apart events, in order.
+        device: Marks on the device's time line; None measures the host's clock only.
+        now_us: The host's clock, whole microseconds; replaced by a fake in tests.
+        timeline_every: Each how many steps the places of all spans are kept, not only totals.
+        most_pending: How many steps may wait for the device before they are handed over without
+            device times; bounds memory when a device hangs.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        device: Optional[DeviceTimer] = None,
+        now_us: Callable[[], int] = monotonic_us,
+        *,
+        timeline_every: int = 256,
+        most_pending: int = 64,
+    ) -> None:
+        self.device = device
+        self.now_us = now_us
+        self.foreign_spans = 0
+        self._root = Span(self, "", None)
+        self.current = self._root
+        self.pending: Optional[_Pending] = None
+        self._sink = sink
+        self._timeline_every = timeline_every
+        self._most_pending = most_pending
+        self._waiting: Deque[_Pending] = deque()
+        self._next_index = 0
+        self._thread = threading.get_ident()
+        self._last_mark: Any = None
+        self._last_mark_us = 0
+
+    @property
+    def step_index(self) -> int:
+        """Index of the step under way, or of the next one when none is."""
+        return self._next_index if self.pending is None else self.pending.step.index
+
+    def begin_step(self, index: Optional[int] = None) -> None:
+        """Mark a border: end the step under way, if any, and start the next.
+
+        Earlier steps are handed over first, while the device still works on what this step gave
+        it: there the time costs nothing.
+        """
+        self.collect()
+        now_us, mark = self.point()
+        self._finish_step(now_us, mark)
+        if index is not None:
+            self._next_index = index
+        self._thread = threading.get_ident()
+        wants_timeline = self._next_index % self._timeline_every == 0
+        self.pending = _Pending(Step(self._next_index, now_us), mark, wants_timeline=wants_timeline)
+        self._next_index += 1
+        if self.device is None:
+            self.collect()
+
+    def end_step(self) -> None:
+        """End the step under way without starting another."""
+        now_us, mark = self.point()
+        self._finish_step(now_us, mark)
+        self.collect()
+
+    def count(self, *, samples: int, micro_steps: int = 1) -> None:
+        """Add samples and micro-steps to the step under way."""
+        if self.pending is not None:
+            step = self.pending.step
+            step.samples = (step.samples or 0) + samples
+            step.micro_steps = (step.micro_steps or 0) + micro_steps
+
+    def span(self, name: str) -> Any:
+        """Name a part of the step; use as ``with clock.span("forward"):``.
+
+        Outside a step nothing is measured. A span opened by another thread than the one that
+        began the step would overlap its spans, so it is not measured but counted.
+        """
+        if self.pending is None:
+            return _NOTHING
+        if threading.get_ident() != self._thread:
+            self.foreign_spans += 1
+            return _NOTHING
+        current = self.current
+        child = current.children.get(name)
+        if child is None:
+            child = current.children[name] = Span(self, name, current)
+        return child
+
+    def apart(self, name: str) -> _Apart:
+        """Name something that is not part of the step: evaluation, a checkpoint, start-up.
+
+        Inside an open span it is measured as a span instead, for time cannot be taken out of the
+        middle of a part that was already begun.
+        """
+        return _Apart(self, name)
+
+    def inner_span(self, name: str) -> Optional[Span]:
+        """Give the span to use for `name` when a span is already open, else None."""
+        if self.current is self._root or threading.get_ident() != self._thread:
+            return None
+        span = self.span(name)
+        return span if isinstance(span, Span) else None
+
+    def point(self) -> Tuple[int, Any]:
+        """Read both clocks at one point of the program, where a part begins."""
+        now_us = self.now_us()
+        if self.device is None:
+            return now_us, None
+        if now_us - self._last_mark_us <= self.device.same_point_us and self._last_mark is not None:
+            return now_us, self._last_mark
+        return now_us, self.mark()
+
+    def mark(self) -> Any:
+        """Put a mark at the end of the device's queue, and remember whose it is."""
+        assert self.device is not None
+        mark = self.device.mark()
+        if self.pending is not None:
+            self.pending.marks.append(mark)
+        self._last_mark = mark
+        self._last_mark_us = self.now_us()
+        return mark
+
+    def add_apart(self, name: str, start_us: int, start_mark: Any) -> None:
+        """Record an apart interval that ends now; called by its context manager."""
+        end_us, end_mark = self.point()
+        index = self.step_index
+        if self.pending is not None:
+            self.pending.step.apart_us += end_us - start_us
+            self.pending.aparts.append((start_mark, end_mark))
+        self._sink.event(name, step=index, start_us=start_us, wall_us=end_us - start_us)
+
+    def collect(self) -> None:
+        """Hand over every step whose device marks have been passed, oldest first."""
+        waiting = self._waiting
+        while waiting:
+            passed = self.device is None or self.device.passed(waiting[0].end_mark)
+            if not passed and len(waiting) <= self._most_pending:
+                return
+            self._hand_over(waiting.popleft(), device=self.device if passed else None)
+
+    def close(self) -> None:
+        """End the step under way and hand over all steps, those the device never passed too."""
+        if self.pending is not None:
+            self.end_step()
+        self.collect()
+        while self._waiting:
+            self._hand_over(self._waiting.popleft(), device=None)
+
+    def unwind_to(self, span: Span) -> bool:
+        """Drop spans left open inside `span`; False if `span` itself is not open."""
+        assert self.pending is not None
+        left_open = 0
+        walker: Optional[Span] = self.current
+        while walker is not None and walker is not span:
+            left_open += 1
+            walker = walker.parent
+        if walker is None:
+            self.pending.step.broken += 1
+            return False
+        self.pending.step.broken += left_open
+        return True
+
+    def _finish_step(self, now_us: int, mark: Any) -> None:
+        pending = self.pending
+        if pending is None:
+            return
+        if self.current is not self._root:
+            # Its end was never seen, so its time stays unaccounted rather than being guessed.
+            pending.step.broken += self.current.depth
+            self.current = self._root
+        step = pending.step
+        step.wall_us = now_us - step.start_us - step.apart_us
+        pending.end_mark = mark
+        self.pending = None
+        self._waiting.append(pending)
+
+    def _hand_over(self, pending: _Pending, device: Optional[DeviceTimer]) -> None:
+        step = pending.step
+        host_us = step.host_us
+        for span, start_us, end_us, _, _ in pending.occurrences:
+            entry = host_us.get(span)
+            if entry is None:
+                host_us[span] = [1, end_us - start_us]
+            else:
+                entry[0] += 1
+                entry[1] += end_us - start_us
+        places = {} if device is None else self._read_device(pending, device)
+        if pending.wants_timeline:
+            step.timeline = _timeline(pending, places)
+        self._sink.step(step)
+        if device is not None:
+            # The end border's mark stays out of the pool: the next step begins there.
+            device.release([mark for mark in pending.marks if mark is not pending.end_mark])
+
+    def _read_device(self, pending: _Pending, device: DeviceTimer) -> Dict[int, int]:
+        """Turn marks into places on the device's time line since the step began."""
+        zero = pending.start_mark
+        places = {id(mark): device.elapsed_us(zero, mark) for mark in pending.marks}
+        places[id(pending.end_mark)] = device.elapsed_us(zero, pending.end_mark)
+        step = pending.step
+        device_us = step.device_us
+        for span, _, _, start, end in pending.occurrences:
+            device_us[span] = device_us.get(span, 0) + places[id(end)] - places[id(start)]
+        apart_us = sum(places[id(end)] - places[id(start)] for start, end in pending.aparts)
+        step.device_wall_us = places[id(pending.end_mark)] - apart_us
+        return places
+
+
+def _timeline(pending: _Pending, places: Dict[int, int]) -> Tuple[Timeline, ...]:
+    zero = pending.step.start_us
+    rows = [
+        Timeline(span, start_us - zero, end_us - zero, places.get(id(start)), places.get(id(end)))
+        for span, start_us, end_us, start, end in pending.occurrences
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.start_us, -row.end_us, row.span.depth)))

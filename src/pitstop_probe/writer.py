@@ -1,0 +1,358 @@
+"""Writes what the clock saw: one append-only file of JSON lines a rank.
+
+Step lines are arrays of numbers, everything else is an object with a "kind". The format, line by
+line, is in docs/record-format.md; pitstop.records.store reads it.
+
+Three promises:
+
+- Killed at any byte, the file still reads up to its last whole line. Lines are written whole and
+  flushed at least every half second; a writer that finds a torn last line closes it first.
+- At most 200 bytes a step on average. Rows carry every span while the budget allows it, then only
+  the top level; what a row leaves out is still in its block's summary.
+- Every 256 steps a block summary is written, so that a long run is summarised without its rows.
+"""
+
+import json
+import math
+import os
+import platform
+import socket
+import sys
+import time
+from collections import Counter
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from pitstop_probe.clock import Span, Step, Timeline, monotonic_us
+
+SCHEMA = 1
+BLOCK_STEPS = 256
+BYTES_PER_STEP = 195  # keeps the average under the promised 200, the header included
+FLUSH_EVERY_US = 500_000
+MOST_TIMELINE_ROWS = 200
+MOST_LAYOUTS = 256  # a script that names its spans by step number must not fill the disk
+FIRST_CREDIT = 4096  # lets a run of a few steps keep all its spans
+
+_LayoutKey = Tuple[Tuple[Span, ...], Tuple[Span, ...], bool]
+
+# Neighbouring sketch buckets differ by 4 %, so a quantile read from them is within 2 %.
+SKETCH_GROWTH = 1.04
+_PER_LOG = 1.0 / math.log(SKETCH_GROWTH)
+
+
+def sketch(values: List[int]) -> List[int]:
+    """Count values by logarithmic bucket: ``[bucket, count, bucket, count, ...]``."""
+    counts = Counter([round(math.log(value + 1) * _PER_LOG) for value in values])
+    flat: List[int] = []
+    for bucket in sorted(counts):
+        flat += (bucket, counts[bucket])
+    return flat
+
+
+def distribution(values: List[int]) -> List[Any]:
+    """Summarise values exactly (count, sum, least, most) and by sketch."""
+    return [len(values), sum(values), min(values), max(values), sketch(values)]
+
+
+def plain(value: Any) -> Any:
+    """Make a value fit for JSON: infinities and NaN become words, unknown things their text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def describe_process() -> Dict[str, Any]:
+    """Say what this process is: interpreter, torch, rank, command."""
+    torch = sys.modules.get("torch")
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        "torch": None if torch is None else str(torch.__version__),
+        "command": list(sys.argv),
+        "rank": int(os.environ.get("RANK", "0")),
+        "local_rank": int(os.environ.get("LOCAL_RANK", "0")),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+    }
+
+
+class _Block:
+    """Values of the steps since the last block summary, column by column."""
+
+    def __init__(self) -> None:
+        self.first_index = 0
+        self.last_index = 0
+        self.start_us = 0
+        self.steps = 0
+        self.samples: Optional[int] = None
+        self.micro_steps: Optional[int] = None
+        self.apart_us = 0
+        self.broken = 0
+        self.wall: List[int] = []
+        self.device_wall: List[int] = []
+        self.unaccounted: List[int] = []
+        self.calls: Dict[Span, int] = {}
+        self.host: Dict[Span, List[int]] = {}
+        self.device: Dict[Span, List[int]] = {}
+
+    def add(self, step: Step) -> None:
+        if self.steps == 0:
+            self.first_index = step.index
+            self.start_us = step.start_us
+        self.last_index = step.index
+        self.steps += 1
+        self.apart_us += step.apart_us
+        self.broken += step.broken
+        if step.samples is not None:
+            self.samples = (self.samples or 0) + step.samples
+        if step.micro_steps is not None:
+            self.micro_steps = (self.micro_steps or 0) + step.micro_steps
+        self.wall.append(step.wall_us)
+        self.unaccounted.append(step.unaccounted_us)
+        if step.device_wall_us is not None:
+            self.device_wall.append(step.device_wall_us)
+        for span, (calls, total_us) in step.host_us.items():
+            self.calls[span] = self.calls.get(span, 0) + calls
+            self.host.setdefault(span, []).append(total_us)
+        for span, total_us in step.device_us.items():
+            self.device.setdefault(span, []).append(total_us)
+
+
+class RecordWriter:
+    """Appends one rank's record to a file; the sink of a `Clock`.
+
+    Args:
+        path: File to append to; folders are made. An existing file gets a further attempt.
+        about: What the run is: name, settings, anything the header should carry.
+        now_us: The host's clock; the one the steps were timed with.
+        bytes_per_step: Average size that step rows and block summaries keep to.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        about: Optional[Mapping[str, Any]] = None,
+        now_us: Callable[[], int] = monotonic_us,
+        *,
+        bytes_per_step: int = BYTES_PER_STEP,
+    ) -> None:
+        self.path = os.fspath(path)
+        folder = os.path.dirname(self.path)
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        self._now_us = now_us
+        self._origin_us = now_us()
+        self._flushed_us = self._origin_us
+        self._bytes_per_step = bytes_per_step
+        self._credit = FIRST_CREDIT
+        self._span_ids: Dict[Span, int] = {}
+        self._layouts: Dict[_LayoutKey, int] = {}
+        self._block = _Block()
+        self._end_us: Optional[int] = None
+        self._steps = 0
+        self._file = self._open()
+        self._write(
+            {
+                "kind": "run",
+                "schema": SCHEMA,
+                "unix_s": time.time(),
+                **describe_process(),
+                **(about or {}),
+            }
+        )
+        self.flush()
+
+    @property
+    def origin_us(self) -> int:
+        """The host clock's reading that the file calls zero."""
+        return self._origin_us
+
+    def step(self, step: Step) -> None:
+        """Append a step's row, and a block summary when the block is full."""
+        self._credit += self._bytes_per_step
+        self._append_row(step)
+        if step.timeline:
+            self._append_timeline(step)
+        self._block.add(step)
+        self._steps += 1
+        if self._block.steps >= BLOCK_STEPS:
+            self._append_block()
+        self._flush_if_due()
+
+    def event(
+        self,
+        name: str,
+        *,
+        step: int,
+        start_us: int,
+        wall_us: int,
+        detail: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        """Append something that happened apart from the steps."""
+        line: Dict[str, Any] = {
+            "kind": "event",
+            "name": name,
+            "step": step,
+            "start_us": start_us - self._origin_us,
+            "wall_us": wall_us,
+        }
+        if detail:
+            line["detail"] = detail
+        self._write(line)
+        self._flush_if_due()
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Append values read at a step, such as loss and learning rate."""
+        self._write({"kind": "scalars", "step": step, "values": values})
+        self._flush_if_due()
+
+    def reading(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Append any other fact; `kind` names its record, such as "memory" or "machine"."""
+        self._write({"kind": kind, "at_us": self._now_us() - self._origin_us, **values})
+        self._flush_if_due()
+
+    def close(self, status: str = "finished", reason: str = "") -> None:
+        """Write the last block and how the run ended; later calls do nothing."""
+        if self._file.closed:
+            return
+        if self._block.steps:
+            self._append_block()
+        self._write(
+            {
+                "kind": "end",
+                "status": status,
+                "reason": reason,
+                "steps": self._steps,
+                "at_us": self._now_us() - self._origin_us,
+            }
+        )
+        self._file.close()
+
+    def flush(self) -> None:
+        """Give everything written so far to the operating system."""
+        self._file.flush()
+        self._flushed_us = self._now_us()
+
+    def _open(self) -> Any:
+        torn = False
+        if os.path.exists(self.path) and os.path.getsize(self.path):
+            with open(self.path, "rb") as earlier:
+                earlier.seek(-1, os.SEEK_END)
+                torn = earlier.read(1) != b"\n"
+        file = open(self.path, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by close()
+        if torn:
+            file.write(b"\n")
+        return file
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._emit(_line(line))
+
+    def _emit(self, data: bytes) -> None:
+        self._file.write(data)
+        self._credit -= len(data)
+
+    def _flush_if_due(self) -> None:
+        if self._now_us() - self._flushed_us >= FLUSH_EVERY_US:
+            self.flush()
+
+    def _id(self, span: Span) -> int:
+        number = self._span_ids.get(span)
+        if number is None:
+            parent = span.parent
+            parent_id = None if parent is None or parent.depth == 0 else self._id(parent)
+            number = self._span_ids[span] = len(self._span_ids)
+            self._write({"kind": "span", "id": number, "parent": parent_id, "name": span.name})
+        return number
+
+    def _append_row(self, step: Step) -> None:
+        """Write the fullest row that the budget allows: all spans, the top level, or none."""
+        spans = sorted(step.host_us, key=self._id)
+        for choice in (spans, [span for span in spans if span.depth == 1], []):
+            on_device = [span for span in choice if span in step.device_us]
+            key = (tuple(choice), tuple(on_device), step.device_wall_us is not None)
+            layout = self._layouts.get(key)
+            if layout is None and len(self._layouts) >= MOST_LAYOUTS and choice:
+                continue
+            head = b"" if layout is not None else self._layout_line(len(self._layouts), key)
+            layout = len(self._layouts) if layout is None else layout
+            row = head + self._numbers(layout, step, choice, on_device)
+            if len(row) <= self._credit or not choice:
+                self._layouts[key] = layout
+                self._emit(row)
+                break
+        self._end_us = step.start_us + step.apart_us + step.wall_us
+
+    def _layout_line(self, number: int, key: _LayoutKey) -> bytes:
+        host, device, has_device_wall = key
+        line: Dict[str, Any] = {"kind": "layout", "id": number, "host": [self._id(s) for s in host]}
+        if has_device_wall:
+            line["device"] = [self._id(span) for span in device]
+        return _line(line)
+
+    def _numbers(self, layout: int, step: Step, spans: List[Span], on_device: List[Span]) -> bytes:
+        gap_us = step.start_us - (self._origin_us if self._end_us is None else self._end_us)
+        values: List[Any] = [layout, step.index, gap_us, step.apart_us, step.wall_us]
+        values.append("null" if step.samples is None else step.samples)
+        values.append("null" if step.micro_steps is None else step.micro_steps)
+        values += [step.host_us[span][1] for span in spans]
+        if step.device_wall_us is not None:
+            values.append(step.device_wall_us)
+            values += [step.device_us[span] for span in on_device]
+        return ("[" + ",".join(map(str, values)) + "]\n").encode()
+
+    def _append_timeline(self, step: Step) -> None:
+        rows = [_timeline_row(self._id(row.span), row) for row in step.timeline]
+        self._write(
+            {
+                "kind": "timeline",
+                "step": step.index,
+                "spans": rows[:MOST_TIMELINE_ROWS],
+                "left_out": max(0, len(rows) - MOST_TIMELINE_ROWS),
+            }
+        )
+
+    def _append_block(self) -> None:
+        block = self._block
+        self._block = _Block()
+        spans = [
+            [
+                self._id(span),
+                block.calls[span],
+                distribution(values),
+                distribution(block.device[span]) if span in block.device else None,
+            ]
+            for span, values in block.host.items()
+        ]
+        self._write(
+            {
+                "kind": "block",
+                "first": block.first_index,
+                "last": block.last_index,
+                "start_us": block.start_us - self._origin_us,
+                "apart_us": block.apart_us,
+                "samples": block.samples,
+                "micro_steps": block.micro_steps,
+                "broken": block.broken,
+                "wall": distribution(block.wall),
+                "unaccounted": distribution(block.unaccounted),
+                "device": distribution(block.device_wall) if block.device_wall else None,
+                "spans": spans,
+            }
+        )
+
+
+def _line(line: Mapping[str, Any]) -> bytes:
+    text = json.dumps(plain(line), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _timeline_row(number: int, row: Timeline) -> List[Optional[int]]:
+    places: List[Optional[int]] = [number, row.start_us, row.end_us]
+    if row.device_start_us is None:
+        return places
+    return [*places, row.device_start_us, row.device_end_us]

@@ -1,0 +1,159 @@
+"""The writer: bounded bytes, whole lines, nothing lost that a block does not hold."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pitstop_probe import Clock, RecordWriter
+
+from pitstop.records import store
+from pitstop.records.summary import summarise
+from tests.fakes import FakeClock, FakeDevice
+
+
+def write_steps(path: Path, steps: int, spans: list[tuple[str, ...]], *, device: bool) -> None:
+    """Write steps that open every given span once, with times of five to six digits."""
+    time = FakeClock()
+    writer = RecordWriter(str(path), now_us=time.now_us)
+    clock = Clock(writer, FakeDevice(time) if device else None, now_us=time.now_us)
+    for number in range(steps):
+        clock.begin_step()
+        for path_of_names in spans:
+            _open_nested(clock, time, list(path_of_names), 10_000 + number % 977)
+        clock.count(samples=8)
+        time.advance(300)
+    clock.close()
+    writer.close()
+
+
+def _open_nested(clock: Clock, time: FakeClock, names: list[str], us: int) -> None:
+    with clock.span(names[0]):
+        if len(names) > 1:
+            _open_nested(clock, time, names[1:], us)
+        time.advance(us)
+
+
+EIGHT = [(name,) for name in "data copy forward loss backward clip optimizer log".split()]
+DEEP = [("forward", f"stage{n}", part) for n in range(8) for part in ("attention", "mlp")]
+CROWD = [(f"part{n}",) for n in range(60)]
+
+
+@pytest.mark.parametrize("spans", [EIGHT, EIGHT + DEEP, CROWD], ids=["eight", "deep", "crowd"])
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+def test_a_step_takes_at_most_200_bytes_on_average(
+    tmp_path: Path, spans: list[tuple[str, ...]], device: bool
+) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    write_steps(path, 3_000, spans, device=device)
+    assert path.stat().st_size / 3_000 <= 200
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+def test_totals_of_spans_that_rows_had_no_room_for_are_still_exact(
+    tmp_path: Path, device: bool
+) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    write_steps(path, 2_000, EIGHT + DEEP, device=device)
+    record = store.read_run(path).first
+    assert record.steps is not None
+    deep = record.paths.index(("forward", "stage3", "mlp"))
+    kept = ~(record.steps.host_us[:, deep] != record.steps.host_us[:, deep])
+    assert 0 < kept.sum() < 2_000, "the budget should have left some rows without deep spans"
+
+    summary = summarise(record)
+    expected_us = sum(10_000 + number % 977 for number in range(2_000))
+    mlp = summary.span("forward", "stage3", "mlp")
+    assert mlp is not None
+    assert (mlp.host.total_us, mlp.calls) == (expected_us, 2_000)
+    if device:
+        assert mlp.device is not None
+        assert mlp.device.total_us == expected_us
+    parts = sum(span.host_self_us for span in summary.spans)
+    assert parts + summary.unaccounted.total_us == summary.wall.total_us
+
+
+def test_a_script_that_names_spans_by_step_number_does_not_fill_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    time = FakeClock()
+    writer = RecordWriter(str(path), now_us=time.now_us)
+    clock = Clock(writer, now_us=time.now_us)
+    for number in range(3_000):
+        clock.begin_step()
+        with clock.span(f"step {number}"):
+            time.advance(100)
+    clock.close()
+    writer.close()
+    lines = path.read_bytes().splitlines()
+    layouts = sum(line.startswith(b'{"kind":"layout"') for line in lines)
+    assert layouts <= 257
+    assert path.stat().st_size / 3_000 <= 300
+    assert summarise(store.read_run(path).first).steps == 3_000
+
+
+def test_every_line_is_valid_json_whatever_the_values(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    writer = RecordWriter(str(path), {"name": "模糊\ud800\x00\n", "odd": {1: object()}})
+    writer.scalars(3, {"loss": float("nan"), "norm": float("-inf"), "lr": 1e-4})
+    writer.reading("memory", {"pss_bytes": 12, "parts": (1, 2)})
+    writer.event("note", step=1, start_us=writer.origin_us, wall_us=0, detail={"line": "<script>"})
+    writer.close("failed", "RuntimeError: boom")
+
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in path.read_bytes().splitlines()]
+    assert [line["kind"] for line in lines] == ["run", "scalars", "memory", "event", "end"]
+    record = store.read_run(path).first
+    assert record.notes == ()
+    assert str(record.scalars["loss"].value[0]) == "nan"
+    assert record.scalars["norm"].value[0] == float("-inf")
+    assert record.ending is not None
+    assert (record.ending.status, record.ending.reason) == ("failed", "RuntimeError: boom")
+
+
+def test_a_second_attempt_is_appended_and_closes_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    write_steps(path, 300, EIGHT, device=False)
+    whole = path.read_bytes()
+    cut = whole[: whole.index(b"[0,290,") + 9]
+    path.write_bytes(cut)
+    write_steps(path, 10, EIGHT, device=False)
+
+    record = store.read_run(path).first
+    assert path.read_bytes().startswith(cut + b"\n")
+    assert len(record.attempts) == 2
+    assert record.steps is not None
+    assert (len(record.steps), int(record.steps.attempt[-1])) == (300, 1)
+    assert record.notes == ("1 damaged line left out",)
+    assert record.is_finished
+    assert summarise(record).steps == 300
+
+
+def test_closing_twice_writes_one_ending(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    writer = RecordWriter(str(path))
+    writer.close()
+    writer.close("failed")
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["run", "end"]
+
+
+def test_the_file_is_flushed_as_the_run_goes(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    time = FakeClock()
+    writer = RecordWriter(str(path), now_us=time.now_us)
+    clock = Clock(writer, now_us=time.now_us)
+    for _ in range(5):
+        clock.begin_step()
+        time.advance(600_000)
+    on_disk = path.read_bytes()
+    writer.close()
+    assert on_disk.count(b"\n[") == 4, "every slow step should be on disk once it has ended"
+
+
+def test_rank_and_world_size_come_from_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "RANK", "3")
+    monkeypatch.setitem(os.environ, "WORLD_SIZE", "4")
+    RecordWriter(str(tmp_path / "rank-3.jsonl")).close()
+    run = store.read_run(tmp_path)
+    assert run.first.rank == 3
+    assert run.notes == ("3 of 4 ranks left no record: 0, 1, 2",)

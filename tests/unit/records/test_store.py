@@ -1,0 +1,312 @@
+"""Records: killed at any byte, damaged anywhere, of any schema: they read and say what is missing."""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pitstop_probe import Clock, RecordWriter
+
+from pitstop.errors import RecordError
+from pitstop.records import store
+from pitstop.records.reader import RankReader
+from pitstop.records.run import RankRecord, StepTiming
+from pitstop.records.summary import summarise
+from tests.fakes import FakeClock, FakeDevice, ListSink
+
+
+class Tee:
+    """Hands everything to the writer and keeps it for comparison."""
+
+    def __init__(self, writer: RecordWriter) -> None:
+        self.writer = writer
+        self.kept = ListSink()
+
+    def step(self, step: object) -> None:
+        self.kept.step(step)  # type: ignore[arg-type]
+        self.writer.step(step)  # type: ignore[arg-type]
+
+    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
+        self.kept.event(name, step=step, start_us=start_us, wall_us=wall_us)
+        self.writer.event(name, step=step, start_us=start_us, wall_us=wall_us)
+
+
+def write_run(path: Path, steps: int, *, seed: int = 0, device: bool = True) -> ListSink:
+    """Write a lively run: nested spans that come and go, evaluations, losses, readings."""
+    rng = random.Random(seed)
+    time = FakeClock(10**9)
+    writer = RecordWriter(str(path), {"name": "lively"}, now_us=time.now_us)
+    sink = Tee(writer)
+    clock = Clock(sink, FakeDevice(time) if device else None, now_us=time.now_us)
+    for number in range(steps):
+        clock.begin_step()
+        with clock.span("data"):
+            time.advance(rng.randint(0, 900))
+        with clock.span("forward"):
+            time.advance(rng.randint(5, 20))
+            for stage in range(rng.randint(0, 3)):
+                with clock.span(f"stage{stage}"):
+                    time.advance(rng.randint(0, 4_000))
+        if number % 10 == 9:
+            with clock.span("log"):
+                time.advance(3)
+            writer.scalars(number, {"loss": rng.random()})
+        if number % 50 == 49:
+            with clock.apart("evaluation"):
+                time.advance(70_000)
+            writer.reading("memory", {"allocated_bytes": number})
+        time.advance(rng.randint(0, 40))
+        clock.count(samples=4)
+    clock.close()
+    writer.close()
+    return sink.kept
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+def test_what_was_written_is_what_is_read(tmp_path: Path, device: bool) -> None:
+    kept = write_run(tmp_path / "rank-0.jsonl", 700, device=device)
+    record = store.read_run(tmp_path).first
+    assert record.steps is not None
+    assert len(record.steps) == 700
+    for read, written in zip(record.steps, kept.steps, strict=True):
+        assert read == StepTiming(
+            attempt=0,
+            index=written.index,
+            start_us=written.start_us - 10**9,
+            wall_us=written.wall_us,
+            apart_us=written.apart_us,
+            samples=4,
+            micro_steps=1,
+            host_us={span.path: us for span, (_, us) in written.host_us.items()},
+            device_wall_us=written.device_wall_us,
+            device_us={span.path: us for span, us in written.device_us.items()},
+        )
+        assert read.unaccounted_us == written.unaccounted_us
+    assert [event.wall_us for event in record.events] == [70_000] * 14
+    assert record.scalars["loss"].step.tolist() == list(range(9, 700, 10))
+    assert [reading.values["allocated_bytes"] for reading in record.readings][:2] == [49, 99]
+    assert record.is_finished
+    assert record.notes == ()
+
+
+def test_the_summary_is_the_same_with_and_without_steps(tmp_path: Path) -> None:
+    kept = write_run(tmp_path / "rank-0.jsonl", 700)
+    with_steps = summarise(store.read_run(tmp_path).first)
+    without = summarise(store.read_run(tmp_path, with_steps=False).first)
+    assert with_steps == without
+    assert without.wall.total_us == sum(step.wall_us for step in kept.steps)
+    assert without.samples == 2_800
+    forward = without.span("forward")
+    assert forward is not None
+    assert forward.host.total_us == sum(
+        us for step in kept.steps for span, (_, us) in step.host_us.items() if span.depth == 1
+        and span.name == "forward"
+    )
+    assert [span.path for span in without.spans][:3] == [
+        ("data",),
+        ("forward",),
+        ("forward", "stage0"),
+    ]
+
+
+def check_reads(data: bytes, path: Path) -> RankRecord | None:
+    """Read damaged bytes with and without steps; both must give a record that summarises."""
+    path.write_bytes(data)
+    summaries = []
+    record = None
+    for with_steps in (False, True):
+        try:
+            record = store.read_run(path, with_steps=with_steps).first
+        except RecordError as error:
+            assert "is not a run record" in str(error)
+            return None
+        summaries.append(summarise(record))
+    assert summaries[0].steps >= 0
+    return record
+
+
+def test_a_run_cut_at_any_of_500_bytes_reads_to_its_last_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    write_run(path, 700)
+    whole = path.read_bytes()
+    rng = random.Random(1)
+    for _ in range(500):
+        cut = whole[: rng.randrange(len(whole))]
+        record = check_reads(cut, path)
+        assert record is not None
+        rows = sum(line.startswith(b"[") for line in cut.split(b"\n")[:-1])
+        assert record.steps is not None
+        assert len(record.steps) == rows
+        assert summarise(record).steps == rows
+        assert not record.is_finished
+        assert bool(record.notes) == (not cut.endswith(b"\n") and bool(cut))
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_damaged_bytes_never_break_a_reader(tmp_path: Path, data: st.DataObject) -> None:
+    source = tmp_path / "whole" / "rank-0.jsonl"
+    if not source.exists():
+        write_run(source, 300)
+    damaged = bytearray(source.read_bytes())
+    for _ in range(data.draw(st.integers(1, 20))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    check_reads(bytes(damaged), tmp_path / "rank-0.jsonl")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[0,1,0,0,-5,4,1,1,1]",
+        b"[0,1,0,0]",
+        b'[0,1,0,0,"5",4,1,1,1]',
+        b"[0,1,0,0,1e999,4,1,1,1]",
+        b"[0,1,0,0," + b"9" * 400 + b",4,1,1,1]",
+        b"[99,1,0,0,5,4,1,1,1]",
+        b"[" * 100_000,
+        b"{" * 1000,
+        b'{"kind":"block"}',
+        b'{"kind":"block","spans":[[0]]}',
+        b'{"kind":"end","status":"exploded"}',
+        b'{"kind":["x"]}',
+        b"\xff\xfe\x00",
+        b"[0,1],[0,2]",
+        b"null",
+        b'"text"',
+    ],
+)
+def test_a_line_that_is_no_record_is_counted_and_left_out(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    write_run(path, 20)
+    head, end = path.read_bytes().rsplit(b'{"kind":"block"', 1)
+    record = check_reads(head + line + b'\n{"kind":"block"' + end, path)
+    assert record is not None
+    assert record.steps is not None
+    assert len(record.steps) == 20
+    assert record.notes == ("1 damaged line left out",)
+
+
+def test_a_reader_may_follow_a_live_file(tmp_path: Path) -> None:
+    whole_path, path = tmp_path / "whole.jsonl", tmp_path / "rank-0.jsonl"
+    write_run(whole_path, 600)
+    whole = whole_path.read_bytes()
+    follower = store.RunFollower(path)
+    assert not follower.poll()
+    rng = random.Random(2)
+    done = 0
+    while done < len(whole):
+        more = rng.randint(1, 9_000)
+        with path.open("ab") as file:
+            file.write(whole[done : done + more])
+        done += more
+        assert follower.poll()
+        rows = sum(line.startswith(b"[") for line in whole[:done].split(b"\n")[:-1])
+        assert summarise(follower.record()).steps == rows
+    assert not follower.poll()
+    assert follower.record().is_finished
+    assert summarise(follower.record()) == summarise(store.read_run(whole_path).first)
+
+
+def test_a_newer_schema_shows_its_header_and_asks_for_an_upgrade(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    path.write_text('{"kind":"run","schema":99,"rank":0}\n[0,"who knows"]\n{"kind":"block"}\n')
+    record = store.read_run(path).first
+    assert record.attempts[0].schema == 99
+    assert summarise(record).steps == 0
+    [note] = record.notes
+    assert "newer than this pitstop's 1" in note
+    assert "upgrade" in note
+
+
+def test_an_older_schema_reads_through_its_upgrade() -> None:
+    lines = (
+        b'{"kind":"run","schema":0}\n'
+        b'{"kind":"layout","id":0,"host":[]}\n'
+        b"[0,7,0,0,1.5]\n"
+    )
+
+    def from_seconds(line: object) -> object:
+        if isinstance(line, list):
+            return [*line[:4], int(line[4] * 1e6), None, None]
+        return line
+
+    reader = RankReader(with_steps=True, upgrades={0: from_seconds})
+    reader.feed(lines)
+    record = reader.record()
+    assert record.steps is not None
+    assert [(step.index, step.wall_us) for step in record.steps] == [(7, 1_500_000)]
+    assert record.notes == ()
+
+    without = RankReader(with_steps=True)
+    without.feed(lines)
+    assert "no longer reads" in without.record().notes[0]
+
+
+def test_a_foreign_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("epoch 1 loss 0.5\n")
+    with pytest.raises(RecordError, match="is not a run record"):
+        store.read_run(path)
+    with pytest.raises(RecordError, match="there is no file or folder"):
+        store.read_run(tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordError, match="holds no run record"):
+        store.read_run(tmp_path / "empty")
+
+
+def test_a_run_killed_before_its_first_line_reads_as_empty(tmp_path: Path) -> None:
+    for content in (b"", b'{"kind":"ru', b'{"kind":"run","schema":1'):
+        path = tmp_path / "rank-0.jsonl"
+        path.write_bytes(content)
+        record = store.read_run(path).first
+        assert record.attempts == ()
+        assert not record.is_finished
+        assert summarise(record).steps == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A record to carry through JSON."""
+
+    name: str
+    value_s: float | None = None
+
+
+def test_records_go_through_json_and_back(tmp_path: Path) -> None:
+    path = tmp_path / "sample.json"
+    store.write_json(Sample(name="a", value_s=0.1), path)
+    assert json.loads(path.read_text()) == {
+        "kind": "Sample",
+        "schema": 1,
+        "name": "a",
+        "value_s": 0.1,
+    }
+    assert store.from_json(path.read_text(), Sample) == Sample(name="a", value_s=0.1)
+    assert json.loads(store.to_json(Sample(name="a", value_s=float("nan"))))["value_s"] is None
+    assert list(tmp_path.iterdir()) == [path], "no temporary file may be left"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "no valid JSON"),
+        ("[]", "expected a Sample"),
+        ('{"kind":"Other","schema":1}', "found Other"),
+        ('{"kind":"Sample","schema":7}', "schema 7"),
+        ('{"kind":"Sample","schema":1,"name":3}', "name"),
+    ],
+)
+def test_json_that_does_not_fit_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(RecordError, match=complaint):
+        store.from_json(text, Sample)
+
+
+def test_writing_into_a_missing_folder_is_a_users_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot write"):
+        store.write_json(Sample(name="a"), tmp_path / "missing" / "x.json")
