@@ -4,7 +4,9 @@ PitstopError
 ├── ConfigError      a configuration file or override cannot be used
 ├── RecordError      a run record cannot be read
 ├── MissingExtra     an optional part of pitstop is not installed
-└── MeasureError     a measurement was asked for that this machine cannot give
+├── MeasureError     a measurement was asked for that this machine cannot give
+├── DataError        samples cannot be read, or a place in them cannot be found again
+└── CheckpointError  a checkpoint cannot be written or read
 
 A message says what is wrong, where, and what to do. The command line prints it without a
 traceback and leaves with exit code 2. What only pitstop itself can break is an ``assert``.
@@ -27,6 +29,14 @@ class MeasureError(PitstopError):
     """A measurement this machine cannot give."""
 
 
+class DataError(PitstopError):
+    """Samples that cannot be read, or a place in them that cannot be found again."""
+
+
+class CheckpointError(PitstopError):
+    """A checkpoint that cannot be written or read; the state of training is as it was."""
+
+
 class MissingExtra(PitstopError):  # noqa: N818 - reads as the fact it states
     """An optional part that is not installed.
 
@@ -37,6 +47,7 @@ class MissingExtra(PitstopError):  # noqa: N818 - reads as the fact it states
     """
 
     def __init__(self, module: str, *, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {module}; install it with `pip install 'pitstop[{extra}]'`")
+        install = f"pip install 'pitstop[{extra}]'"
+        super().__init__(f"{purpose} needs {module}; install it with `{install}`")
         self.module = module
         self.extra = extra

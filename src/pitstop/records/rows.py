@@ -75,7 +75,7 @@ def parse_rows(
     groups = []
     for number, (places, rows) in by_layout.items():
         values = np.array(rows, dtype=np.float64)
-        sane = _sane(values)
+        sane = _sane(values, layouts[number])
         good += int(sane.sum())
         groups.append(
             Rows(
@@ -115,10 +115,12 @@ def _fits(row: Any, layouts: Mapping[int, Layout]) -> bool:
     return all(v is None or (type(v) is int and -_MOST_US < v < _MOST_US) for v in row)
 
 
-def _sane(values: Array) -> npt.NDArray[np.bool_]:
-    """Rows whose fixed times are all there and none runs backwards."""
-    times = values[:, [INDEX, GAP, APART, WALL]]
-    return np.asarray((np.isfinite(times) & (times >= 0)).all(axis=1))
+def _sane(values: Array, layout: Layout) -> npt.NDArray[np.bool_]:
+    """Rows with all fixed times, nothing below zero, and parts that fit into their step."""
+    there = np.isfinite(values[:, [INDEX, GAP, APART, WALL]]).all(axis=1)
+    forwards = ~(values < 0).any(axis=1)
+    top = [FIXED_COLUMNS + n for n, path in enumerate(layout.host) if len(path) == 1]
+    return there & forwards & (np.nansum(values[:, top], axis=1) <= values[:, WALL])
 
 
 def step_table(groups: list[Rows], paths: tuple[SpanPath, ...]) -> StepTable:

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +46,11 @@ def rank_files(source: Path) -> list[Path]:
     Raises:
         RecordError: There is no such file or folder, or the folder holds no record.
     """
-    if source.is_dir():
+    try:
+        is_folder, is_there = source.is_dir(), source.exists()
+    except OSError as error:
+        raise RecordError(f"cannot read {source}: {error.strerror}") from error
+    if is_folder:
         files = sorted(source.glob("rank-*.jsonl"))
         if not files:
             raise RecordError(
@@ -53,7 +58,7 @@ def rank_files(source: Path) -> list[Path]:
                 "name the folder that a measured run wrote"
             )
         return files
-    if not source.exists():
+    if not is_there:
         raise RecordError(f"there is no file or folder {source}")
     return [source]
 
@@ -134,6 +139,10 @@ def write_text(path: Path, text: str) -> None:
         RecordError: The folder is missing or cannot be written to.
     """
     try:
+        if path.exists() and not path.is_file():
+            # A pipe or a device such as /dev/null is written to; a file must not take its place.
+            path.write_text(text, encoding="utf-8")
+            return
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
@@ -162,11 +171,14 @@ def _read_rank(path: Path, *, with_steps: bool) -> RankRecord:
 
 def _missing_ranks(ranks: list[RankRecord]) -> tuple[str, ...]:
     world = max((rank.attempts[-1].world_size for rank in ranks if rank.attempts), default=1)
-    missing = sorted(set(range(world)) - {rank.rank for rank in ranks})
-    if not missing:
+    present = {rank.rank for rank in ranks if 0 <= rank.rank < world}
+    count = world - len(present)
+    if count <= 0:
         return ()
-    shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-    return (f"{len(missing)} of {world} ranks left no record: {shown}",)
+    # A damaged header may claim any number of ranks, so they are never listed whole.
+    missing = islice((number for number in range(world) if number not in present), 8)
+    shown = ", ".join(map(str, missing)) + (", ..." if count > 8 else "")
+    return (f"{count} of {world} ranks left no record: {shown}",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ import statistics
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pitstop_probe.writer import distribution
 
 from pitstop.records.distribution import EMPTY, QUANTILE_ERROR, Distribution, merge
+from pitstop_probe.writer import distribution
 
 times = st.lists(st.integers(0, 10**9), min_size=1, max_size=300)
 

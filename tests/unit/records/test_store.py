@@ -1,4 +1,4 @@
-"""Records: killed at any byte, damaged anywhere, of any schema: they read and say what is missing."""
+"""Records: killed at any byte, damaged anywhere, of any schema, they read and say what is gone."""
 
 import json
 import random
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pitstop_probe import Clock, RecordWriter
 
 from pitstop.errors import RecordError
 from pitstop.records import store
 from pitstop.records.reader import RankReader
 from pitstop.records.run import RankRecord, StepTiming
 from pitstop.records.summary import summarise
+from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock, FakeDevice, ListSink
 
 
@@ -102,8 +102,10 @@ def test_the_summary_is_the_same_with_and_without_steps(tmp_path: Path) -> None:
     forward = without.span("forward")
     assert forward is not None
     assert forward.host.total_us == sum(
-        us for step in kept.steps for span, (_, us) in step.host_us.items() if span.depth == 1
-        and span.name == "forward"
+        us
+        for step in kept.steps
+        for span, (_, us) in step.host_us.items()
+        if span.depth == 1 and span.name == "forward"
     )
     assert [span.path for span in without.spans][:3] == [
         ("data",),
@@ -121,7 +123,8 @@ def check_reads(data: bytes, path: Path) -> RankRecord | None:
         try:
             record = store.read_run(path, with_steps=with_steps).first
         except RecordError as error:
-            assert "is not a run record" in str(error)
+            if "is not a run record" not in str(error):
+                raise
             return None
         summaries.append(summarise(record))
     assert summaries[0].steps >= 0
@@ -225,11 +228,7 @@ def test_a_newer_schema_shows_its_header_and_asks_for_an_upgrade(tmp_path: Path)
 
 
 def test_an_older_schema_reads_through_its_upgrade() -> None:
-    lines = (
-        b'{"kind":"run","schema":0}\n'
-        b'{"kind":"layout","id":0,"host":[]}\n'
-        b"[0,7,0,0,1.5]\n"
-    )
+    lines = b'{"kind":"run","schema":0}\n{"kind":"layout","id":0,"host":[]}\n[0,7,0,0,1.5]\n'
 
     def from_seconds(line: object) -> object:
         if isinstance(line, list):

@@ -1,0 +1,5 @@
+"""Runs the command line: ``python -m pitstop``."""
+
+from pitstop.cli.main import main
+
+main()

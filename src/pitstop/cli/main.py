@@ -1,0 +1,67 @@
+"""Entry point: one command a room, one voice for errors, exit codes 0 good, 1 trouble, 2 misuse."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+import pitstop
+from pitstop.cli import config, demo, doctor, machine
+from pitstop.errors import PitstopError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="pitstop",
+    help="Makes PyTorch training fast and proves it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo.demo)
+app.command()(doctor.doctor)
+app.command()(machine.machine)
+app.add_typer(config.app, name="config")
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer hands it over by position
+    if asked:
+        typer.echo(f"pitstop {pitstop.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Makes PyTorch training fast and proves it."""
+    del version
+
+
+def main() -> None:
+    """Run a command; a user's mistake becomes one paragraph, never a traceback."""
+    try:
+        app()
+    except PitstopError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except SystemExit as leaving:
+        # An interrupt comes out of the framework as this code, without a word.
+        if leaving.code == INTERRUPTED:
+            typer.echo("interrupted", err=True)
+        raise
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of a pipe left; writing the rest at exit would fail as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""What every command does with its result: words on stdout, the record as JSON where asked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+
+JsonPath = Annotated[
+    str | None,
+    typer.Option("--json", metavar="PATH", help="Write the record as JSON; - for stdout."),
+]
+
+
+def show(record: object, words: "Callable[[], RenderableType]", json_path: str | None) -> None:
+    """Write the record where asked, and print the words unless stdout carries the record."""
+    from pitstop.records.store import to_json, write_json
+
+    if json_path == "-":
+        typer.echo(to_json(record))
+        return
+    if json_path is not None:
+        write_json(record, Path(json_path))
+
+    from pitstop.report.terminal import make_console
+
+    make_console().print(words())

@@ -1,0 +1,383 @@
+"""Every knob that all workloads share, and the root they hang on.
+
+A section is a frozen pydantic model; the text under a field is its documentation, from which
+docs/configuration.md is generated. `data`, `model` and `loss` belong to the workload, which
+`model.kind` decides: their sections are in deblur.py, bev.py and reid.py. Code elsewhere takes the
+section it needs, never the root. Which settings go together is judged in rules.py.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
+
+from pitstop.config.quantities import (
+    BelowOne,
+    Bytes,
+    Count,
+    FilePath,
+    Multipliers,
+    Name,
+    Natural,
+    NonNegative,
+    Positive,
+    Recompute,
+    Share,
+    SizeByEpoch,
+    Word,
+    Workers,
+)
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, and a key nobody reads is an error."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )
+
+
+class RunSection(Section):
+    """What the run is called, where it writes, and how repeatable it is."""
+
+    name: Name = "run"
+    """Name of the run; its files go to the folder of this name under `run.work_dir`."""
+
+    work_dir: FilePath = Path("runs")
+    """Folder under which every run makes its own folder."""
+
+    seed: Natural = Field(default=0, le=2**32 - 1)
+    """Start of every random number: weights, shuffling, crops."""
+
+    deterministic: bool = False
+    """Use only kernels that give the same bits every time; slower, and some parts have none."""
+
+
+class DataSection(Section):
+    """Where samples come from; each workload adds its own settings."""
+
+    root: FilePath | None = None
+    """Folder of the dataset; null for what needs no data, such as planning memory."""
+
+    split: Word = "train"
+    """Part of the dataset to train on."""
+
+    eval_split: Word = "test"
+    """Part of the dataset to evaluate on."""
+
+
+class LoaderSection(Section):
+    """How samples travel from disk to the device."""
+
+    workers: Workers = "auto"
+    """Worker processes for training on this host, shared over its ranks: `auto`, a fraction of the
+    usable cores (a number with a point), or a count. 0 loads in the training process itself."""
+
+    prefetch: Count = 2
+    """Batches each worker prepares ahead."""
+
+    prefetch_bytes: Bytes | None = None
+    """Most host memory, in bytes, that prepared batches of all workers may hold; null for no limit
+    but `loader.prefetch`."""
+
+    eval_workers: Workers | None = None
+    """Worker processes for evaluation, written like `loader.workers`; null for the same."""
+
+    eval_prefetch: Count | None = None
+    """Batches each evaluation worker prepares ahead; null for `loader.prefetch`."""
+
+    pin: bool = True
+    """Put batches into page-locked memory, so that copies to the device overlap with computing."""
+
+    persistent: bool = True
+    """Keep workers alive between epochs instead of starting them anew."""
+
+    drop_last: bool = True
+    """Leave out the last batch of an epoch when it is not full."""
+
+    start_method: Literal["auto", "fork", "spawn", "forkserver"] = "auto"
+    """How worker processes start; `spawn` is what Windows and macOS do."""
+
+    corrupt: Literal["raise", "skip"] = "raise"
+    """What to do with a sample that cannot be read: stop, or count it and take another."""
+
+    tune: Literal["auto", "off"] = "auto"
+    """`auto` measures the wait for data and adjusts the number of workers while `loader.workers`
+    is `auto`; `off` keeps the first choice."""
+
+
+class CacheSection(Section):
+    """Decoded samples kept in memory, once per host for all its workers and ranks."""
+
+    budget: Bytes = 0
+    """Most host memory, in bytes, the cache may hold; 0 for no cache."""
+
+    policy: Literal["keep", "lru", "epoch"] = "keep"
+    """What happens when the cache is full: `keep` what is there, drop the least recently used
+    (`lru`), or use the known order of the epoch (`epoch`)."""
+
+
+class ModelSection(Section):
+    """What is trained; `kind` decides the workload, and each workload adds its own settings."""
+
+    kind: Word
+    """The model, and thereby the workload whose `data`, `model` and `loss` settings apply."""
+
+    kernels: Literal["auto", "reference", "fused"] = "auto"
+    """Plain PyTorch (`reference`), the fast kernels (`fused`), or the fast ones where they run."""
+
+    weights: FilePath | None = None
+    """File of weights to start from; null for random ones."""
+
+
+class ScalerSection(Section):
+    """The dynamic loss scale of fp16."""
+
+    start: Positive = 65536.0
+    """First scale. Gradients above 65504 / scale overflow, and the scale then shrinks."""
+
+    growth: float = Field(default=2.0, gt=1)
+    """Factor by which the scale grows after `growth_every_steps` steps without overflow."""
+
+    backoff: float = Field(default=0.5, gt=0, lt=1)
+    """Factor by which the scale shrinks after an overflow."""
+
+    growth_every_steps: Count = 2000
+    """Optimizer steps without overflow before the scale grows."""
+
+
+class CompileSection(Section):
+    """torch.compile."""
+
+    scope: Literal["off", "regions", "whole"] = "off"
+    """Compile nothing, each repeated block once, or the whole model."""
+
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
+        "default"
+    )
+    """torch.compile's own mode; `reduce-overhead` and `max-autotune` use CUDA graphs, which need
+    shapes that do not change."""
+
+
+class ClipSection(Section):
+    """Clipping of the gradient norm, after unscaling."""
+
+    kind: Literal["fixed", "adaptive", "none"] = "fixed"
+    """Clip to `norm`, to a limit that follows recent norms, or not at all."""
+
+    norm: Positive = 1.0
+    """Largest gradient norm; under `adaptive` it holds until `window` norms are known."""
+
+    quantile: Share = 0.7
+    """Under `adaptive`: the quantile of recent norms the limit follows."""
+
+    window: Count = 10
+    """Under `adaptive`: number of optimizer steps whose norms are remembered."""
+
+    factor: Positive = 1.15
+    """Under `adaptive`: the limit is the quantile times this."""
+
+    min_norm: Positive = 0.5
+    """Under `adaptive`: the limit never goes below this."""
+
+    max_norm: Positive = 3.0
+    """Under `adaptive`: the limit never goes above this."""
+
+
+class DistillSection(Section):
+    """Learning from a larger, trained model."""
+
+    teacher: FilePath | None = None
+    """Checkpoint of the teacher; null for no distillation."""
+
+    weight: Positive = 1.0
+    """Weight of the distance to the teacher's output in the loss."""
+
+
+class TrainSection(Section):
+    """One optimizer step, and how many of them."""
+
+    batch_size: Count = 1
+    """Samples in one micro-batch on one device."""
+
+    accumulate: Count = 1
+    """Micro-batches whose gradients make one optimizer step."""
+
+    steps: Count | None = None
+    """Length of the run in optimizer steps; set this or `train.epochs`."""
+
+    epochs: Count | None = None
+    """Length of the run in passes over the training data; set this or `train.steps`."""
+
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of forward and backward; weights and optimizer stay fp32. fp16 needs a scaler."""
+
+    scaler: ScalerSection = ScalerSection()
+    """Loss scale under fp16."""
+
+    recompute: Recompute = "none"
+    """Activations computed again in backward instead of kept: of all blocks (`full`), of their
+    `attention` or `ffn` halves, of the stages listed, or where it saves most (`selective`)."""
+
+    compile: CompileSection = CompileSection()
+    """torch.compile."""
+
+    clip: ClipSection = ClipSection()
+    """Gradient clipping."""
+
+    on_nan: Literal["skip", "rollback", "stop"] = "stop"
+    """When the loss or a gradient is not finite: leave the step out, go back to the last
+    checkpoint, or stop."""
+
+    ema: BelowOne | None = None
+    """Decay per optimizer step of the averaged copy of the weights used for evaluation, such as
+    0.999; null for no copy."""
+
+    crop_schedule: SizeByEpoch = ()
+    """Crop size in pixels from each given epoch on, such as {0: 128, 40: 256}."""
+
+    distill: DistillSection = DistillSection()
+    """Learning from a teacher."""
+
+
+class OptimizerSection(Section):
+    """The optimizer and its learning rate."""
+
+    kind: Literal["adamw", "adamw8bit", "adamw_bf16", "adam", "sgd"] = "adamw"
+    """The rule of the update; `adamw8bit` and `adamw_bf16` keep their state in fewer bits."""
+
+    lr: Positive = 1e-4
+    """Peak learning rate."""
+
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    """Decay rates of Adam's two averages."""
+
+    eps: Positive = 1e-8
+    """Number that keeps Adam from dividing by zero."""
+
+    weight_decay: NonNegative = 0.01
+    """Weight decay; decoupled from the gradient in the adamw kinds."""
+
+    momentum: BelowOne = 0.9
+    """Momentum of sgd."""
+
+    nesterov: bool = False
+    """Nesterov's form of sgd's momentum."""
+
+    fused: Literal["auto", "on", "off"] = "auto"
+    """One kernel for the whole update; `auto` uses it where torch has it."""
+
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Multiply `lr` by r or by the square root of r, where r is the effective batch (batch_size x
+    accumulate x devices) over the batch `lr` was chosen for."""
+
+    reference_batch: Count | None = None
+    """Effective batch, in samples, that `lr` was chosen for; null for one micro-batch on each
+    device, so that r is `train.accumulate`."""
+
+    lr_multipliers: Multipliers = ()
+    """Factors on `lr` for parameters whose name contains a given part, such as {spynet: 0.125}."""
+
+
+class ScheduleSection(Section):
+    """The learning rate over the run, counted in optimizer steps."""
+
+    kind: Literal["cosine", "poly", "step", "constant"] = "cosine"
+    """How the rate falls after warm-up."""
+
+    warmup_steps: Natural = 0
+    """Optimizer steps over which the rate rises linearly to its peak."""
+
+    warmup_start: Share = 0.001
+    """Rate at the first step of warm-up, as a share of the peak."""
+
+    end_factor: Share = 0.0
+    """Rate at the end of `cosine` or `poly`, as a share of the peak."""
+
+    power: Positive = 1.0
+    """Exponent of `poly`; 1 is a straight line."""
+
+    milestones: tuple[Count, ...] = ()
+    """Optimizer steps at which `step` lowers the rate."""
+
+    gamma: float = Field(default=0.1, gt=0, lt=1)
+    """Factor by which `step` lowers the rate."""
+
+
+class LossTerm(Section):
+    """One term of the loss."""
+
+    weight: NonNegative = 1.0
+    """Weight of the term in the sum; 0 leaves it out."""
+
+    every_steps: Count = 1
+    """Compute the term every so many optimizer steps."""
+
+
+class LossSection(Section):
+    """The terms of the loss; each workload has its own."""
+
+
+class EvalSection(Section):
+    """Evaluation during and after training."""
+
+    every_steps: Count | None = None
+    """Optimizer steps between evaluations; null for one at the end."""
+
+    batch_size: Count = 1
+    """Samples in one evaluation batch on one device."""
+
+    tile: Count | None = None
+    """Evaluate images in square tiles of this many pixels; null for whole images."""
+
+    tile_overlap: Natural = 32
+    """Pixels by which neighbouring tiles overlap."""
+
+
+class CheckpointSection(Section):
+    """What is saved, and how often."""
+
+    every_steps: Count | None = 1000
+    """Optimizer steps between checkpoints; null for one at the end."""
+
+    keep_last: Count = 3
+    """Number of latest checkpoints to keep."""
+
+    best_of: Word | None = None
+    """Metric whose best checkpoint is kept as well, such as psnr; null for none."""
+
+
+class LogSection(Section):
+    """What is written down during training, and how often; in optimizer steps."""
+
+    every_steps: Count = 50
+    """Steps between records of loss, rate and time."""
+
+    norm_every_steps: Count | None = None
+    """Steps between records of the gradient norm; null for none. Clipping does not depend on it."""
+
+    progress_every_steps: Count = 10
+    """Steps between updates of the progress bar."""
+
+    memory_every_steps: Count | None = 100
+    """Steps between readings of host and device memory; null for none."""
+
+    tensorboard: bool = False
+    """Also write TensorBoard files."""
+
+
+class RunConfig(Section):
+    """A whole run. `data`, `model` and `loss` are the classes of the workload."""
+
+    run: RunSection = RunSection()
+    data: SerializeAsAny[DataSection]
+    loader: LoaderSection = LoaderSection()
+    cache: CacheSection = CacheSection()
+    model: SerializeAsAny[ModelSection]
+    train: TrainSection = TrainSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    schedule: ScheduleSection = ScheduleSection()
+    loss: SerializeAsAny[LossSection]
+    eval: EvalSection = EvalSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    log: LogSection = LogSection()

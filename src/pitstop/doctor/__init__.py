@@ -1,0 +1,1 @@
+"""Verdicts: rules that judge recorded facts."""

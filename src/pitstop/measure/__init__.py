@@ -1,0 +1,1 @@
+"""What is measured: memory, load, machine ceilings and arithmetic. Torch is imported late."""

@@ -1,0 +1,1 @@
+"""Words: the only rooms that talk to people are this and the command line."""

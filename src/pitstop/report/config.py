@@ -1,0 +1,80 @@
+"""Configurations in words: what became of an old one, and whether a new one is sound."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from pitstop.config.legacy import KeyAccount, LegacyImport
+from pitstop.config.legacy_verdicts import Status
+from pitstop.config.load import LoadedConfig
+from pitstop.config.problems import problem_lines
+
+_TITLES = {
+    Status.APPLIED: "applied as they are",
+    Status.RENAMED: "renamed",
+    Status.CHANGED: "changed",
+    Status.NO_EFFECT: "without effect",
+    Status.NO_COUNTERPART: "without counterpart",
+    Status.REFUSED: "refused",
+    Status.UNKNOWN: "not known, and left out",
+}
+
+
+def import_report(result: LegacyImport, *, written_to: Path | None = None) -> Text:
+    """Give the account of a conversion: the count, every old key by what became of it, the rest."""
+    text = Text(f"{result.source}: {_counts(result)}\n", style="bold")
+    for status, title in _TITLES.items():
+        accounts = [account for account in result.accounts if account.status == status]
+        if accounts:
+            text.append(f"\n{title}\n", style="bold")
+            text.append("".join(_account_lines(accounts)), style="not bold")
+    if result.additions:
+        text.append("\nadded, because the original had it fixed in its code\n", style="bold")
+        lines = (f"  {add.key} = {add.value}\n    {add.reason}\n" for add in result.additions)
+        text.append("".join(lines), style="not bold")
+    if result.warnings:
+        text.append("\nworth knowing\n", style="bold")
+        text.append("".join(f"  {warning}\n" for warning in result.warnings), style="not bold")
+    if written_to is not None:
+        closing = f"\nwrote {written_to}; next: pitstop config check {written_to}"
+        text.append(closing, style="not bold")
+    text.rstrip()
+    return text
+
+
+def check_report(source: Path, loaded: LoadedConfig) -> Text:
+    """Say that a configuration can be used, and what is worth knowing about it."""
+    train = loaded.config.train
+    length = f"{train.steps} steps" if train.steps is not None else f"{train.epochs} epochs"
+    batch = f"batch {train.batch_size} x {train.accumulate} a device"
+    text = Text(f"{source} is sound: {loaded.config.model.kind}, {length}, {batch}", style="bold")
+    if loaded.warnings:
+        lines = "\n".join(problem_lines(loaded.warnings, source=str(source)))
+        text.append(f"\n\nworth knowing\n{lines}", style="not bold")
+    text.append(f"\n\nnext: pitstop train {source}", style="not bold")
+    return text
+
+
+def print_text(text: Text, *, stderr: bool = False) -> None:
+    """Print, in whole lines where no terminal would show them."""
+    console = Console(highlight=False, stderr=stderr)
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def _counts(result: LegacyImport) -> str:
+    statuses = [account.status for account in result.accounts]
+    parts = [f"{statuses.count(status)} {status}" for status in _TITLES if status in statuses]
+    return f"{len(statuses)} keys of the {result.guide} guide: {', '.join(parts)}"
+
+
+def _account_lines(accounts: list[KeyAccount]) -> Iterator[str]:
+    width = max(len(account.old_key) for account in accounts)
+    for account in accounts:
+        line = f"  {account.old_key}"
+        if account.key is not None:
+            line = f"  {account.old_key:<{width}}  {account.key} = {account.value}"
+        yield f"{line}\n"
+        if account.reason:
+            yield f"    {account.reason}\n"

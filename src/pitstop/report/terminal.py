@@ -1,0 +1,121 @@
+"""Runs and verdicts as terminal text: the result first, then the evidence."""
+
+from collections.abc import Iterable
+from typing import IO
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pitstop.records.summary import RunSummary, SpanSummary
+from pitstop.records.verdict import Bound, Finding, Verdict
+from pitstop.report.units import count_text, rate_text, seconds_text, share_text, speedup_text
+
+# Where no terminal sets a width a row stays one line, so that it can be searched for.
+_PIPED_WIDTH = 400
+
+
+def make_console(file: IO[str] | None = None) -> Console:
+    """A console that colours only on a terminal and never breaks lines oddly in a pipe."""
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH
+    return console
+
+
+def run_report(summary: RunSummary) -> RenderableType:
+    """Show where the time of a run's steps went."""
+    return Group(Text(_headline(summary)), _span_table(summary), *_asides(summary))
+
+
+def verdict_report(verdict: Verdict) -> RenderableType:
+    """Show a verdict: sentence, findings with evidence and bound, notes."""
+    head = Text.assemble((f"{verdict.outcome}: ", "bold"), literal(verdict.sentence))
+    parts: list[RenderableType] = [head]
+    for finding in verdict.findings:
+        parts += ["", *_finding_lines(finding)]
+    bound = verdict.combined_bound
+    if bound is not None and len(verdict.findings) > 1:
+        parts += ["", Text(f"all of it together: {_limit(bound)}")]
+    parts += [Text(f"note: {literal(note)}", style="dim") for note in verdict.notes]
+    return Group(*parts)
+
+
+def literal(text: str) -> str:
+    """Show control characters as escapes: names in a record must not steer the terminal."""
+    return "".join(
+        letter
+        if letter.isprintable()
+        else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in text
+    )
+
+
+def _headline(summary: RunSummary) -> str:
+    pieces = [count_text(summary.steps, "step")]
+    middle = summary.wall.quantile_us(0.5)
+    if middle is not None:
+        spread = summary.wall.quantile_us(0.9)
+        pieces.append(f"median {seconds_text(middle / 1e6)}")
+        pieces.append(f"90 % within {seconds_text((spread or middle) / 1e6)}")
+    rate = summary.samples_per_s
+    pieces.append("samples/s not known" if rate is None else rate_text(rate, "samples/s"))
+    if not summary.is_finished:
+        pieces.append("unfinished")
+    return ", ".join(pieces)
+
+
+def _span_table(summary: RunSummary) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("part of the step")
+    headings = ["total", "of wall", "self", "median a step"]
+    has_device = summary.device_wall is not None
+    for heading in [*headings, "on the device"] if has_device else headings:
+        table.add_column(heading, justify="right")
+    for span in summary.spans:
+        table.add_row(*_span_cells(span, has_device=has_device))
+    if summary.unaccounted.count:
+        total_us = summary.unaccounted.total_us
+        share = share_text(summary.unaccounted_share)
+        table.add_row("unaccounted", seconds_text(total_us / 1e6), share)
+    table.add_row("wall", seconds_text(summary.wall.total_us / 1e6), share_text(1.0))
+    return table
+
+
+def _span_cells(span: SpanSummary, *, has_device: bool) -> list[str]:
+    middle = span.host.quantile_us(0.5)
+    cells = [
+        "  " * (len(span.path) - 1) + literal(span.path[-1]),
+        seconds_text(span.host.total_us / 1e6),
+        share_text(span.share),
+        seconds_text(span.host_self_us / 1e6),
+        seconds_text(None if middle is None else middle / 1e6),
+    ]
+    if has_device:
+        cells.append(seconds_text(span.device.total_us / 1e6 if span.device else None))
+    return cells
+
+
+def _asides(summary: RunSummary) -> Iterable[RenderableType]:
+    for name, event in summary.events.items():
+        count = count_text(event.count, "time")
+        yield Text(f"{literal(name)}: {count}, {seconds_text(event.total_us / 1e6)}, apart")
+    if summary.broken:
+        yield Text(f"{count_text(summary.broken, 'span')} had no end; that time is unaccounted")
+
+
+def _finding_lines(finding: Finding) -> Iterable[RenderableType]:
+    colour = {"info": "cyan", "warning": "yellow", "critical": "red"}[finding.severity]
+    yield Text.assemble((finding.code, colour), f" {literal(finding.summary)}")
+    for line in finding.evidence:
+        yield Text(f"  {literal(line)}")
+    if finding.bound is not None:
+        yield Text(f"  {_limit(finding.bound)} without it (measured)")
+    for line in finding.remedy:
+        yield Text(f"  try: {literal(line)}")
+
+
+def _limit(bound: Bound) -> str:
+    if bound.speedup is None:
+        return "no bound on the gain: the whole step would go"
+    return f"at most {speedup_text(bound.speedup)} as fast"

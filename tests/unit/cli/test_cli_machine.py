@@ -1,0 +1,35 @@
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pitstop.cli import machine as command
+from pitstop.errors import MeasureError
+from pitstop.records.machine import Machine
+from pitstop.records.store import from_json
+
+app = typer.Typer()
+app.command("machine")(command.machine)
+
+
+def test_the_record_is_written_where_asked_and_the_words_still_shown(tmp_path: Path) -> None:
+    target = tmp_path / "machine.json"
+    result = CliRunner().invoke(app, ["--quick", "--json", str(target)])
+    assert result.exit_code == 0, result.output
+    assert "usable cores" in result.output
+    assert from_json(target.read_text(), Machine).quick
+
+
+def test_a_dash_writes_the_record_and_nothing_else() -> None:
+    result = CliRunner().invoke(app, ["--quick", "--json", "-"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["kind"] == "Machine"
+
+
+def test_a_wrong_path_is_an_error_a_user_can_mend(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["--data", str(tmp_path / "nowhere")])
+    assert isinstance(result.exception, MeasureError)
+    with pytest.raises(MeasureError, match="does not exist"):
+        raise result.exception

@@ -1,0 +1,99 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pitstop.cli.config import app
+from pitstop.config.load import load_config
+from pitstop.errors import ConfigError
+
+REID = Path(__file__).parents[2] / "data/configs/guide_reid.yaml"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text("model: {kind: vrt}\ntrain: {steps: 100}\n")
+    return path
+
+
+def test_a_sound_configuration_is_called_so(sound: Path) -> None:
+    result = run("check", sound)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"{sound} is sound: vrt, 100 steps")
+    assert result.stdout.rstrip().endswith(f"next: pitstop train {sound}")
+
+
+def test_check_finds_every_mistake_and_leaves_with_1(sound: Path) -> None:
+    result = run("check", sound, "loader.wokers=1", "cache.budget=-1")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert f"{sound} has 2 problems" in result.stderr
+    assert "did you mean loader.workers?" in result.stderr
+
+
+def test_check_warns_of_what_this_host_cannot_give(sound: Path) -> None:
+    result = run("check", sound, "loader.workers=4000", "cache.budget=900TiB")
+    assert result.exit_code == 0
+    assert "loader.workers  is 4000, more than" in result.stdout
+    assert "cache.budget    is 900TiB" in result.stdout
+
+
+def test_a_missing_file_is_left_to_the_caller(tmp_path: Path) -> None:
+    result = run("check", tmp_path / "gone.yaml")
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_show_prints_what_loads_to_the_same_configuration(sound: Path, tmp_path: Path) -> None:
+    result = run("show", sound, "train.precision=bf16")
+    (tmp_path / "shown.yaml").write_text(result.stdout)
+    shown = load_config(tmp_path / "shown.yaml").config
+    assert shown == load_config(sound, ["train.precision=bf16"]).config
+
+
+def test_import_prints_the_configuration_alone_on_stdout(tmp_path: Path) -> None:
+    result = run("import", REID)
+    assert result.exit_code == 0
+    (tmp_path / "new.yaml").write_text(result.stdout)
+    assert load_config(tmp_path / "new.yaml").config.model.kind == "clip_reid"
+    assert "18 keys of the reid guide: 2 applied, 9 renamed" in result.stderr
+    assert "SOLVER.FANCY_TRICK" in result.stderr
+
+
+def test_import_writes_a_file_and_prints_the_account(tmp_path: Path) -> None:
+    new, account = tmp_path / "new.yaml", tmp_path / "account.json"
+    result = run("import", REID, "--output", new, "--json", account)
+    assert result.exit_code == 0
+    assert load_config(new).config.train.batch_size == 8
+    assert result.stdout.rstrip().endswith(f"wrote {new}; next: pitstop config check {new}")
+    assert len(json.loads(account.read_text())["accounts"]) == 18
+
+
+def test_import_gives_json_alone_on_stdout() -> None:
+    account = json.loads(run("import", REID, "--json", "-").stdout)
+    assert account["guide"] == "reid"
+
+
+def test_import_does_not_overwrite(sound: Path) -> None:
+    before = sound.read_text()
+    result = run("import", REID, "--output", sound)
+    assert isinstance(result.exception, ConfigError)
+    assert sound.read_text() == before
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "import pitstop.cli.config\n"
+        "heavy = {'torch', 'pydantic', 'yaml', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,265 @@
+"""The command line as its users meet it: words, exit codes, and never a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pitstop
+from pitstop.cli.main import main
+from pitstop.records import store
+from pitstop.records.verdict import Verdict
+from pitstop_probe import Clock, RecordWriter
+from tests.fakes import FakeClock
+
+Run = Callable[..., tuple[int, str, str]]
+ESCAPE = "\x1b"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command line in this process: exit code, stdout, stderr."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "PY_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def invoke(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pitstop", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return int(leaving.value.code or 0), captured.out, captured.err
+
+    return invoke
+
+
+def write_record(folder: Path, *, data_us: int, rank: int = 0, world_size: int = 1) -> Path:
+    time = FakeClock()
+    about = {"rank": rank, "world_size": world_size}
+    writer = RecordWriter(str(folder / f"rank-{rank}.jsonl"), about, now_us=time.now_us)
+    clock = Clock(writer, now_us=time.now_us)
+    for _ in range(50):
+        clock.begin_step()
+        with clock.span("data"):
+            time.advance(data_us)
+        with clock.span("forward"):
+            time.advance(10_000)
+    clock.close()
+    writer.close()
+    return folder
+
+
+@pytest.fixture
+def starved(tmp_path: Path) -> Path:
+    return write_record(tmp_path / "starved", data_us=30_000)
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Path:
+    return write_record(tmp_path / "healthy", data_us=10)
+
+
+def test_a_healthy_run_leaves_with_zero(run: Run, healthy: Path) -> None:
+    code, out, err = run("doctor", healthy)
+    assert (code, err) == (0, "")
+    assert out.startswith("healthy: ")
+
+
+def test_a_bottleneck_leaves_with_one_and_says_it_first(run: Run, starved: Path) -> None:
+    code, out, err = run("doctor", starved)
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("bottleneck: the training loop waits for data")
+    assert "DATA001 the training loop waits for data" in lines
+    assert any(line.split()[:3] == ["data", "1.50", "s"] for line in lines)
+
+
+def test_a_file_of_one_rank_is_a_run_too(run: Run, starved: Path) -> None:
+    assert run("doctor", starved / "rank-0.jsonl") == run("doctor", starved)
+
+
+def test_the_table_shows_the_rank_that_was_judged(run: Run, tmp_path: Path) -> None:
+    write_record(tmp_path, data_us=0, rank=0, world_size=2)
+    write_record(tmp_path, data_us=30_000, rank=1, world_size=2)
+    _, out, _ = run("doctor", tmp_path)
+    assert any(line.split()[:5] == ["data", "1.50", "s", "75.0", "%"] for line in out.splitlines())
+
+
+def test_the_record_is_written_beside_the_words(run: Run, starved: Path, tmp_path: Path) -> None:
+    target = tmp_path / "verdict.json"
+    code, out, _ = run("doctor", starved, "--json", target)
+    assert (code, out) == run("doctor", starved)[:2]
+    verdict = store.from_json(target.read_text(), Verdict)
+    assert verdict.outcome == "bottleneck"
+    assert verdict.shares["data"] == 0.75
+
+
+@pytest.mark.parametrize("kind", ["starved", "healthy"])
+def test_a_dash_gives_json_and_nothing_else(
+    run: Run, kind: str, request: pytest.FixtureRequest
+) -> None:
+    code, out, err = run("doctor", request.getfixturevalue(kind), "--json", "-")
+    assert json.loads(out)["kind"] == "Verdict"
+    assert (code, err) == (1 if kind == "starved" else 0, "")
+
+
+def test_a_pipe_is_written_to_and_not_replaced_by_a_file(
+    run: Run, starved: Path, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        code, _, err = run("doctor", starved, "--json", pipe)
+        assert (code, err, pipe.is_fifo()) == (1, "", True)
+        assert json.loads(os.read(reader, 1 << 16))["kind"] == "Verdict"
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("target", ["missing/x.json", ".", "x" * 5_000])
+def test_a_place_that_cannot_be_written_is_a_users_error(
+    run: Run, starved: Path, tmp_path: Path, target: str
+) -> None:
+    code, out, err = run("doctor", starved, "--json", tmp_path / target)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: cannot write ")
+    assert err.count("\n") == 1
+
+
+def test_a_missing_path_is_one_line(run: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert run("doctor", missing) == (2, "", f"error: there is no file or folder {missing}\n")
+
+
+def test_paths_that_hold_no_record_are_one_line_each(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(b"epoch 1 loss 0.5\n\xff\xfe")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    unreadable = tmp_path / "unreadable"
+    (unreadable / "rank-0.jsonl").mkdir(parents=True)
+    for path, complaint in [
+        (log, "is not a run record"),
+        (folder, "holds no run record"),
+        (unreadable, "cannot read"),
+        (tmp_path / ("x" * 5_000), "cannot read"),
+    ]:
+        code, out, err = run("doctor", path)
+        assert (code, out) == (2, ""), path
+        assert err.startswith("error: ")
+        assert complaint in err
+        assert err.count("\n") == 1
+
+
+def test_a_record_that_holds_odd_names_is_shown_and_written(
+    run: Run, tmp_path: Path, starved: Path
+) -> None:
+    path = starved / "rank-0.jsonl"
+    odd = json.dumps(f"{ESCAPE}[31m模糊[bold] \ud800")[1:-1].encode()
+    path.write_bytes(path.read_bytes().replace(b'"name":"forward"', b'"name":"%b"' % odd))
+    code, out, _ = run("doctor", starved, "--json", tmp_path / "verdict.json")
+    assert code == 1
+    assert ESCAPE not in out
+    assert "\\x1b[31m模糊[bold]" in out
+    out.encode()
+    assert store.from_json((tmp_path / "verdict.json").read_text(), Verdict).steps == 45
+    assert json.loads(run("doctor", starved, "--json", "-")[1])["steps"] == 45
+
+
+def test_a_wrong_command_is_answered_with_the_right_one(run: Run) -> None:
+    code, out, err = run("docter", "x")
+    assert (code, out) == (2, "")
+    assert "doctor" in err.replace("docter", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["doctor"], ["doctor", "a", "--nope"], ["demo", "--steps", "3"], ["config", "x"]]
+)
+def test_misuse_leaves_with_two(run: Run, arguments: list[str]) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err
+
+
+def test_the_version_is_the_packages(run: Run) -> None:
+    assert run("--version") == (0, f"pitstop {pitstop.__version__}\n", "")
+
+
+def test_ctrl_c_is_said_in_one_word(
+    run: Run, starved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "read_run", interrupted)
+    code, out, err = run("doctor", starved)
+    assert (code, out, err.strip()) == (130, "", "interrupted")
+
+
+def test_a_demo_into_a_place_that_is_no_folder_is_a_users_error(run: Run, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    code, _, err = run("demo", "--steps", "40", "--output", taken)
+    assert code == 2
+    assert err == f"error: cannot write to {taken}: File exists\n"
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run a command in a process of its own, on pipes, with variables set."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "PY_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    def invoke(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        line = list(map(str, arguments))
+        return subprocess.run(line, capture_output=True, text=True, check=False)
+
+    return invoke
+
+
+def test_the_package_runs_as_a_module_and_pipes_carry_no_colours(
+    command: Command, starved: Path
+) -> None:
+    shown = command(sys.executable, "-m", "pitstop", "--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "doctor" in shown.stdout
+    verdict = command(sys.executable, "-m", "pitstop", "doctor", starved)
+    assert (verdict.returncode, verdict.stderr) == (1, "")
+    assert ESCAPE not in shown.stdout + verdict.stdout
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json", "-"], ["--help"]])
+def test_a_reader_that_leaves_early_sees_no_traceback(starved: Path, arguments: list[str]) -> None:
+    if arguments[0] == "doctor":
+        arguments = [*arguments, str(starved)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pitstop", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        errors = process.stderr.read()
+    assert (process.returncode, errors) == (1, b"")
+
+
+def test_shells_complete_commands(command: Command) -> None:
+    script = Path(sys.executable).parent / "pitstop"
+    shown = command(script, _PITSTOP_COMPLETE="source_bash")
+    assert "_pitstop_completion" in shown.stdout
+    offered = command(
+        script, _PITSTOP_COMPLETE="complete_bash", COMP_WORDS="pitstop do", COMP_CWORD="1"
+    )
+    assert offered.stdout.split() == ["doctor"]

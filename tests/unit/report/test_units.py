@@ -1,0 +1,161 @@
+"""Numbers as words: read back they are the number that went in, within what was rounded."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pitstop.report import units
+
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+SIZES = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
+PREFIXES = {unit: 1000**power for power, unit in enumerate(("", "k", "M", "G", "T", "P"))}
+
+# Three digits: half of the last one is at most 0.5 % of the number.
+ROUNDING = 0.00501
+
+
+def read_back(text: str, scale: dict[str, float]) -> float:
+    """The oracle: add up every "number unit" pair of a text."""
+    pairs = re.findall(r"(\d+(?:\.\d+)?) ([a-zA-Z]+)", text)
+    assert pairs, text
+    total = sum(float(number) * scale[unit] for number, unit in pairs)
+    return -total if text.startswith("-") else total
+
+
+def shown_digits(text: str) -> int:
+    return len(re.sub(r"\D", "", text.split()[0]).lstrip("0"))
+
+
+@given(st.floats(1e-7, 999.4))
+def test_short_times_read_back_within_three_digits(seconds: float) -> None:
+    text = units.seconds_text(seconds)
+    assert read_back(text, SECONDS) == pytest.approx(seconds, rel=ROUNDING)
+    assert shown_digits(text) == 3, text
+
+
+@given(st.floats(999.5, 1e12))
+def test_long_times_read_back_within_half_of_their_last_unit(seconds: float) -> None:
+    text = units.seconds_text(seconds)
+    half = 0.5 if text.endswith("s") else 30
+    assert abs(read_back(text, SECONDS) - seconds) <= half + 1e-3
+    assert "e+" not in text
+
+
+@given(st.floats(1e-7, 1e9))
+def test_a_time_below_zero_is_the_same_words_with_a_minus(seconds: float) -> None:
+    assert units.seconds_text(-seconds) == f"-{units.seconds_text(seconds)}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 us"),
+        (-0.0, "0 us"),
+        (4e-7, "0.400 us"),
+        (999.4e-6, "999 us"),
+        (999.6e-6, "1.00 ms"),
+        (9.996e-3, "10.0 ms"),
+        (99.96e-3, "100 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.00 s"),
+        (1.81, "1.81 s"),
+        (999.4, "999 s"),
+        (999.6, "16 min 40 s"),
+        (7199.4, "119 min 59 s"),
+        (7199.6, "2 h 00 min"),
+        (7529, "2 h 05 min"),
+        (7170 + 3599, "2 h 59 min"),
+        (-2000, "-33 min 20 s"),
+        (3.6e9, "1000000 h 00 min"),
+        (math.inf, "inf s"),
+        (math.nan, "not measured"),
+        (None, "not measured"),
+    ],
+)
+def test_times_at_the_borders_of_their_units(seconds: float | None, text: str) -> None:
+    assert units.seconds_text(seconds) == text
+
+
+@given(st.integers(0, 2**63))
+def test_sizes_read_back_within_three_digits(count: int) -> None:
+    text = units.bytes_text(count)
+    if text.endswith(" B"):
+        assert text == f"{count} B"
+    else:
+        assert read_back(text, SIZES) == pytest.approx(count, rel=ROUNDING)
+        assert float(text.split()[0]) < 1024 or text.endswith("PiB")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1023.7, "1.00 KiB"),
+        (1024, "1.00 KiB"),
+        (1024**2 - 1, "1.00 MiB"),
+        (1.5 * 1024**3, "1.50 GiB"),
+        (-1.5 * 1024**3, "-1.50 GiB"),
+        (5000 * 1024**5, "5000 PiB"),
+        (math.nan, "not measured"),
+        (None, "not measured"),
+    ],
+)
+def test_sizes_at_the_borders_of_their_units(count: float | None, text: str) -> None:
+    assert units.bytes_text(count) == text
+
+
+@given(st.floats(0.01, 1e17))
+def test_rates_read_back_within_three_digits(value: float) -> None:
+    number, unit = units.rate_text(value, "FLOP/s").split()
+    prefix = unit.removesuffix("FLOP/s")
+    assert float(number) * PREFIXES[prefix] == pytest.approx(value, rel=ROUNDING)
+    assert float(number) < 1000
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7.9e14, "790 TFLOP/s"),
+        (999.4, "999 FLOP/s"),
+        (999.6, "1.00 kFLOP/s"),
+        (0, "0 FLOP/s"),
+        (math.nan, "not measured"),
+        (None, "not measured"),
+    ],
+)
+def test_rates_at_the_borders_of_their_prefixes(value: float | None, text: str) -> None:
+    assert units.rate_text(value, "FLOP/s") == text
+
+
+@given(st.floats(0, 1))
+def test_shares_read_back_within_a_twentieth_of_a_percent(share: float) -> None:
+    number, percent = units.share_text(share).split()
+    assert percent == "%"
+    assert abs(float(number) / 100 - share) <= 0.000501
+
+
+def test_what_is_missing_is_not_shown_as_zero() -> None:
+    assert units.share_text(None) == units.share_text(math.nan) == "not measured"
+    assert units.speedup_text(None) == "without limit"
+    assert units.speedup_text(4 / 3) == "1.33x"
+
+
+def test_counts_agree_with_their_noun() -> None:
+    assert [units.count_text(count, "step") for count in (0, 1, 2, 2222)] == [
+        "0 steps",
+        "1 step",
+        "2 steps",
+        "2,222 steps",
+    ]
+
+
+@given(st.floats(-1e12, 1e12))
+def test_a_number_is_never_shown_in_exponent_form(value: float) -> None:
+    text = units.digits(value)
+    assert re.fullmatch(r"-?\d+(\.\d+)?", text)
+    assert float(text) == pytest.approx(value, rel=ROUNDING, abs=5e-7)
