@@ -7,8 +7,9 @@ Three promises:
 
 - Killed at any byte, the file still reads up to its last whole line. Lines are written whole and
   flushed at least every half second; a writer that finds a torn last line closes it first.
-- At most 200 bytes a step on average. Rows carry every span while the budget allows it, then only
-  the top level; what a row leaves out is still in its block's summary.
+- Steps take at most 200 bytes each on average. Rows carry every span while the budget allows it,
+  then only the top level; what a row leaves out is still in its block's summary. Values, events and
+  readings come on top, at the cadence of whoever writes them.
 - Every 256 steps a block summary is written, so that a long run is summarised without its rows.
 """
 
@@ -156,15 +157,9 @@ class RecordWriter:
         self._end_us: Optional[int] = None
         self._steps = 0
         self._file = self._open()
-        self._write(
-            {
-                "kind": "run",
-                "schema": SCHEMA,
-                "unix_s": time.time(),
-                **describe_process(),
-                **(about or {}),
-            }
-        )
+        header = {"kind": "run", "schema": SCHEMA, "unix_s": time.time(), **describe_process()}
+        # Said twice so that these come first and nothing in `about` replaces them.
+        self._write({**header, **(about or {}), **header})
         self.flush()
 
     @property
@@ -250,9 +245,11 @@ class RecordWriter:
         return file
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._emit(_line(line))
+        """Append a line that the budget of the steps does not pay for."""
+        self._file.write(_line(line))
 
-    def _emit(self, data: bytes) -> None:
+    def _spend(self, data: bytes) -> None:
+        """Append what the steps cost."""
         self._file.write(data)
         self._credit -= len(data)
 
@@ -266,7 +263,8 @@ class RecordWriter:
             parent = span.parent
             parent_id = None if parent is None or parent.depth == 0 else self._id(parent)
             number = self._span_ids[span] = len(self._span_ids)
-            self._write({"kind": "span", "id": number, "parent": parent_id, "name": span.name})
+            line = {"kind": "span", "id": number, "parent": parent_id, "name": span.name}
+            self._spend(_line(line))
         return number
 
     def _append_row(self, step: Step) -> None:
@@ -283,7 +281,7 @@ class RecordWriter:
             row = head + self._numbers(layout, step, choice, on_device)
             if len(row) <= self._credit or not choice:
                 self._layouts[key] = layout
-                self._emit(row)
+                self._spend(row)
                 break
         self._end_us = step.start_us + step.apart_us + step.wall_us
 
@@ -307,14 +305,13 @@ class RecordWriter:
 
     def _append_timeline(self, step: Step) -> None:
         rows = [_timeline_row(self._id(row.span), row) for row in step.timeline]
-        self._write(
-            {
-                "kind": "timeline",
-                "step": step.index,
-                "spans": rows[:MOST_TIMELINE_ROWS],
-                "left_out": max(0, len(rows) - MOST_TIMELINE_ROWS),
-            }
-        )
+        line = {
+            "kind": "timeline",
+            "step": step.index,
+            "spans": rows[:MOST_TIMELINE_ROWS],
+            "left_out": max(0, len(rows) - MOST_TIMELINE_ROWS),
+        }
+        self._spend(_line(line))
 
     def _append_block(self) -> None:
         block = self._block
@@ -328,22 +325,21 @@ class RecordWriter:
             ]
             for span, values in block.host.items()
         ]
-        self._write(
-            {
-                "kind": "block",
-                "first": block.first_index,
-                "last": block.last_index,
-                "start_us": block.start_us - self._origin_us,
-                "apart_us": block.apart_us,
-                "samples": block.samples,
-                "micro_steps": block.micro_steps,
-                "broken": block.broken,
-                "wall": distribution(block.wall),
-                "unaccounted": distribution(block.unaccounted),
-                "device": distribution(block.device_wall) if block.device_wall else None,
-                "spans": spans,
-            }
-        )
+        line = {
+            "kind": "block",
+            "first": block.first_index,
+            "last": block.last_index,
+            "start_us": block.start_us - self._origin_us,
+            "apart_us": block.apart_us,
+            "samples": block.samples,
+            "micro_steps": block.micro_steps,
+            "broken": block.broken,
+            "wall": distribution(block.wall),
+            "unaccounted": distribution(block.unaccounted),
+            "device": distribution(block.device_wall) if block.device_wall else None,
+            "spans": spans,
+        }
+        self._spend(_line(line))
 
 
 def _line(line: Mapping[str, Any]) -> bytes:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pitstop.cli.output import JsonPath
+from pitstop.cli.output import JsonPath, write_record
+from pitstop.cli.output import show as show_record
 
 app = typer.Typer(
     help="Convert, check and show configurations.", no_args_is_help=True, add_completion=False
@@ -20,40 +21,44 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")
 def import_config(old: Old, *, output: Output = None, json_path: JsonPath = None) -> None:
     """Convert a guide's configuration, with an account of every key."""
     from pitstop.config.legacy import import_legacy, refuse_to_overwrite
-    from pitstop.records.store import to_json, write_json, write_text
+    from pitstop.records.store import write_text
     from pitstop.report.config import import_report, print_text
 
     result = import_legacy(old)
     if output is not None:
         refuse_to_overwrite(output)
         write_text(output, result.yaml)
-    if json_path is not None and json_path != "-":
-        write_json(result, Path(json_path))
-    if output is None or json_path == "-":
-        typer.echo(to_json(result) if json_path == "-" else result.yaml)
-    print_text(import_report(result, written_to=output), stderr=output is None or json_path == "-")
+    taken = write_record(result, json_path)
+    if output is None and not taken:
+        typer.echo(result.yaml)
+    print_text(import_report(result, written_to=output), stderr=output is None or taken)
 
 
 @app.command()
-def check(config: Path, overrides: Overrides = None) -> None:
+def check(config: Path, overrides: Overrides = None, *, json_path: JsonPath = None) -> None:
     """Say whether a configuration can be used; every mistake at once."""
     from pitstop.config.load import load_config
-    from pitstop.config.problems import ConfigProblems
+    from pitstop.config.problems import ConfigCheck, ConfigProblems
     from pitstop.measure.limits import read_host_limits
-    from pitstop.report.config import check_report, print_text
+    from pitstop.report.config import check_report
 
+    source = str(config)
     try:
         loaded = load_config(config, overrides or (), host=read_host_limits())
     except ConfigProblems as error:
+        found = ConfigCheck(source=source, is_sound=False, problems=error.problems, warnings=())
+        write_record(found, json_path)
         typer.echo(error, err=True)
         raise typer.Exit(1) from None
-    print_text(check_report(config, loaded))
+    found = ConfigCheck(source=source, is_sound=True, problems=(), warnings=loaded.warnings)
+    show_record(found, lambda: check_report(config, loaded), json_path)
 
 
 @app.command()
-def show(config: Path, overrides: Overrides = None) -> None:
+def show(config: Path, overrides: Overrides = None, *, json_path: JsonPath = None) -> None:
     """Print a configuration with bases, overrides and defaults filled in, as YAML."""
     from pitstop.config.dump import to_yaml
     from pitstop.config.load import load_config
 
-    typer.echo(to_yaml(load_config(config, overrides or ()).config), nl=False)
+    loaded = load_config(config, overrides or ())
+    show_record(loaded.config, lambda: to_yaml(loaded.config).rstrip(), json_path)

@@ -16,16 +16,21 @@ JsonPath = Annotated[
 ]
 
 
-def show(record: object, words: "Callable[[], RenderableType]", json_path: str | None) -> None:
-    """Write the record where asked, and print the words unless stdout carries the record."""
+def write_record(record: object, json_path: str | None) -> bool:
+    """Write the record as JSON where asked; tell whether stdout is taken by it."""
     from pitstop.records.store import to_json, write_json
 
     if json_path == "-":
         typer.echo(to_json(record))
-        return
-    if json_path is not None:
+    elif json_path is not None:
         write_json(record, Path(json_path))
+    return json_path == "-"
 
+
+def show(record: object, words: "Callable[[], RenderableType]", json_path: str | None) -> None:
+    """Write the record where asked, and print the words unless stdout carries the record."""
+    if write_record(record, json_path):
+        return
     from pitstop.report.terminal import make_console
 
     make_console().print(words())

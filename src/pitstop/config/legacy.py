@@ -99,6 +99,10 @@ def import_legacy(old: Path | str) -> LegacyImport:
     if tree.problems:
         raise ConfigProblems(source, tree.problems)
     values = dict(_flat(tree.values, ""))
+    if "model.kind" in values:
+        raise ConfigError(
+            f"{source} is a pitstop configuration already; try `pitstop config check {source}`"
+        )
     guide = _recognise(values, source)
     verdicts = {name: _judge(guide, name, values) for name in values}
     loaded, settled = _settle(verdicts, guide, source)

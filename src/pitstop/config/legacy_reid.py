@@ -94,6 +94,12 @@ _FIXED: Final[dict[str, tuple[Any, str]]] = {
     ),
     "train.batch_size": (8, "the guide's batch: 2 people x 4 records"),
     "train.epochs": (60, "the guide's run"),
+    "optimizer.lr": (
+        2e-5,
+        "the guide's rate for adapters and fusion; its backbone took a quarter of it and its "
+        "classifier 150 times: say so in optimizer.lr_multipliers. Its 5 epochs of warm-up become "
+        "schedule.warmup_steps once the steps of an epoch are known",
+    ),
     "optimizer.weight_decay": (1e-4, "the guide's optimizer"),
     "schedule.kind": ("cosine", "the guide's schedule"),
 }

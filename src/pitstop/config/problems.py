@@ -98,3 +98,13 @@ def _place(origin: Origin | None, source: str) -> str:
     if origin.line is not None:
         parts.append(f"line {origin.line}")
     return f" ({', '.join(parts)})" if parts else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigCheck:
+    """Whether a configuration can be used, as a record."""
+
+    source: str
+    is_sound: bool
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]

@@ -8,8 +8,9 @@ lines that cannot be read are counted and said in the record's notes.
 import json
 import math
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -138,21 +139,18 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         RecordError: The folder is missing or cannot be written to.
     """
+    temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         if path.exists() and not path.is_file():
             # A pipe or a device such as /dev/null is written to; a file must not take its place.
             path.write_text(text, encoding="utf-8")
             return
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror}") from error
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
 
 

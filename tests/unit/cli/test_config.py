@@ -97,3 +97,13 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_check_and_show_write_their_record(sound: Path, tmp_path: Path) -> None:
+    path = tmp_path / "check.json"
+    assert run("check", sound, "loader.wokers=1", "--json", path).exit_code == 1
+    found = json.loads(path.read_text())
+    assert found["is_sound"] is False
+    assert [problem["key"] for problem in found["problems"]] == ["loader.wokers"]
+    shown = json.loads(run("show", sound, "run.seed=7", "--json", "-").stdout)
+    assert shown["run"]["seed"] == 7

@@ -389,3 +389,8 @@ def test_python_is_never_executed(tmp_path: Path) -> None:
 def test_what_cannot_be_converted_is_a_config_error(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         import_legacy(text)
+
+
+def test_a_configuration_of_ours_is_not_converted_again() -> None:
+    with pytest.raises(ConfigError, match="pitstop configuration already"):
+        import_legacy("model:\n  kind: vrt\ntrain:\n  steps: 3\n")
