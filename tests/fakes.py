@@ -43,7 +43,7 @@ class FakeDevice:
     def passed(self, mark: FakeMark) -> bool:
         return self._time.now_us() - mark.at_us >= self._lag_us
 
-    def elapsed_us(self, start: FakeMark, end: FakeMark) -> int:
+    def elapsed_us(self, start: FakeMark, end: FakeMark) -> int | None:
         return end.at_us - start.at_us
 
     def release(self, marks: list[FakeMark]) -> None:

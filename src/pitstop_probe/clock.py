@@ -45,8 +45,8 @@ class DeviceTimer(Protocol):
         """Tell, without waiting, whether the device has gone past the mark."""
         ...
 
-    def elapsed_us(self, start: Any, end: Any) -> int:
-        """Give the device time between two marks that were passed."""
+    def elapsed_us(self, start: Any, end: Any) -> Optional[int]:
+        """Give the device time between two marks; None while one of them was not passed."""
         ...
 
     def release(self, marks: List[Any]) -> None:
@@ -57,6 +57,9 @@ class DeviceTimer(Protocol):
 # One time a span was open: span, start and end on the host's clock, start and end device marks. A
 # plain tuple, since it is made on the hot path.
 Occurrence = Tuple["Span", int, int, Any, Any]
+
+# Marks by identity, in device microseconds since their step began; None where not known.
+Places = Dict[int, Optional[int]]
 
 
 class Timeline(NamedTuple):
@@ -184,13 +187,12 @@ class Span:
 class _Apart:
     """Time between step borders that does not belong to the step."""
 
-    __slots__ = ("_clock", "_mark", "_name", "_span", "_start_us")
+    __slots__ = ("_clock", "_name", "_opened", "_span")
 
     def __init__(self, clock: "Clock", name: str) -> None:
         self._clock = clock
         self._name = name
-        self._start_us = 0
-        self._mark: Any = None
+        self._opened: OpenedApart = (0, None, None)
         self._span: Optional[Span] = None
 
     def __enter__(self) -> None:
@@ -198,13 +200,17 @@ class _Apart:
         if self._span is not None:
             self._span.__enter__()
             return
-        self._start_us, self._mark = self._clock.point()
+        self._opened = self._clock.open_apart()
 
     def __exit__(self, *exc: object) -> None:
         if self._span is not None:
             self._span.__exit__()
             return
-        self._clock.add_apart(self._name, self._start_us, self._mark)
+        self._clock.close_apart(self._name, self._opened)
+
+
+# Where an apart interval began: host clock, device mark, and the step it is taken out of, if any.
+OpenedApart = Tuple[int, Any, Optional["_Pending"]]
 
 
 class _Nothing:
@@ -270,6 +276,8 @@ class Clock:
         self.now_us = now_us
         self.foreign_spans = 0
         self._root = Span(self, "", None)
+        # Current while something apart is open: nothing in there belongs to the step.
+        self._aside = Span(self, "", None)
         self.current = self._root
         self.pending: Optional[_Pending] = None
         self._sink = sink
@@ -311,8 +319,8 @@ class Clock:
         self.collect()
 
     def count(self, *, samples: int, micro_steps: int = 1) -> None:
-        """Add samples and micro-steps to the step under way."""
-        if self.pending is not None:
+        """Add samples and micro-steps to the step under way; nothing while something is apart."""
+        if self.pending is not None and self.current is not self._aside:
             step = self.pending.step
             step.samples = (step.samples or 0) + samples
             step.micro_steps = (step.micro_steps or 0) + micro_steps
@@ -320,8 +328,9 @@ class Clock:
     def span(self, name: str) -> Any:
         """Name a part of the step; use as ``with clock.span("forward"):``.
 
-        Outside a step nothing is measured. A span opened by another thread than the one that
-        began the step would overlap its spans, so it is not measured but counted.
+        Outside a step and inside something apart nothing is measured. A span opened by another
+        thread than the one that began the step would overlap its spans, so it is not measured but
+        counted.
         """
         if self.pending is None:
             return _NOTHING
@@ -329,6 +338,8 @@ class Clock:
             self.foreign_spans += 1
             return _NOTHING
         current = self.current
+        if current is self._aside:
+            return _NOTHING
         child = current.children.get(name)
         if child is None:
             child = current.children[name] = Span(self, name, current)
@@ -344,7 +355,8 @@ class Clock:
 
     def inner_span(self, name: str) -> Optional[Span]:
         """Give the span to use for `name` when a span is already open, else None."""
-        if self.current is self._root or threading.get_ident() != self._thread:
+        at_top = self.current is self._root or self.current is self._aside
+        if at_top or threading.get_ident() != self._thread:
             return None
         span = self.span(name)
         return span if isinstance(span, Span) else None
@@ -368,13 +380,31 @@ class Clock:
         self._last_mark_us = self.now_us()
         return mark
 
-    def add_apart(self, name: str, start_us: int, start_mark: Any) -> None:
+    def open_apart(self) -> OpenedApart:
+        """Begin an apart interval; called by its context manager.
+
+        Only the outermost one of the step's own thread is taken out of the step: one inside it
+        is in its time already, and one of another thread runs beside the step.
+        """
+        own = threading.get_ident() == self._thread
+        if self.pending is None or self.current is not self._root or not own:
+            return self.now_us(), None, None
+        now_us, mark = self.point()
+        self.current = self._aside
+        return now_us, mark, self.pending
+
+    def close_apart(self, name: str, opened: OpenedApart) -> None:
         """Record an apart interval that ends now; called by its context manager."""
-        end_us, end_mark = self.point()
+        start_us, start_mark, pending = opened
         index = self.step_index
-        if self.pending is not None:
-            self.pending.step.apart_us += end_us - start_us
-            self.pending.aparts.append((start_mark, end_mark))
+        if pending is None or pending is not self.pending:
+            # Its step is over: what lay in there stays unaccounted rather than being guessed.
+            end_us = self.now_us()
+        else:
+            end_us, end_mark = self.point()
+            pending.step.apart_us += end_us - start_us
+            pending.aparts.append((start_mark, end_mark))
+            self.current = self._root
         self._sink.event(name, step=index, start_us=start_us, wall_us=end_us - start_us)
 
     def collect(self) -> None:
@@ -440,24 +470,47 @@ class Clock:
             # The end border's mark stays out of the pool: the next step begins there.
             device.release([mark for mark in pending.marks if mark is not pending.end_mark])
 
-    def _read_device(self, pending: _Pending, device: DeviceTimer) -> Dict[int, int]:
+    def _read_device(self, pending: _Pending, device: DeviceTimer) -> Places:
         """Turn marks into places on the device's time line since the step began."""
         zero = pending.start_mark
         places = {id(mark): device.elapsed_us(zero, mark) for mark in pending.marks}
         places[id(pending.end_mark)] = device.elapsed_us(zero, pending.end_mark)
+        walls = [_between(places, zero, pending.end_mark)]
+        walls += [_between(places, start, end) for start, end in pending.aparts]
+        known = [wall_us for wall_us in walls if wall_us is not None]
+        if len(known) < len(walls):
+            return {}
         step = pending.step
-        device_us = step.device_us
+        step.device_wall_us = known[0] - sum(known[1:])
+        unknown = set()
         for span, _, _, start, end in pending.occurrences:
-            device_us[span] = device_us.get(span, 0) + places[id(end)] - places[id(start)]
-        apart_us = sum(places[id(end)] - places[id(start)] for start, end in pending.aparts)
-        step.device_wall_us = places[id(pending.end_mark)] - apart_us
+            took_us = _between(places, start, end)
+            if took_us is None:
+                unknown.add(span)
+            else:
+                step.device_us[span] = step.device_us.get(span, 0) + took_us
+        for span in unknown:
+            step.device_us.pop(span, None)
         return places
 
 
-def _timeline(pending: _Pending, places: Dict[int, int]) -> Tuple[Timeline, ...]:
+def _between(places: Places, start: Any, end: Any) -> Optional[int]:
+    """Device time between two marks; None when it is not known.
+
+    Marks on two streams need not come in the order in which they were made, and one on a side
+    stream may not have been passed yet.
+    """
+    start_us, end_us = places.get(id(start)), places.get(id(end))
+    if start_us is None or end_us is None or end_us < start_us:
+        return None
+    return end_us - start_us
+
+
+def _timeline(pending: _Pending, places: Places) -> Tuple[Timeline, ...]:
     zero = pending.step.start_us
-    rows = [
-        Timeline(span, start_us - zero, end_us - zero, places.get(id(start)), places.get(id(end)))
-        for span, start_us, end_us, start, end in pending.occurrences
-    ]
+    rows = []
+    for span, start_us, end_us, start, end in pending.occurrences:
+        known = _between(places, start, end) is not None
+        device = (places[id(start)], places[id(end)]) if known else (None, None)
+        rows.append(Timeline(span, start_us - zero, end_us - zero, *device))
     return tuple(sorted(rows, key=lambda row: (row.start_us, -row.end_us, row.span.depth)))

@@ -54,9 +54,17 @@ class CudaTimer:
         """Ask whether the device has gone past the event; returns at once."""
         return mark.query()
 
-    def elapsed_us(self, start: Any, end: Any) -> int:
-        """Device microseconds between two passed events, rounded to whole ones."""
-        return 0 if start is end else round(start.elapsed_time(end) * 1000.0)
+    def elapsed_us(self, start: Any, end: Any) -> Optional[int]:
+        """Device microseconds between two events, rounded; None when one was not passed yet."""
+        if start is end:
+            return 0
+        try:
+            return round(start.elapsed_time(end) * 1000.0)
+        except (
+            RuntimeError,
+            ValueError,
+        ):  # on a side stream, which the border of the step does not wait for
+            return None
 
     def release(self, marks: List[Any]) -> None:
         """Put events back into the pool."""

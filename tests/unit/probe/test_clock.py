@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pitstop_probe import Clock, Step
 
+from pitstop_probe import Clock, Step
 from tests.fakes import FakeClock, FakeDevice, ListSink
 
 
@@ -158,9 +158,14 @@ def test_a_span_ends_when_an_exception_leaves_it() -> None:
     time, sink = FakeClock(), ListSink()
     clock = Clock(sink, now_us=time.now_us)
     clock.begin_step()
-    with pytest.raises(ValueError, match="boom"), clock.span("forward"):
-        time.advance(7)
-        raise ValueError("boom")
+
+    def fail_inside() -> None:
+        with clock.span("forward"):
+            time.advance(7)
+            raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        fail_inside()
     clock.close()
     assert [us for _, us in sink.steps[0].host_us.values()] == [7]
     assert sink.steps[0].broken == 0

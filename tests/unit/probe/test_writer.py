@@ -1,14 +1,13 @@
 """The writer: bounded bytes, whole lines, nothing lost that a block does not hold."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
-from pitstop_probe import Clock, RecordWriter
 
 from pitstop.records import store
 from pitstop.records.summary import summarise
+from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock, FakeDevice
 
 
@@ -34,7 +33,9 @@ def _open_nested(clock: Clock, time: FakeClock, names: list[str], us: int) -> No
         time.advance(us)
 
 
-EIGHT = [(name,) for name in "data copy forward loss backward clip optimizer log".split()]
+EIGHT = [
+    (name,) for name in ["data", "copy", "forward", "loss", "backward", "clip", "optimizer", "log"]
+]
 DEEP = [("forward", f"stage{n}", part) for n in range(8) for part in ("attention", "mlp")]
 CROWD = [(f"part{n}",) for n in range(60)]
 
@@ -99,7 +100,9 @@ def test_every_line_is_valid_json_whatever_the_values(tmp_path: Path) -> None:
     writer.event("note", step=1, start_us=writer.origin_us, wall_us=0, detail={"line": "<script>"})
     writer.close("failed", "RuntimeError: boom")
 
-    lines = [json.loads(line, parse_constant=pytest.fail) for line in path.read_bytes().splitlines()]
+    lines = [
+        json.loads(line, parse_constant=pytest.fail) for line in path.read_bytes().splitlines()
+    ]
     assert [line["kind"] for line in lines] == ["run", "scalars", "memory", "event", "end"]
     record = store.read_run(path).first
     assert record.notes == ()
@@ -151,8 +154,8 @@ def test_the_file_is_flushed_as_the_run_goes(tmp_path: Path) -> None:
 def test_rank_and_world_size_come_from_the_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(os.environ, "RANK", "3")
-    monkeypatch.setitem(os.environ, "WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
     RecordWriter(str(tmp_path / "rank-3.jsonl")).close()
     run = store.read_run(tmp_path)
     assert run.first.rank == 3

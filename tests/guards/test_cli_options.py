@@ -1,0 +1,69 @@
+"""The command line is frozen: a new command, argument or option is a decision, made here.
+
+Most knobs belong into the configuration (pitstop.config.sections), where they are typed, checked
+together and recorded. What is listed here is typed by hand every day.
+"""
+
+import typer.main
+
+from pitstop.cli.main import app
+
+FROZEN = """
+--install-completion
+--show-completion
+--version
+config
+config check
+config check --json
+config check CONFIG
+config check OVERRIDES
+config import
+config import --json
+config import --output
+config import OLD
+config show
+config show --json
+config show CONFIG
+config show OVERRIDES
+demo
+demo --output
+demo --steps
+doctor
+doctor --json
+doctor RUN
+machine
+machine --data
+machine --json
+machine --quick
+"""
+
+
+def spelled(command: object, *above: str) -> list[str]:
+    """Every command, argument and option, as one would write it."""
+    found = []
+    for parameter in getattr(command, "params", ()):
+        is_argument = parameter.param_type_name == "argument"
+        names = [str(parameter.name).upper()] if is_argument else parameter.opts
+        found += [" ".join((*above, name)) for name in (*names, *parameter.secondary_opts)]
+    for name, inner in getattr(command, "commands", {}).items():
+        found += [" ".join((*above, name)), *spelled(inner, *above, name)]
+    return found
+
+
+def test_the_command_line_is_the_one_decided_on() -> None:
+    assert sorted(spelled(typer.main.get_command(app))) == FROZEN.strip().splitlines()
+
+
+def test_every_command_and_option_says_what_it_does() -> None:
+    def silent(command: object, *above: str) -> list[str]:
+        found = [] if getattr(command, "help", None) else [" ".join(above)]
+        found += [
+            " ".join((*above, parameter.opts[0]))
+            for parameter in getattr(command, "params", ())
+            if parameter.param_type_name == "option" and not parameter.help
+        ]
+        for name, inner in getattr(command, "commands", {}).items():
+            found += silent(inner, *above, name)
+        return found
+
+    assert silent(typer.main.get_command(app)) == []

@@ -1,0 +1,30 @@
+"""What a package offers is what its `__all__` says: nothing by accident, nothing missing."""
+
+import inspect
+from types import ModuleType
+
+import pytest
+
+import pitstop
+import pitstop_probe
+
+
+@pytest.mark.parametrize("package", [pitstop, pitstop_probe], ids=lambda package: package.__name__)
+def test_all_lists_exactly_the_public_names(package: ModuleType) -> None:
+    ours = {
+        name
+        for name in dir(package)
+        if not name.startswith("_")
+        and not inspect.ismodule(thing := getattr(package, name))
+        # Borrowed names, such as a function of the standard library, are nobody's promise.
+        and (getattr(thing, "__module__", None) or "pitstop").startswith("pitstop")
+    }
+    listed = set(package.__all__)
+    assert listed - {"__version__"} == ours
+    assert len(package.__all__) == len(listed)
+    assert all(hasattr(package, name) for name in listed)
+
+
+def test_the_version_can_be_asked_for() -> None:
+    assert "__version__" in pitstop.__all__
+    assert pitstop.__version__.count(".") == 2
