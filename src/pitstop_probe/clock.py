@@ -142,7 +142,7 @@ class Span:
     spared, no object made.
     """
 
-    __slots__ = ("children", "clock", "depth", "name", "opened_mark", "opened_us", "parent")
+    __slots__ = ("children", "clock", "depth", "name", "opened", "opened_mark", "parent")
 
     def __init__(self, clock: "Clock", name: str, parent: Optional["Span"]) -> None:
         self.clock = clock
@@ -150,7 +150,7 @@ class Span:
         self.parent = parent
         self.depth = 0 if parent is None else parent.depth + 1
         self.children: Dict[str, "Span"] = {}
-        self.opened_us = 0
+        self.opened = 0
         self.opened_mark: Any = None
 
     @property
@@ -165,19 +165,19 @@ class Span:
             return self
         clock.current = self
         if clock.device is None:
-            self.opened_us = clock.now_us()
+            self.opened = clock.now()
         else:
-            self.opened_us, self.opened_mark = clock.point()
+            self.opened, self.opened_mark = clock.point()
         return self
 
     def __exit__(self, *exc: object) -> None:
         clock = self.clock
-        end_us = clock.now_us()
+        end = clock.now()
         pending = clock.pending
         if pending is None or (clock.current is not self and not clock.unwind_to(self)):
             return
         mark = None if clock.device is None else clock.mark()
-        pending.occurrences.append((self, self.opened_us, end_us, self.opened_mark, mark))
+        pending.occurrences.append((self, self.opened, end, self.opened_mark, mark))
         clock.current = self.parent  # type: ignore[assignment]  # the root is never entered
 
     def __repr__(self) -> str:
@@ -274,6 +274,11 @@ class Clock:
     ) -> None:
         self.device = device
         self.now_us = now_us
+        # The hot path reads raw ticks; they become whole microseconds when a step is handed over.
+        # Each reading is cut down by itself, so differences still add up exactly.
+        self.now: Callable[[], int] = time.perf_counter_ns if now_us is monotonic_us else now_us
+        self.ticks_per_us = 1000 if now_us is monotonic_us else 1
+        self._same_point = 0 if device is None else device.same_point_us * self.ticks_per_us
         self.foreign_spans = 0
         self._root = Span(self, "", None)
         # Current while something apart is open: nothing in there belongs to the step.
@@ -287,7 +292,7 @@ class Clock:
         self._next_index = 0
         self._thread = threading.get_ident()
         self._last_mark: Any = None
-        self._last_mark_us = 0
+        self._last_marked = 0
 
     @property
     def step_index(self) -> int:
@@ -301,7 +306,8 @@ class Clock:
         it: there the time costs nothing.
         """
         self.collect()
-        now_us, mark = self.point()
+        now, mark = self.point()
+        now_us = now // self.ticks_per_us
         self._finish_step(now_us, mark)
         if index is not None:
             self._next_index = index
@@ -314,8 +320,8 @@ class Clock:
 
     def end_step(self) -> None:
         """End the step under way without starting another."""
-        now_us, mark = self.point()
-        self._finish_step(now_us, mark)
+        now, mark = self.point()
+        self._finish_step(now // self.ticks_per_us, mark)
         self.collect()
 
     def count(self, *, samples: int, micro_steps: int = 1) -> None:
@@ -362,22 +368,21 @@ class Clock:
         return span if isinstance(span, Span) else None
 
     def point(self) -> Tuple[int, Any]:
-        """Read both clocks at one point of the program, where a part begins."""
-        now_us = self.now_us()
+        """Read both clocks at one point of the program, where a part begins: ticks and a mark."""
+        now = self.now()
         if self.device is None:
-            return now_us, None
-        if now_us - self._last_mark_us <= self.device.same_point_us and self._last_mark is not None:
-            return now_us, self._last_mark
-        return now_us, self.mark()
+            return now, None
+        if now - self._last_marked <= self._same_point and self._last_mark is not None:
+            return now, self._last_mark
+        return now, self.mark()
 
     def mark(self) -> Any:
         """Put a mark at the end of the device's queue, and remember whose it is."""
-        assert self.device is not None
-        mark = self.device.mark()
+        mark = self.device.mark()  # type: ignore[union-attr]  # callers looked
         if self.pending is not None:
             self.pending.marks.append(mark)
         self._last_mark = mark
-        self._last_mark_us = self.now_us()
+        self._last_marked = self.now()
         return mark
 
     def open_apart(self) -> OpenedApart:
@@ -389,9 +394,9 @@ class Clock:
         own = threading.get_ident() == self._thread
         if self.pending is None or self.current is not self._root or not own:
             return self.now_us(), None, None
-        now_us, mark = self.point()
+        now, mark = self.point()
         self.current = self._aside
-        return now_us, mark, self.pending
+        return now // self.ticks_per_us, mark, self.pending
 
     def close_apart(self, name: str, opened: OpenedApart) -> None:
         """Record an apart interval that ends now; called by its context manager."""
@@ -401,7 +406,8 @@ class Clock:
             # Its step is over: what lay in there stays unaccounted rather than being guessed.
             end_us = self.now_us()
         else:
-            end_us, end_mark = self.point()
+            end, end_mark = self.point()
+            end_us = end // self.ticks_per_us
             pending.step.apart_us += end_us - start_us
             pending.aparts.append((start_mark, end_mark))
             self.current = self._root
@@ -455,43 +461,49 @@ class Clock:
     def _hand_over(self, pending: _Pending, device: Optional[DeviceTimer]) -> None:
         step = pending.step
         host_us = step.host_us
-        for span, start_us, end_us, _, _ in pending.occurrences:
+        ticks = self.ticks_per_us
+        for span, start, end, _, _ in pending.occurrences:
+            took_us = end // ticks - start // ticks
             entry = host_us.get(span)
             if entry is None:
-                host_us[span] = [1, end_us - start_us]
+                host_us[span] = [1, took_us]
             else:
                 entry[0] += 1
-                entry[1] += end_us - start_us
-        places = {} if device is None else self._read_device(pending, device)
+                entry[1] += took_us
+        places = {} if device is None else _read_device(pending, device)
         if pending.wants_timeline:
-            step.timeline = _timeline(pending, places)
+            step.timeline = _timeline(pending, places, ticks)
         self._sink.step(step)
         if device is not None:
             # The end border's mark stays out of the pool: the next step begins there.
             device.release([mark for mark in pending.marks if mark is not pending.end_mark])
 
-    def _read_device(self, pending: _Pending, device: DeviceTimer) -> Places:
-        """Turn marks into places on the device's time line since the step began."""
-        zero = pending.start_mark
-        places = {id(mark): device.elapsed_us(zero, mark) for mark in pending.marks}
-        places[id(pending.end_mark)] = device.elapsed_us(zero, pending.end_mark)
-        walls = [_between(places, zero, pending.end_mark)]
-        walls += [_between(places, start, end) for start, end in pending.aparts]
-        known = [wall_us for wall_us in walls if wall_us is not None]
-        if len(known) < len(walls):
-            return {}
-        step = pending.step
-        step.device_wall_us = known[0] - sum(known[1:])
-        unknown = set()
-        for span, _, _, start, end in pending.occurrences:
-            took_us = _between(places, start, end)
-            if took_us is None:
-                unknown.add(span)
-            else:
-                step.device_us[span] = step.device_us.get(span, 0) + took_us
-        for span in unknown:
-            step.device_us.pop(span, None)
-        return places
+
+def _read_device(pending: _Pending, device: DeviceTimer) -> Places:
+    """Turn marks into places on the device's time line since the step began."""
+    zero = pending.start_mark
+    elapsed_us = device.elapsed_us
+    places: Places = {id(mark): elapsed_us(zero, mark) for mark in pending.marks}
+    places[id(pending.end_mark)] = elapsed_us(zero, pending.end_mark)
+    wall_us = _between(places, zero, pending.end_mark)
+    aparts = [_between(places, start, end) for start, end in pending.aparts]
+    if wall_us is None or None in aparts:
+        return {}
+    step = pending.step
+    step.device_wall_us = wall_us - sum(us for us in aparts if us is not None)
+    device_us = step.device_us
+    unknown = []
+    for span, _, _, start, end in pending.occurrences:
+        start_us, end_us = places[id(start)], places[id(end)]
+        if start_us is None or end_us is None or end_us < start_us:
+            unknown.append(span)
+        elif span in device_us:
+            device_us[span] += end_us - start_us
+        else:
+            device_us[span] = end_us - start_us
+    for span in unknown:
+        device_us.pop(span, None)
+    return places
 
 
 def _between(places: Places, start: Any, end: Any) -> Optional[int]:
@@ -506,11 +518,11 @@ def _between(places: Places, start: Any, end: Any) -> Optional[int]:
     return end_us - start_us
 
 
-def _timeline(pending: _Pending, places: Places) -> Tuple[Timeline, ...]:
+def _timeline(pending: _Pending, places: Places, ticks: int) -> Tuple[Timeline, ...]:
     zero = pending.step.start_us
     rows = []
-    for span, start_us, end_us, start, end in pending.occurrences:
+    for span, opened, closed, start, end in pending.occurrences:
         known = _between(places, start, end) is not None
         device = (places[id(start)], places[id(end)]) if known else (None, None)
-        rows.append(Timeline(span, start_us - zero, end_us - zero, *device))
+        rows.append(Timeline(span, opened // ticks - zero, closed // ticks - zero, *device))
     return tuple(sorted(rows, key=lambda row: (row.start_us, -row.end_us, row.span.depth)))

@@ -30,10 +30,9 @@ BLOCK_STEPS = 256
 BYTES_PER_STEP = 195  # keeps the average under the promised 200, the header included
 FLUSH_EVERY_US = 500_000
 MOST_TIMELINE_ROWS = 200
-MOST_LAYOUTS = 256  # a script that names its spans by step number must not fill the disk
+MOST_LAYOUTS = 256  # a script that names its spans by step number must fill neither disk nor memory
 FIRST_CREDIT = 4096  # lets a run of a few steps keep all its spans
 
-_LayoutKey = Tuple[Tuple[Span, ...], Tuple[Span, ...], bool]
 
 # Neighbouring sketch buckets differ by 4 %, so a quantile read from them is within 2 %.
 SKETCH_GROWTH = 1.04
@@ -82,30 +81,60 @@ def describe_process() -> Dict[str, Any]:
     }
 
 
+class _Choice:
+    """Some of a step's spans, by their places among all of them, and the layout of such rows."""
+
+    __slots__ = ("device_places", "host_places", "layout")
+
+    def __init__(self, host_places: List[int], device_places: List[int]) -> None:
+        self.host_places = host_places
+        self.device_places = device_places
+        self.layout: Optional[int] = None
+
+
+class _Shape:
+    """Which spans a step has; steps of one shape are written and summed up in one way.
+
+    Steps of a loop have few shapes, so what depends on the shape is worked out once, and a step
+    costs two lists and one line of text.
+    """
+
+    __slots__ = ("choices", "device_spans", "has_device_wall", "host_spans", "rows")
+
+    def __init__(self, step: Step) -> None:
+        self.host_spans = list(step.host_us)
+        self.device_spans = list(step.device_us)
+        self.has_device_wall = step.device_wall_us is not None
+        self.rows: List[_Row] = []
+        self.choices = tuple(self._down_to(depth) for depth in (sys.maxsize, 1, 0))
+
+    def _down_to(self, depth: int) -> _Choice:
+        return _Choice(
+            [place for place, span in enumerate(self.host_spans) if span.depth <= depth],
+            [place for place, span in enumerate(self.device_spans) if span.depth <= depth],
+        )
+
+
+# What a block keeps of a step: wall, calls by span, host and device times by span, device wall.
+_Row = Tuple[int, List[int], List[int], List[int], Optional[int]]
+
+
 class _Block:
-    """Values of the steps since the last block summary, column by column."""
+    """The steps since the last block summary."""
 
     def __init__(self) -> None:
-        self.first_index = 0
-        self.last_index = 0
-        self.start_us = 0
+        self.first: Optional[Step] = None
+        self.last: Optional[Step] = None
         self.steps = 0
         self.samples: Optional[int] = None
         self.micro_steps: Optional[int] = None
         self.apart_us = 0
         self.broken = 0
-        self.wall: List[int] = []
-        self.device_wall: List[int] = []
-        self.unaccounted: List[int] = []
-        self.calls: Dict[Span, int] = {}
-        self.host: Dict[Span, List[int]] = {}
-        self.device: Dict[Span, List[int]] = {}
 
     def add(self, step: Step) -> None:
-        if self.steps == 0:
-            self.first_index = step.index
-            self.start_us = step.start_us
-        self.last_index = step.index
+        if self.first is None:
+            self.first = step
+        self.last = step
         self.steps += 1
         self.apart_us += step.apart_us
         self.broken += step.broken
@@ -113,15 +142,33 @@ class _Block:
             self.samples = (self.samples or 0) + step.samples
         if step.micro_steps is not None:
             self.micro_steps = (self.micro_steps or 0) + step.micro_steps
-        self.wall.append(step.wall_us)
-        self.unaccounted.append(step.unaccounted_us)
-        if step.device_wall_us is not None:
-            self.device_wall.append(step.device_wall_us)
-        for span, (calls, total_us) in step.host_us.items():
-            self.calls[span] = self.calls.get(span, 0) + calls
-            self.host.setdefault(span, []).append(total_us)
-        for span, total_us in step.device_us.items():
-            self.device.setdefault(span, []).append(total_us)
+
+
+class _Columns:
+    """A block's steps column by column, whatever their shapes."""
+
+    def __init__(self) -> None:
+        self.wall: List[int] = []
+        self.device_wall: List[int] = []
+        self.unaccounted: List[int] = []
+        self.calls: Dict[Span, int] = {}
+        self.host: Dict[Span, List[int]] = {}
+        self.device: Dict[Span, List[int]] = {}
+
+    def add(self, shape: _Shape) -> None:
+        walls, calls, host, device, device_walls = zip(*shape.rows)
+        self.wall += walls
+        if shape.has_device_wall:
+            self.device_wall += device_walls
+        top = shape.choices[1].host_places
+        self.unaccounted += [
+            wall - sum([row[place] for place in top]) for wall, row in zip(walls, host)
+        ]
+        for span, counts, times in zip(shape.host_spans, zip(*calls), zip(*host)):
+            self.calls[span] = self.calls.get(span, 0) + sum(counts)
+            self.host.setdefault(span, []).extend(times)
+        for span, times in zip(shape.device_spans, zip(*device)):
+            self.device.setdefault(span, []).extend(times)
 
 
 class RecordWriter:
@@ -152,7 +199,8 @@ class RecordWriter:
         self._bytes_per_step = bytes_per_step
         self._credit = FIRST_CREDIT
         self._span_ids: Dict[Span, int] = {}
-        self._layouts: Dict[_LayoutKey, int] = {}
+        self._layouts: Dict[Tuple[Tuple[int, ...], Optional[Tuple[int, ...]]], int] = {}
+        self._shapes: Dict[Any, _Shape] = {}
         self._block = _Block()
         self._end_us: Optional[int] = None
         self._steps = 0
@@ -171,9 +219,9 @@ class RecordWriter:
         """Append a step's row, and a block summary when the block is full."""
         self._credit += self._bytes_per_step
         self._append_row(step)
+        self._block.add(step)
         if step.timeline:
             self._append_timeline(step)
-        self._block.add(step)
         self._steps += 1
         if self._block.steps >= BLOCK_STEPS:
             self._append_block()
@@ -269,39 +317,69 @@ class RecordWriter:
 
     def _append_row(self, step: Step) -> None:
         """Write the fullest row that the budget allows: all spans, the top level, or none."""
-        spans = sorted(step.host_us, key=self._id)
-        for choice in (spans, [span for span in spans if span.depth == 1], []):
-            on_device = [span for span in choice if span in step.device_us]
-            key = (tuple(choice), tuple(on_device), step.device_wall_us is not None)
-            layout = self._layouts.get(key)
-            if layout is None and len(self._layouts) >= MOST_LAYOUTS and choice:
-                continue
-            head = b"" if layout is not None else self._layout_line(len(self._layouts), key)
-            layout = len(self._layouts) if layout is None else layout
-            row = head + self._numbers(layout, step, choice, on_device)
-            if len(row) <= self._credit or not choice:
-                self._layouts[key] = layout
-                self._spend(row)
+        shape = self._shape(step)
+        entries = step.host_us.values()
+        host = [entry[1] for entry in entries]
+        device = list(step.device_us.values())
+        row = (step.wall_us, [entry[0] for entry in entries], host, device, step.device_wall_us)
+        shape.rows.append(row)
+        fixed = self._fixed(step)
+        for choice in shape.choices:
+            layout, head = choice.layout, b""
+            if layout is None:
+                if len(self._layouts) >= MOST_LAYOUTS and choice is not shape.choices[-1]:
+                    continue
+                layout, head = self._new_layout(shape, choice)
+            values = [layout, *fixed, *[host[place] for place in choice.host_places]]
+            if shape.has_device_wall:
+                values.append(step.device_wall_us)
+                values += [device[place] for place in choice.device_places]
+            line = head + ("[" + ",".join(map(str, values)) + "]\n").encode()
+            if len(line) <= self._credit or choice is shape.choices[-1]:
+                choice.layout = layout
+                self._spend(line)
                 break
         self._end_us = step.start_us + step.apart_us + step.wall_us
 
-    def _layout_line(self, number: int, key: _LayoutKey) -> bytes:
-        host, device, has_device_wall = key
-        line: Dict[str, Any] = {"kind": "layout", "id": number, "host": [self._id(s) for s in host]}
-        if has_device_wall:
-            line["device"] = [self._id(span) for span in device]
-        return _line(line)
+    def _shape(self, step: Step) -> _Shape:
+        key = (tuple(step.host_us), tuple(step.device_us), step.device_wall_us is not None)
+        shape = self._shapes.get(key)
+        if shape is None:
+            if len(self._shapes) >= MOST_LAYOUTS:
+                self._forget_shapes()
+            shape = self._shapes[key] = _Shape(step)
+        return shape
 
-    def _numbers(self, layout: int, step: Step, spans: List[Span], on_device: List[Span]) -> bytes:
-        gap_us = step.start_us - (self._origin_us if self._end_us is None else self._end_us)
-        values: List[Any] = [layout, step.index, gap_us, step.apart_us, step.wall_us]
-        values.append("null" if step.samples is None else step.samples)
-        values.append("null" if step.micro_steps is None else step.micro_steps)
-        values += [step.host_us[span][1] for span in spans]
-        if step.device_wall_us is not None:
-            values.append(step.device_wall_us)
-            values += [step.device_us[span] for span in on_device]
-        return ("[" + ",".join(map(str, values)) + "]\n").encode()
+    def _forget_shapes(self) -> None:
+        """Begin anew with shapes: a script whose steps are all different must not fill memory."""
+        self._append_block()
+        self._shapes.clear()
+
+    def _fixed(self, step: Step) -> List[Any]:
+        """The numbers of a row that every layout has."""
+        return [
+            step.index,
+            step.start_us - (self._origin_us if self._end_us is None else self._end_us),
+            step.apart_us,
+            step.wall_us,
+            "null" if step.samples is None else step.samples,
+            "null" if step.micro_steps is None else step.micro_steps,
+        ]
+
+    def _new_layout(self, shape: _Shape, choice: _Choice) -> Tuple[int, bytes]:
+        """Find the layout that says what a row's numbers are, or make it and give its line."""
+        host = tuple(self._id(shape.host_spans[place]) for place in choice.host_places)
+        device = None
+        if shape.has_device_wall:
+            device = tuple(self._id(shape.device_spans[place]) for place in choice.device_places)
+        number = self._layouts.get((host, device))
+        if number is not None:
+            return number, b""
+        number = self._layouts[host, device] = len(self._layouts)
+        line: Dict[str, Any] = {"kind": "layout", "id": number, "host": host}
+        if device is not None:
+            line["device"] = device
+        return number, _line(line)
 
     def _append_timeline(self, step: Step) -> None:
         rows = [_timeline_row(self._id(row.span), row) for row in step.timeline]
@@ -314,30 +392,35 @@ class RecordWriter:
         self._spend(_line(line))
 
     def _append_block(self) -> None:
-        block = self._block
+        block, columns = self._block, _Columns()
         self._block = _Block()
-        spans = [
-            [
-                self._id(span),
-                block.calls[span],
-                distribution(values),
-                distribution(block.device[span]) if span in block.device else None,
-            ]
-            for span, values in block.host.items()
-        ]
+        if block.first is None or block.last is None:
+            return
+        for shape in self._shapes.values():
+            if shape.rows:
+                columns.add(shape)
+                shape.rows = []
         line = {
             "kind": "block",
-            "first": block.first_index,
-            "last": block.last_index,
-            "start_us": block.start_us - self._origin_us,
+            "first": block.first.index,
+            "last": block.last.index,
+            "start_us": block.first.start_us - self._origin_us,
             "apart_us": block.apart_us,
             "samples": block.samples,
             "micro_steps": block.micro_steps,
             "broken": block.broken,
-            "wall": distribution(block.wall),
-            "unaccounted": distribution(block.unaccounted),
-            "device": distribution(block.device_wall) if block.device_wall else None,
-            "spans": spans,
+            "wall": distribution(columns.wall),
+            "unaccounted": distribution(columns.unaccounted),
+            "device": distribution(columns.device_wall) if columns.device_wall else None,
+            "spans": [
+                [
+                    self._id(span),
+                    columns.calls[span],
+                    distribution(values),
+                    distribution(columns.device[span]) if span in columns.device else None,
+                ]
+                for span, values in columns.host.items()
+            ],
         }
         self._spend(_line(line))
 

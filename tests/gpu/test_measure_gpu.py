@@ -81,13 +81,13 @@ def test_a_block_on_the_device_is_seen_in_allocated_reserved_and_peak() -> None:
 
 
 def test_pinned_memory_is_seen() -> None:
-    before = read_memory().pinned_bytes
     held = torch.empty(64 << 20, dtype=torch.uint8).pin_memory()
-    after = read_memory().pinned_bytes
+    seen = read_memory().pinned_bytes
     assert held.is_pinned()
-    if after is None:
+    if seen is None:
         pytest.skip("this torch does not count pinned memory")
-    assert after - (before or 0) >= 64 << 20
+    # What earlier tests gave back stays in the allocator's cache and is counted, so no difference.
+    assert seen >= 64 << 20
 
 
 def test_sampling_in_a_thread_never_synchronises_the_device() -> None:
