@@ -33,7 +33,7 @@ def test_the_demo_names_the_bottleneck_mends_it_and_proves_it(tmp_path: Path) ->
         assert "DATA001" in out
         assert f"losses of all {STEPS} steps: equal to the bit" in out
         assert f"look closer: pitstop doctor {folder / 'after'}" in out
-        assert float(re.findall(r": ([\d.]+)x as fast \(stated bound", out)[0]) > 1
+        assert float(re.findall(r": ([\d.]+)x as fast \(middle half", out)[0]) > 1
 
         before, after = read_run(folder / "before"), read_run(folder / "after")
         for record in (before, after):

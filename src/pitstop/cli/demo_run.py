@@ -22,6 +22,23 @@ Bytes = npt.NDArray[np.uint8]
 
 def train(folder: Path, *, steps: int, slow_decoder: bool) -> None:
     """Train for some steps and leave a record in `folder`."""
+    for _ in training(folder, steps=steps, slow_decoder=slow_decoder):
+        pass
+
+
+def train_in_turns(before: Path, after: Path, *, steps: int) -> None:
+    """Train both ways at once, a step here and a step there, so that both meet the same noise."""
+    runs = [
+        training(before, steps=steps, slow_decoder=True),
+        training(after, steps=steps, slow_decoder=False),
+    ]
+    for number in range(steps + 1):  # the last turn lets both close their records
+        for run in runs if number % 2 == 0 else reversed(runs):
+            next(run, None)
+
+
+def training(folder: Path, *, steps: int, slow_decoder: bool) -> Iterator[int]:
+    """A training loop that pauses after each step."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -52,6 +69,8 @@ def train(folder: Path, *, steps: int, slow_decoder: bool) -> None:
         with clock.span("log"):
             writer.scalars(step, {"loss": loss.item()})
         clock.count(samples=len(blurred))
+        clock.end_step()
+        yield step
     clock.close()
     writer.close()
 
