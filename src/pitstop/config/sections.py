@@ -222,6 +222,10 @@ class TrainSection(Section):
     compile: CompileSection = CompileSection()
     """torch.compile."""
 
+    channels_last: bool = False
+    """Lay out weights and pictures of two-dimensional convolutions with all channels of a pixel
+    together, which tensor cores prefer."""
+
     clip: ClipSection = ClipSection()
     """Gradient clipping."""
 

@@ -1,0 +1,1 @@
+"""From files to batches: which samples, in which order, read by whom."""

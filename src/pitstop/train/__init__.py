@@ -1,0 +1,1 @@
+"""Training: one step that everyone can read, and the loop around it."""

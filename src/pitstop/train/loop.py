@@ -1,0 +1,270 @@
+"""The loop around the step: what happens in a pass, in order, and who hears of it.
+
+    started
+    ┌─ border                    the clock ends the last step and begins this one
+    │  rate for this step
+    │  train_step                data copy forward loss backward clip optimizer   (step.py)
+    │  check                     flags of two steps ago: was an update left out, must we stop?
+    │                                                        -> remarked
+    ├─ apart, each at its own cadence and timed by itself:
+    │  log                       loss, rate, norm            -> values (read two steps later)
+    │  progress                                              -> progress
+    │  memory                                                -> memory
+    │  evaluation                                            -> evaluated
+    │  checkpoint                                            -> saved
+    └─ until the last step, a signal, or an error
+    ended
+
+Whatever must be decided together (leaving the run, rolling back) is decided from values that were
+added up over all ranks and are read by all of them at the same step.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Generic
+
+from pitstop.config.sections import CheckpointSection, EvalSection, LogSection
+from pitstop.data.loader import Loader
+from pitstop.measure.memory import read_memory
+from pitstop.train.late import LateReader
+from pitstop.train.memory_watch import MemoryWatch
+from pitstop.train.nonfinite import NonFinitePolicy
+from pitstop.train.observers import Observer, Status
+from pitstop.train.schedule import Schedule
+from pitstop.train.state import LastGood
+from pitstop.train.step import StepResult, Trainer
+from pitstop.train.tally import StepTally
+from pitstop.train.task import BatchT
+from pitstop_probe import Clock
+
+MOST_ROLLBACKS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """Each how many steps something happens; None is never."""
+
+    log: int
+    norm: int | None
+    progress: int
+    memory: int | None
+    evaluation: int | None
+    checkpoint: int | None
+
+    @classmethod
+    def of(cls, log: LogSection, evaluation: EvalSection, saving: CheckpointSection) -> "Cadence":
+        """Gather the cadences from their sections."""
+        return cls(
+            log=log.every_steps,
+            norm=log.norm_every_steps,
+            progress=log.progress_every_steps,
+            memory=log.memory_every_steps,
+            evaluation=evaluation.every_steps,
+            checkpoint=saving.every_steps,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a loop ended."""
+
+    status: Status
+    step: int
+    reason: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop(Generic[BatchT]):
+    """Runs steps until there is a reason to stop."""
+
+    trainer: Trainer[BatchT]
+    loader: Loader[BatchT]
+    schedule: Schedule
+    cadence: Cadence
+    clock: Clock
+    tally: StepTally
+    observers: tuple[Observer, ...]
+    policy: NonFinitePolicy
+    watch: MemoryWatch
+    first_step: int
+    total_steps: int
+    evaluate: Callable[[], Mapping[str, float]]
+    save: Callable[[int, Mapping[str, object], Mapping[str, float]], Path]
+    """Takes the step, the place in the data and the latest metrics; gives where it was saved."""
+    _consumed: int = field(init=False, default=0)
+    _metrics: dict[str, float] = field(init=False, default_factory=dict)
+    _late: LateReader = field(init=False)
+    _last_good: LastGood | None = field(init=False, default=None)
+    _rollbacks: int = field(init=False, default=0)
+    _stop_signal: str | None = field(init=False, default=None)
+    _stop_agreed: bool = field(init=False, default=False)
+    _later: tuple[int, Callable[[], None]] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Prepare what the loop keeps from step to step."""
+        self._late = LateReader(self.trainer.device)
+        self._consumed = self.loader.position
+        if self.policy.policy == "rollback":
+            self._last_good = LastGood(self.trainer, self.first_step)
+
+    def run(self) -> Outcome:
+        """Run to the last step, or to a signal; both leave a checkpoint behind."""
+        batches = self._endless()
+        step = self.first_step
+        with self._heeding_signals():
+            while step < self.total_steps and not self._stop_agreed:
+                self._pass(step, batches)
+                step += 1
+        self._hand_over(self._late.rest())
+        self.clock.close()
+        interrupted = self._stop_agreed and step < self.total_steps
+        if not interrupted:
+            self._evaluate(step)
+        self._save(step)
+        if interrupted:
+            reason = self._stop_signal or "another rank was told to stop"
+            return Outcome(status="interrupted", step=step, reason=reason)
+        return Outcome(status="finished", step=step)
+
+    def after_steps(self, steps: int, act: Callable[[], None]) -> None:
+        """Have something done once, when this many steps of this run are over."""
+        self._later = (self.first_step + steps, act)
+
+    def _pass(self, step: int, batches: Iterator[BatchT]) -> None:
+        done = step + 1
+        self.clock.begin_step(step)
+        self.schedule.apply(step)
+        result = self.trainer.train_step(
+            batches,
+            step=step,
+            clock=self.clock,
+            wants_norm=_due(self.cadence.norm, done),
+            leaving=self._stop_signal is not None,
+        )
+        with self.clock.span("check"):
+            self._push(step, result)
+            ready = self._late.due(step)
+        self._hand_over(ready)
+        if self._later is not None and done >= self._later[0]:
+            self._later[1]()
+            self._later = None
+        if _due(self.cadence.progress, done):
+            with self.clock.apart("progress"):
+                self._show_progress(done)
+        if _due(self.cadence.memory, done) or step == self.first_step:
+            with self.clock.apart("memory"):
+                self._read_memory(step)
+        if done < self.total_steps and not self._stop_agreed:
+            if _due(self.cadence.evaluation, done):
+                self._evaluate(done)
+            if _due(self.cadence.checkpoint, done):
+                self._save(done)
+
+    def _endless(self) -> Iterator[BatchT]:
+        """Batches of epoch after epoch; a step may begin in one and end in the next."""
+        while True:
+            for batch, consumed in self.loader:
+                self._consumed = consumed
+                yield batch
+            self.loader.set_epoch(self.loader.epoch + 1)
+            self._consumed = 0
+
+    def _push(self, step: int, result: StepResult) -> None:
+        """Send on their way: the flags of every step, and what the log asked for."""
+        values = {
+            "found_inf": result.found_inf,
+            "bad_loss": result.bad_loss,
+            "leaving": result.leaving,
+        }
+        known = {}
+        if _due(self.cadence.log, step + 1):
+            values |= {"loss": result.loss, **{f"loss/{k}": v for k, v in result.terms.items()}}
+            known["lr"] = float(self.trainer.optimizer.param_groups[0]["lr"])
+        if _due(self.cadence.norm, step + 1) and result.grad_norm is not None:
+            values["grad_norm"] = result.grad_norm
+        self._late.push(step, values, known)
+
+    def _hand_over(self, ready: list[tuple[int, dict[str, float]]]) -> None:
+        for step, values in ready:
+            flags = {name: values.pop(name) for name in ("found_inf", "bad_loss", "leaving")}
+            self._heed(step, bad_loss=flags["bad_loss"] > 0, found_inf=flags["found_inf"] > 0)
+            self._stop_agreed = self._stop_agreed or flags["leaving"] > 0
+            if values:
+                with self.clock.apart("log"):
+                    self._tell(lambda observer, s=step, v=values: observer.values(s, v))
+
+    def _heed(self, step: int, *, found_inf: bool, bad_loss: bool) -> None:
+        action = self.policy.judge(found_inf=found_inf, bad_loss=bad_loss)
+        if action == "nothing":
+            return
+        if action == "stop":
+            raise self.policy.error(step, bad_loss=bad_loss)
+        text = f"the update of step {step} was left out: not finite"
+        if action == "rollback":
+            text = self._roll_back(step, bad_loss=bad_loss)
+        self._tell(lambda observer: observer.remarked(step, "nonfinite", text))
+
+    def _roll_back(self, step: int, *, bad_loss: bool) -> str:
+        assert self._last_good is not None
+        self._rollbacks += 1
+        if self._rollbacks > MOST_ROLLBACKS:
+            raise self.policy.error(step, bad_loss=bad_loss)
+        self._last_good.restore(self.trainer)
+        return f"step {step} was not finite: weights are those of step {self._last_good.step} again"
+
+    def _show_progress(self, done: int) -> None:
+        pace = self.tally.take()
+        self._tell(lambda observer: observer.progress(done, pace))
+
+    def _read_memory(self, step: int) -> None:
+        reading = read_memory()
+        warnings = self.watch.judge(step, reading)
+        self._tell(lambda observer: observer.memory(step, reading, warnings))
+
+    def _evaluate(self, done: int) -> None:
+        with self.clock.apart("evaluation"):
+            self._metrics = dict(self.evaluate())
+        self._tell(lambda observer: observer.evaluated(done, self._metrics))
+
+    def _save(self, done: int) -> None:
+        # What is still on its way belongs to steps before the checkpoint; a resumed run would
+        # never hear of it.
+        self._hand_over(self._late.rest())
+        with self.clock.apart("checkpoint"):
+            place = self.loader.state_dict(consumed=self._consumed)
+            path = self.save(done, place, self._metrics)
+        if self._last_good is not None and self.policy.in_a_row == 0:
+            self._last_good.keep(self.trainer, done)
+            self._rollbacks = 0
+        self._tell(lambda observer: observer.saved(done, path))
+
+    def _tell(self, tell: Callable[[Observer], None]) -> None:
+        for observer in self.observers:
+            tell(observer)
+
+    @contextmanager
+    def _heeding_signals(self) -> Iterator[None]:
+        """Turn the first SIGINT or SIGTERM into a stop at a step border; a second one is final."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def heed(number: int, _: FrameType | None) -> None:
+            self._stop_signal = signal.Signals(number).name
+            signal.signal(number, before[signal.Signals(number)])
+
+        before = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _due(every: int | None, done: int) -> bool:
+    return every is not None and done % every == 0

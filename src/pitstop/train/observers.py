@@ -1,0 +1,90 @@
+"""Who is told what happens in a run: the protocol, and the journal that writes the record."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pitstop.records.memory import MemoryReading
+from pitstop.train.tally import Pace
+from pitstop_probe import RecordWriter
+
+Status = Literal["finished", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What is known before the first step."""
+
+    name: str
+    folder: Path
+    first_step: int
+    total_steps: int
+    effective_batch: int
+    sentences: tuple[str, ...]
+    """What was decided and should be said aloud: scaled rates, resumed checkpoints."""
+
+
+class Observer:
+    """Base of all observers: every method does nothing, so each overrides what it cares for.
+
+    Observers run on the training thread at their cadence; what they do is timed as part of the
+    step ("log") or apart from it, never hidden.
+    """
+
+    def started(self, start: RunStart) -> None:
+        """The run begins."""
+
+    def values(self, step: int, values: Mapping[str, float]) -> None:
+        """Loss, rate and others, read from the device a few steps after `step`."""
+
+    def memory(self, step: int, reading: MemoryReading, warnings: Sequence[str]) -> None:
+        """Memory was looked at."""
+
+    def progress(self, step: int, pace: Pace) -> None:
+        """Time for a bar to move."""
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation ended."""
+
+    def saved(self, step: int, path: Path) -> None:
+        """A checkpoint was taken."""
+
+    def remarked(self, step: int, kind: str, text: str) -> None:
+        """Something a reader of the run must know, such as a step that was left out."""
+
+    def ended(self, step: int, status: Status, reason: str) -> None:
+        """The run ended."""
+
+
+class Journal(Observer):
+    """Writes what happens into the run's record."""
+
+    def __init__(self, writer: RecordWriter) -> None:
+        self._writer = writer
+
+    def values(self, step: int, values: Mapping[str, float]) -> None:
+        """Keep values beside the steps."""
+        self._writer.scalars(step, values)
+
+    def memory(self, step: int, reading: MemoryReading, warnings: Sequence[str]) -> None:
+        """Keep the whole reading."""
+        self._writer.reading("memory", {"step": step, **asdict(reading)})
+        for warning in warnings:
+            self.remarked(step, "memory", warning)
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep metrics as values under their own names."""
+        self._writer.scalars(step, {f"eval/{name}": value for name, value in metrics.items()})
+
+    def saved(self, step: int, path: Path) -> None:
+        """Keep where the checkpoint is."""
+        self._writer.reading("saved", {"step": step, "path": str(path)})
+
+    def remarked(self, step: int, kind: str, text: str) -> None:
+        """Keep the remark."""
+        self._writer.reading("remark", {"step": step, "about": kind, "text": text})
+
+    def applied(self, setting: str, proof: Mapping[str, Any]) -> None:
+        """Keep what a setting really did."""
+        self._writer.reading("applied", {"setting": setting, "proof": proof})

@@ -1,0 +1,330 @@
+"""A whole training run, from a configuration to its ending, in the order in which it happens."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Generic
+
+from pitstop.config.dump import to_yaml
+from pitstop.config.sections import RunConfig
+from pitstop.data.loader import Loader, build_loader
+from pitstop.data.samplers import ShuffledBatches
+from pitstop.errors import CheckpointError, ConfigError
+from pitstop.train.checkpoint import (
+    BestOf,
+    Checkpoint,
+    CheckpointWriter,
+    Skipped,
+    find_newest_whole,
+    join_writers,
+    open_checkpoint,
+)
+from pitstop.train.communication import watch_communication
+from pitstop.train.compiling import CompileWatch, require_compiled
+from pitstop.train.evaluate import evaluate
+from pitstop.train.loop import Cadence, Loop, Outcome
+from pitstop.train.memory_watch import MemoryWatch
+from pitstop.train.nonfinite import NonFinitePolicy
+from pitstop.train.observers import Journal, Observer, RunStart, Status
+from pitstop.train.optim import optimizer_facts
+from pitstop.train.part_spans import part_spans
+from pitstop.train.random_state import capture_random_state, restore_random_state
+from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
+from pitstop.train.schedule import Schedule
+from pitstop.train.setup import Setup, build_trainer, choose_device
+from pitstop.train.state import bare_model, load_trainer_state, trainer_state
+from pitstop.train.step import Trainer
+from pitstop.train.tally import StepTally
+from pitstop.train.task import BatchT, Task
+from pitstop_probe import Clock, RecordWriter, cuda_timer
+
+# Steps within which everything that will be compiled has been: forward, backward, update.
+_COMPILING_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartingPoint:
+    """Where a run begins: at a checkpoint, or at the beginning."""
+
+    checkpoint: Checkpoint | None = None
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What should be said aloud about it."""
+        lines = [f"passed over {skip.path}: {skip.reason}" for skip in self.skipped]
+        if self.checkpoint is not None:
+            lines.append(f"going on from {self.checkpoint.path}")
+        return tuple(lines)
+
+
+def find_starting_point(folder: Path, resume: Path | str | None) -> StartingPoint:
+    """Find the checkpoint to go on from.
+
+    Args:
+        folder: The run's own folder.
+        resume: A checkpoint's folder; "auto" for the newest whole one of this run, or its
+            beginning where there is none; None for a new run.
+
+    Raises:
+        CheckpointError: The named checkpoint cannot be used.
+        ConfigError: A new run would write into the folder of an old one.
+    """
+    saves = folder / "checkpoints"
+    if resume is None:
+        if saves.exists():
+            raise ConfigError(
+                f"{folder} holds a run already; go on with it by --resume auto, or give this one "
+                "another name (run.name)"
+            )
+        return StartingPoint()
+    if resume == "auto":
+        checkpoint, skipped = find_newest_whole(saves)
+        return StartingPoint(checkpoint=checkpoint, skipped=tuple(skipped))
+    return StartingPoint(checkpoint=open_checkpoint(Path(resume)))
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingRun(Generic[BatchT]):
+    """One run of a task under a configuration."""
+
+    config: RunConfig
+    task: Task[BatchT]
+    observers: Sequence[Observer] = ()
+    """Who is told, beside the record; on the first rank only."""
+    resume: Path | str | None = None
+    """See `find_starting_point`."""
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Each run has a folder of its own."""
+        self.folder = self.config.run.work_dir / self.config.run.name
+
+    def run(self) -> Outcome:
+        """Train to the end, a signal or an error; the record says which it was.
+
+        Raises:
+            PitstopError: Where the run cannot begin or cannot go on.
+        """
+        start = find_starting_point(self.folder, self.resume)
+        with ExitStack() as stack:
+            ranks = join_ranks()
+            stack.callback(leave_ranks)
+            setup = build_trainer(self.config, self.task, ranks, choose_device(ranks))
+            loader = stack.enter_context(self._train_loader(ranks))
+            first_step = _restore(start.checkpoint, setup.trainer, loader)
+            writer = RecordWriter(
+                str(self.folder / f"rank-{ranks.rank}.jsonl"), {"name": self.config.run.name}
+            )
+            journal = Journal(writer)
+            loop = Loop(
+                trainer=setup.trainer,
+                loader=loader,
+                schedule=self._schedule(setup, loader),
+                cadence=Cadence.of(self.config.log, self.config.eval, self.config.checkpoint),
+                tally=(tally := StepTally(writer)),
+                clock=Clock(tally, cuda_timer()),
+                observers=(journal, *(self.observers if ranks.is_first else ())),
+                policy=NonFinitePolicy(
+                    policy=self.config.train.on_nan, scaled=self.config.train.precision == "fp16"
+                ),
+                watch=MemoryWatch(
+                    train=self.config.train, loader=self.config.loader, cache=self.config.cache
+                ),
+                first_step=first_step,
+                total_steps=self._total_steps(loader),
+                evaluate=self._evaluation(setup.trainer, stack),
+                save=self._saving(setup.trainer, loader, stack),
+            )
+            self._announce(loop, setup, start, journal)
+            return self._run_loop(loop, setup, writer, journal)
+
+    def _run_loop(
+        self, loop: Loop[BatchT], setup: Setup[BatchT], writer: RecordWriter, journal: Journal
+    ) -> Outcome:
+        """Run the loop with its parts timed and its compiler watched; write how it ended."""
+        trainer = setup.trainer
+        parts = self.task.parts(bare_model(trainer.model))
+        # Hooks inside a compiled model would cut it up or be left out.
+        named = {} if self.config.train.compile.scope == "whole" else parts
+        status: Status = "failed"
+        reason, step = "", loop.first_step
+        try:
+            with part_spans(named, loop.clock), self._compiler_watch(loop, journal):
+                outcome = loop.run()
+            status, reason, step = outcome.status, outcome.reason, outcome.step
+        except BaseException as error:
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            reason = f"{type(error).__name__}: {error}"
+            raise
+        else:
+            return outcome
+        finally:
+            loop.clock.close()
+            journal.applied("optimizer.kind", asdict(optimizer_facts(trainer.optimizer)))
+            writer.close(status, reason)
+            for observer in loop.observers:
+                observer.ended(step, status, reason)
+
+    def _train_loader(self, ranks: Ranks) -> Loader[BatchT]:
+        samples = self.task.train_samples()
+        batches = ShuffledBatches(
+            len(samples),
+            self.config.train.batch_size,
+            seed=self.config.run.seed,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            drop_last=self.config.loader.drop_last,
+        )
+        return build_loader(
+            samples,
+            batches,
+            self.task.collate,
+            self.config.loader,
+            world_size_on_host=ranks.local_world_size,
+        )
+
+    def _total_steps(self, loader: Loader[BatchT]) -> int:
+        train = self.config.train
+        if train.steps is not None:
+            return train.steps
+        assert train.epochs is not None, "the configuration gives one of the two"
+        return max(1, train.epochs * len(loader) // train.accumulate)
+
+    def _schedule(self, setup: Setup[BatchT], loader: Loader[BatchT]) -> Schedule:
+        return Schedule(
+            setup.trainer.optimizer, self.config.schedule, total_steps=self._total_steps(loader)
+        )
+
+    def _evaluation(
+        self, trainer: Trainer[BatchT], stack: ExitStack
+    ) -> Callable[[], dict[str, float]]:
+        """Give a function that evaluates the averaged weights where there are any."""
+        samples = self.task.eval_samples()
+        ranks = trainer.ranks
+        batches = ShuffledBatches(
+            len(samples),
+            self.config.eval.batch_size,
+            seed=0,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            drop_last=False,
+            shuffle=False,
+        )
+        loader = stack.enter_context(
+            build_loader(
+                samples,
+                batches,
+                self.task.collate,
+                self.config.loader,
+                world_size_on_host=ranks.local_world_size,
+                for_eval=True,
+            )
+        )
+
+        def run_evaluation() -> dict[str, float]:
+            loader.rewind()
+            averaged = nullcontext() if trainer.average is None else trainer.average.in_place()
+            with averaged:
+                return evaluate(
+                    self.task,
+                    bare_model(trainer.model),
+                    (batch for batch, _ in loader),
+                    precision=trainer.precision,
+                    device=trainer.device,
+                    ranks=ranks,
+                )
+
+        return run_evaluation
+
+    def _saving(
+        self, trainer: Trainer[BatchT], loader: Loader[BatchT], stack: ExitStack
+    ) -> Callable[[int, Mapping[str, object], Mapping[str, float]], Path]:
+        """Give a function that saves a checkpoint while training goes on."""
+        folder = self.folder / "checkpoints"
+        ranks = trainer.ranks
+        saver = stack.enter_context(
+            CheckpointWriter(
+                folder,
+                keep_last=self.config.checkpoint.keep_last,
+                best_of=self._best_of(),
+                ranks=join_writers(rank=ranks.rank, world_size=ranks.world_size),
+            )
+        )
+        config_yaml = to_yaml(self.config)
+
+        def save(step: int, place: Mapping[str, object], metrics: Mapping[str, float]) -> Path:
+            saver.save(
+                {**trainer_state(trainer), "step": step, "config": config_yaml},
+                {"loader": dict(place), "random": capture_random_state()},
+                step=step,
+                epoch=loader.epoch,
+                metrics=metrics,
+            )
+            return folder
+
+        return save
+
+    def _best_of(self) -> BestOf | None:
+        metric = self.config.checkpoint.best_of
+        if metric is None:
+            return None
+        known = self.task.higher_is_better
+        if metric not in known:
+            raise ConfigError(
+                f"checkpoint.best_of is {metric}, but {self.task.name} measures "
+                f"{', '.join(sorted(known))}"
+            )
+        return BestOf(metric=metric, higher_is_better=known[metric])
+
+    def _announce(
+        self, loop: Loop[BatchT], setup: Setup[BatchT], start: StartingPoint, journal: Journal
+    ) -> None:
+        watch_communication(setup.trainer.model)
+        for setting, proof in setup.applied.items():
+            journal.applied(setting, proof)
+        journal.applied("loader.workers", asdict(loop.loader.applied))
+        train = self.config.train
+        news = RunStart(
+            name=self.config.run.name,
+            folder=self.folder,
+            first_step=loop.first_step,
+            total_steps=loop.total_steps,
+            effective_batch=train.batch_size * train.accumulate * setup.trainer.ranks.world_size,
+            sentences=(*setup.sentences, *start.sentences),
+        )
+        for observer in loop.observers:
+            observer.started(news)
+
+    @contextmanager
+    def _compiler_watch(self, loop: Loop[BatchT], journal: Journal) -> Iterator[None]:
+        """Prove that what should be compiled was; a switch that compiled nothing is an error."""
+        section = self.config.train.compile
+        if section.scope == "off":
+            yield
+            return
+        with CompileWatch() as watch:
+            loop.after_steps(_COMPILING_STEPS, lambda: require_compiled(section, watch.proof()))
+            yield
+            journal.applied("train.compile.scope", asdict(watch.proof()))
+
+
+def _restore(
+    checkpoint: Checkpoint | None, trainer: Trainer[BatchT], loader: Loader[BatchT]
+) -> int:
+    """Put a checkpoint's state into a new trainer; give the step to go on with."""
+    if checkpoint is None:
+        return 0
+    common = checkpoint.common()
+    own = checkpoint.of_rank(trainer.ranks.rank)
+    try:
+        load_trainer_state(trainer, common)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"{checkpoint.path} does not fit this configuration; a run goes on with the settings "
+            f"it was saved with ({str(error).splitlines()[0]})"
+        ) from error
+    loader.load_state_dict(own["loader"])
+    restore_random_state(own["random"])
+    return int(common["step"])

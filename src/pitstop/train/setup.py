@@ -1,0 +1,138 @@
+"""From a configuration to a trainer: device, randomness, model, optimizer, in that order."""
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any, Generic
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pitstop.config.sections import RunConfig, TrainSection
+from pitstop.train.checkpoint import open_checkpoint
+from pitstop.train.compiling import apply_compile
+from pitstop.train.distill import Teacher
+from pitstop.train.ema import WeightAverage
+from pitstop.train.gradients import Clipper
+from pitstop.train.memory_format import use_channels_last
+from pitstop.train.optim import build_optimizer, optimizer_facts
+from pitstop.train.precision import Precision
+from pitstop.train.ranks import Ranks
+from pitstop.train.recompute import apply_recompute
+from pitstop.train.schedule import scaled_lr
+from pitstop.train.step import Trainer
+from pitstop.train.task import BatchT, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup(Generic[BatchT]):
+    """A trainer, and what was decided while it was built."""
+
+    trainer: Trainer[BatchT]
+    sentences: tuple[str, ...]
+    """Decisions that should be said aloud."""
+    applied: dict[str, dict[str, Any]]
+    """What each switch really did, by setting."""
+
+
+def choose_device(ranks: Ranks) -> torch.device:
+    """This rank's own GPU, or the CPU where there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", ranks.local_rank)
+
+
+def seed_everything(seed: int, rank: int) -> None:
+    """Start every generator; ranks draw different numbers."""
+    mixed = int(np.random.SeedSequence([seed, rank]).generate_state(1)[0])
+    random.seed(mixed)
+    np.random.seed(mixed)  # noqa: NPY002 - other people's code draws from it
+    torch.manual_seed(mixed)
+
+
+def build_trainer(
+    config: RunConfig, task: Task[BatchT], ranks: Ranks, device: torch.device
+) -> Setup[BatchT]:
+    """Build everything a step works with.
+
+    Raises:
+        ConfigError: Where a setting cannot be honoured or would do nothing.
+    """
+    train = config.train
+    precision = Precision(train.precision, device, train.scaler)
+    precision.apply_to_process()
+    torch.use_deterministic_algorithms(config.run.deterministic)
+
+    # Every rank builds the same weights, then draws numbers of its own.
+    seed_everything(config.run.seed, 0)
+    model = task.build_model()
+    seed_everything(config.run.seed, ranks.rank)
+    applied, regions = _shape_model(model, task, train)
+    model.to(device)
+    apply_compile(model, train.compile, regions)
+    rate = scaled_lr(
+        config.optimizer,
+        batch_size=train.batch_size,
+        accumulate=train.accumulate,
+        devices=ranks.world_size,
+    )
+    optimizer = build_optimizer(model, config.optimizer, lr=rate.lr)
+    applied["optimizer.kind"] = asdict(optimizer_facts(optimizer))
+    trainer = Trainer(
+        task=task,
+        model=_over_ranks(model, ranks, device),
+        optimizer=optimizer,
+        precision=precision,
+        clipper=Clipper(train.clip, device),
+        average=None if train.ema is None else WeightAverage(model, train.ema),
+        teacher=_teacher(task, train, device),
+        ranks=ranks,
+        device=device,
+        accumulate=train.accumulate,
+    )
+    return Setup(
+        trainer=trainer, sentences=(rate.sentence, *_accumulation(task, train)), applied=applied
+    )
+
+
+def _shape_model(
+    model: nn.Module, task: Task[BatchT], train: TrainSection
+) -> tuple[dict[str, dict[str, Any]], list[nn.Module]]:
+    """Apply what changes how the model computes, not what."""
+    regions = list(task.regions(model))
+    applied: dict[str, dict[str, Any]] = {}
+    if train.recompute != "none":
+        facts = apply_recompute(model, train.recompute, units=regions)
+        applied["train.recompute"] = asdict(facts)
+    if train.channels_last:
+        applied["train.channels_last"] = asdict(use_channels_last(model))
+    return applied, regions
+
+
+def _over_ranks(model: nn.Module, ranks: Ranks, device: torch.device) -> nn.Module:
+    if ranks.world_size == 1:
+        return model
+    devices = [device] if device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+
+
+def _teacher(task: Task[BatchT], train: TrainSection, device: torch.device) -> Teacher | None:
+    """Load the teacher: the model its own checkpoint describes, with that checkpoint's weights."""
+    path = train.distill.teacher
+    if path is None:
+        return None
+    state = open_checkpoint(path).common(mapped=True)
+    model = task.build_teacher(state["config"])
+    model.load_state_dict(state["model"])
+    return Teacher(model=model.to(device), weight=train.distill.weight)
+
+
+def _accumulation(task: Task[BatchT], train: TrainSection) -> tuple[str, ...]:
+    if train.accumulate == 1 or task.loss_is_separable:
+        return ()
+    whole = train.batch_size * train.accumulate
+    return (
+        f"accumulating {train.accumulate} micro-batches of {train.batch_size} is not a batch of "
+        f"{whole}: this loss compares samples of a batch with each other, and they never meet",
+    )

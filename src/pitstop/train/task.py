@@ -1,0 +1,120 @@
+"""What the engine knows of a workload.
+
+A task builds a model and data, turns a batch into a loss, and measures quality. The engine does
+the rest: precision, accumulation, clipping, updates, checkpoints, timing. A task never touches
+optimizers, autocast, devices' synchronisation or files of the run.
+
+Everything random in a sample is a function of (seed, epoch, index), never of a global generator:
+that is what makes a resumed run equal to one left alone, whatever the number of workers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from pitstop.data.fetch import Samples
+
+BatchT = TypeVar("BatchT")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss as a sum and what it is divided by, so that micro-batches add up exactly.
+
+    The gradient of an optimizer step is that of all totals together over all counts together: the
+    large batch's own, however the samples were dealt to micro-batches and ranks.
+    """
+
+    total: Tensor
+    """Scalar on the device: the sum over everything that is averaged."""
+    count: Tensor | int
+    """What `total` is divided by to become a mean: samples, pixels, pairs. A tensor stays on the
+    device."""
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
+    """Detached scalars by name, for the log; never read by the step."""
+
+
+class Metrics(Protocol):
+    """Quality over a data set, gathered batch by batch in constant memory."""
+
+    def update(self, output: Any, batch: Any) -> None:
+        """Take in one batch."""
+        ...
+
+    def state(self) -> Tensor:
+        """Give everything gathered as one vector; vectors of ranks add up."""
+        ...
+
+    def result(self, state: Tensor) -> dict[str, float]:
+        """Turn a (summed) state into named numbers."""
+        ...
+
+
+@runtime_checkable
+class Task(Protocol[BatchT]):
+    """A workload, as far as the engine is concerned."""
+
+    name: str
+    loss_is_separable: bool
+    """Whether the loss is a sum over samples. A loss that pairs samples is not: accumulating it
+    over micro-batches is another loss than that of the large batch."""
+    nominal_count: float
+    """About `Loss.count` of one micro-batch. It sets the size of gradients while they accumulate;
+    the update does not depend on it."""
+    higher_is_better: Mapping[str, bool]
+    """Every metric by name, and which way it improves."""
+
+    def build_model(self) -> nn.Module:
+        """Make the model on the CPU, in the present random state."""
+        ...
+
+    def build_teacher(self, config_yaml: str) -> nn.Module:
+        """Make the model that a checkpoint's own configuration describes, for distillation."""
+        ...
+
+    def train_samples(self) -> Samples:
+        """Give the training data; it travels to workers by pickle."""
+        ...
+
+    def eval_samples(self) -> Samples:
+        """Give the evaluation data."""
+        ...
+
+    def collate(self, samples: list[Any]) -> BatchT:
+        """Join samples into a batch, on the host."""
+        ...
+
+    def samples_in(self, batch: BatchT) -> int:
+        """Count the samples of a batch without looking at the device."""
+        ...
+
+    def to_device(self, batch: BatchT, device: torch.device) -> BatchT:
+        """Bring a batch to the device without waiting for the copy."""
+        ...
+
+    def forward(self, model: nn.Module, batch: BatchT) -> Any:
+        """Run the model on a batch."""
+        ...
+
+    def loss(self, output: Any, batch: BatchT, step: int) -> Loss:
+        """Judge an output; `step` lets terms have a cadence of their own."""
+        ...
+
+    def distance(self, output: Any, teacher_output: Any) -> Tensor:
+        """Mean distance to a teacher's output, for distillation."""
+        ...
+
+    def metrics(self) -> Metrics:
+        """Make a fresh collector of quality."""
+        ...
+
+    def parts(self, model: nn.Module) -> Mapping[str, nn.Module]:
+        """Name the parts of the model that deserve a span of their own."""
+        ...
+
+    def regions(self, model: nn.Module) -> Sequence[nn.Module]:
+        """List the repeated blocks: what is compiled by region and recomputed by unit."""
+        ...

@@ -1,0 +1,1 @@
+"""Complete training tasks: the models, data and metrics that the engine runs."""

@@ -1,0 +1,1 @@
+"""Video deblurring with VRT."""

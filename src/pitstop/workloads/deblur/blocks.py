@@ -1,0 +1,335 @@
+"""Attention blocks of VRT, on volumes laid out (B, D, H, W, C).
+
+Parameter and buffer names are those of the published checkpoints. The two halves of a block are
+methods of their own, and what calls them is an attribute, so that an engine can recompute,
+compile or time either half without touching this file.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pitstop.kernels import Kernels, window_attention
+from pitstop.kernels.window_attention import Size, Windows
+
+
+class Recompute(Protocol):
+    """Calls ``fn(*args)``, keeping or dropping what its backward pass will need."""
+
+    def __call__(self, fn: Callable[..., Tensor], *args: Any) -> Tensor:
+        """Return what ``fn(*args)`` returns."""
+        ...
+
+
+def plain_call(fn: Callable[..., Tensor], *args: Any) -> Tensor:
+    """Recompute nothing."""
+    return fn(*args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShape:
+    """What all blocks of one group share."""
+
+    dim: int
+    num_heads: int
+    window: Size
+    mutual: bool
+    mlp_ratio: float
+    qkv_bias: bool
+    kernels: Kernels
+
+
+BranchScale: TypeAlias = Tensor | bool
+"""A factor for each sample, (B, 1, 1, 1, 1); or True: add the branch as it is, False: leave it."""
+
+
+class BranchScales(NamedTuple):
+    """What becomes of the two branches of a block in one pass."""
+
+    attention: BranchScale
+    feed_forward: BranchScale
+
+
+KEEP_BOTH: Final = BranchScales(attention=True, feed_forward=True)
+
+
+class GatedMLP(nn.Module):
+    """Feed-forward layer in which one projection gates the other."""
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.fc11 = nn.Linear(in_dim, hidden_dim)
+        self.fc12 = nn.Linear(in_dim, hidden_dim)
+        self.fc2 = nn.Linear(hidden_dim, out_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in_dim) -> (..., out_dim)."""
+        return self.fc2(functional.gelu(self.fc11(x)) * self.fc12(x))
+
+
+class WindowAttention(nn.Module):
+    """Self attention in a window and, where asked, mutual attention between its two frames."""
+
+    relative_position_index: Tensor
+    position_bias: Tensor
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.shape = shape
+        depth, height, width = shape.window
+        num_places = (2 * depth - 1) * (2 * height - 1) * (2 * width - 1)
+        self.relative_position_bias_table = nn.Parameter(torch.empty(num_places, shape.num_heads))
+        nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
+        self.register_buffer("relative_position_index", relative_position_index(shape.window))
+        self.qkv_self = nn.Linear(shape.dim, 3 * shape.dim, bias=shape.qkv_bias)
+        self.proj = nn.Linear((1 + shape.mutual) * shape.dim, shape.dim)
+        if shape.mutual:
+            self.register_buffer("position_bias", sine_encoding(height, width, shape.dim))
+            self.qkv_mut = nn.Linear(shape.dim, 3 * shape.dim, bias=shape.qkv_bias)
+
+    def forward(self, x: Tensor, windows: Windows, regions: Tensor | None) -> Tensor:
+        """(B, D, H, W, C) -> same; D, H, W are multiples of the window's sides."""
+        attend = window_attention.dispatch(self.shape.kernels)
+        out = attend.self_attention(
+            self.qkv_self(x),
+            self.relative_position_bias_table,
+            self._bias_index(windows.size),
+            regions,
+            windows=windows,
+            num_heads=self.shape.num_heads,
+        )
+        if self.shape.mutual:
+            mutual = attend.mutual_attention(
+                self.qkv_mut(self._add_position(x, windows)),
+                regions,
+                windows=windows,
+                num_heads=self.shape.num_heads,
+            )
+            out = torch.cat((mutual, out), dim=-1)
+        return self.proj(out)
+
+    def _bias_index(self, size: Size) -> Tensor:
+        """Cut the index of the full window down to a window that shrank to fit its volume."""
+        if size == self.shape.window:
+            return self.relative_position_index
+        depth, height, width = size
+        index = self.relative_position_index.view(*self.shape.window, *self.shape.window)
+        index = index[:depth, :height, :width, :depth, :height, :width]
+        return index.reshape(depth * height * width, -1)
+
+    def _add_position(self, x: Tensor, windows: Windows) -> Tensor:
+        """Add each token's encoding by its place in its window, which moves with the shift."""
+        _, height, width = windows.size
+        encoding = self.position_bias.view(*self.shape.window[1:], -1)[:height, :width]
+        encoding = encoding.roll(windows.shift[1:], dims=(0, 1))
+        tiles = x.unflatten(3, (-1, width)).unflatten(2, (-1, height))
+        return (tiles + encoding[:, None]).view(x.shape)
+
+
+class AttentionBlock(nn.Module):
+    """One attention branch and one feed-forward branch, each added to what came in."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.norm1 = nn.LayerNorm(shape.dim)
+        self.attn = WindowAttention(shape)
+        self.norm2 = nn.LayerNorm(shape.dim)
+        self.mlp = GatedMLP(shape.dim, int(shape.dim * shape.mlp_ratio), shape.dim)
+        self.recompute_attention: Recompute = plain_call
+        self.recompute_feed_forward: Recompute = plain_call
+
+    def forward(
+        self,
+        x: Tensor,
+        windows: Windows,
+        regions: Tensor | None,
+        scales: BranchScales = KEEP_BOTH,
+    ) -> Tensor:
+        """(B, D, H, W, C) -> same.
+
+        Args:
+            x: Any D, H and W; the attention branch pads what it must.
+            windows: How to cut the padded volume.
+            regions: Labels of the shifted cut, from `window_attention.shift_regions`, or None.
+            scales: Which branches count, and how much.
+        """
+        if scales.attention is False:
+            x = leave_branch(x, [*self.norm1.parameters(), *self.attn.parameters()])
+        else:
+            branch = self.recompute_attention(self.attention_part, x, windows, regions)
+            x = _add(x, branch, scales.attention)
+        if scales.feed_forward is False:
+            return leave_branch(x, [*self.norm2.parameters(), *self.mlp.parameters()])
+        branch = self.recompute_feed_forward(self.feed_forward_part, x)
+        return _add(x, branch, scales.feed_forward)
+
+    def attention_part(self, x: Tensor, windows: Windows, regions: Tensor | None) -> Tensor:
+        """The attention branch alone: norm, pad, attend, crop."""
+        _, depth, height, width, _ = x.shape
+        padded = pad_to_windows(self.norm1(x), windows.size)
+        return self.attn(padded, windows, regions)[:, :depth, :height, :width]
+
+    def feed_forward_part(self, x: Tensor) -> Tensor:
+        """The feed-forward branch alone: norm, gated projections."""
+        return self.mlp(self.norm2(x))
+
+
+class BlockGroup(nn.Module):
+    """Blocks in a row, every second one with its windows shifted by half."""
+
+    MAX_CACHED_SHAPES: Final = 8
+
+    def __init__(self, shape: BlockShape, *, drop_rates: Sequence[float]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.drop_rates = tuple(drop_rates)
+        self.blocks = nn.ModuleList(AttentionBlock(shape) for _ in drop_rates)
+        self._regions: dict[tuple[Size, Windows, torch.device], Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, D, H, W, C) -> same."""
+        _, depth, height, width, _ = x.shape
+        shifted = fit_windows((depth, height, width), self.shape)
+        still = Windows(shifted.size, (0, 0, 0))
+        regions = self._regions_of(padded_size((depth, height, width), shifted.size), shifted, x)
+        scales = draw_scales(self.drop_rates if self.training else (), x)
+        for place, block in enumerate(self.blocks):
+            both = scales[place] if scales else KEEP_BOTH
+            cut, labels = (shifted, regions) if place % 2 else (still, None)
+            x = block(x, cut, labels, both)
+        return x
+
+    def _regions_of(self, volume: Size, windows: Windows, x: Tensor) -> Tensor | None:
+        if not any(windows.shift) or len(self.blocks) < 2:
+            return None
+        key = (volume, windows, x.device)
+        if key not in self._regions:
+            if len(self._regions) == self.MAX_CACHED_SHAPES:
+                self._regions.clear()
+            self._regions[key] = window_attention.shift_regions(volume, windows, device=x.device)
+        return self._regions[key]
+
+
+def fit_windows(volume: Size, shape: BlockShape) -> Windows:
+    """Shrink the window to the volume along each axis it does not fit into, and do not shift there.
+
+    Mutual attention needs two frames, so its depth stays: a single frame is padded to a pair.
+    """
+    size, shift = [], []
+    for length, side in zip(volume, shape.window, strict=True):
+        fits = length > side
+        size.append(side if fits else length)
+        shift.append(side // 2 if fits else 0)
+    depth = shape.window[0] if shape.mutual else size[0]
+    return Windows((depth, size[1], size[2]), (shift[0], shift[1], shift[2]))
+
+
+def padded_size(volume: Size, window: Size) -> Size:
+    """The next multiples of the window's sides."""
+    depth, height, width = (
+        length + -length % side for length, side in zip(volume, window, strict=True)
+    )
+    return depth, height, width
+
+
+def pad_to_windows(x: Tensor, window: Size) -> Tensor:
+    """Append zeros along depth, height and width until the windows fit."""
+    volume = (x.shape[1], x.shape[2], x.shape[3])
+    depth, height, width = (
+        new - old for new, old in zip(padded_size(volume, window), volume, strict=True)
+    )
+    if depth == height == width == 0:
+        return x
+    return functional.pad(x, (0, 0, 0, width, 0, height, 0, depth))
+
+
+def draw_scales(rates: Sequence[float], x: Tensor) -> list[BranchScales]:
+    """Draw, for each block, which samples skip its branches this time.
+
+    A kept branch is scaled up by what its rate takes away on average. With one sample a dropped
+    branch need not run at all, so the draw is made on the host; with more, or while compiling,
+    on the device. Neither reads a device value back.
+    """
+    if not any(rates):
+        return []
+    if x.shape[0] > 1 or torch.compiler.is_compiling():
+        return [BranchScales(_scale_samples(rate, x), _scale_samples(rate, x)) for rate in rates]
+    draws = iter(torch.rand(2 * len(rates), device="cpu").tolist())
+    return [
+        BranchScales(
+            _scale_whole(rate, x, draw=next(draws)), _scale_whole(rate, x, draw=next(draws))
+        )
+        for rate in rates
+    ]
+
+
+def _scale_samples(rate: float, x: Tensor) -> BranchScale:
+    if rate == 0:
+        return True
+    return x.new_empty(x.shape[0], 1, 1, 1, 1).bernoulli_(1 - rate).div_(1 - rate)
+
+
+def _scale_whole(rate: float, x: Tensor, *, draw: float) -> BranchScale:
+    if rate == 0:
+        return True
+    return False if draw < rate else x.new_full((1, 1, 1, 1, 1), 1 / (1 - rate))
+
+
+def _add(x: Tensor, branch: Tensor, scale: BranchScale) -> Tensor:
+    return x + branch * scale if isinstance(scale, Tensor) else x + branch
+
+
+def leave_branch(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """Pass ``x`` on and give the parameters of a branch that did not run a gradient of zero.
+
+    Without it they would have no gradient: the optimizer would pass them over and a distributed
+    run would wait for them.
+    """
+    return _Untouched.apply(x, *parameters)
+
+
+class _Untouched(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(*parameters)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        return (grads[0], *(torch.zeros_like(parameter) for parameter in ctx.saved_tensors))
+
+
+def relative_position_index(window: Size) -> Tensor:
+    """Number the relative places of all pairs of tokens, (N, N) int64."""
+    grids = torch.meshgrid(*(torch.arange(side) for side in window), indexing="ij")
+    places = torch.stack(grids).flatten(1)
+    apart = places[:, :, None] - places[:, None, :]
+    _, height, width = window
+    depth_apart, height_apart, width_apart = (
+        step + side - 1 for step, side in zip(apart, window, strict=True)
+    )
+    return (depth_apart * (2 * height - 1) + height_apart) * (2 * width - 1) + width_apart
+
+
+def sine_encoding(height: int, width: int, dim: int) -> Tensor:
+    """Encode each place of a window, half of the channels by row and half by column.
+
+    Returns:
+        (1, height * width, dim).
+    """
+    rows = _sine_features(height, dim // 2)[:, None].expand(height, width, dim // 2)
+    columns = _sine_features(width, dim // 2)[None].expand(height, width, dim // 2)
+    return torch.cat((rows, columns), dim=-1).reshape(1, height * width, dim)
+
+
+def _sine_features(length: int, num_features: int) -> Tensor:
+    """(length, num_features), sine and cosine by turns, slower by the pair."""
+    place = torch.arange(1, length + 1, dtype=torch.float32) / (length + 1e-6) * (2 * torch.pi)
+    pair = torch.arange(num_features) // 2
+    angle = place[:, None] / 10000 ** (2 * pair / num_features)
+    return torch.stack((angle[:, 0::2].sin(), angle[:, 1::2].cos()), dim=-1).flatten(1)
