@@ -1,6 +1,6 @@
 """What measuring costs: bare and measured steps, paired and interleaved in one process.
 
-    python benchmarks/overhead.py [--pairs 600] [--output FILE.json]
+    python benchmarks/overhead.py [--pairs 1200] [--devices cpu cuda] [--output FILE.json]
 
 Three questions, on the CPU (one thread) and, where there is one, on a CUDA device:
 
@@ -243,12 +243,13 @@ def main() -> None:
     """Run and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=1200)
+    parser.add_argument("--devices", nargs="+", default=["cpu", "cuda"], choices=["cpu", "cuda"])
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    devices = [torch.device("cpu")]
-    if torch.cuda.is_available():
-        devices.append(torch.device("cuda"))
+    devices = [torch.device(name) for name in options.devices]
+    if not torch.cuda.is_available():
+        devices = [device for device in devices if device.type == "cpu"]
     report: dict[str, Any] = {
         "what": "cost of measuring: bare against measured steps, paired and interleaved",
         "spans_per_step": len(SPANS),

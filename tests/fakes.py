@@ -26,11 +26,19 @@ class FakeMark:
 class FakeDevice:
     """A device that keeps the host's time and reports marks `lag_us` late."""
 
-    def __init__(self, time: FakeClock, *, lag_us: int = 0, same_point_us: int = 0) -> None:
+    def __init__(
+        self,
+        time: FakeClock,
+        *,
+        lag_us: int = 0,
+        same_point_us: int = 0,
+        span_marks_every: int = 1,
+    ) -> None:
         self._time = time
         self._lag_us = lag_us
         self._pool: list[FakeMark] = []
         self.marks_in_use = 0
+        self.span_marks_every = span_marks_every
         # Same point 0 still shares marks of the very same microsecond.
         self.same_point_us = same_point_us
 

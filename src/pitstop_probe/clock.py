@@ -30,9 +30,16 @@ def monotonic_us() -> int:
     return time.perf_counter_ns() // 1000
 
 
+HAND_OVER_STEPS = 16
+HAND_OVER_US = 500_000
+
+
 class DeviceTimer(Protocol):
     """Marks points on a device's own time line without waiting for them."""
 
+    span_marks_every: int
+    """Spans are marked on one step in so many, on average; borders of steps always are. Reading a
+    mark back costs more than making it, and a quarter of the steps tells as much as all."""
     same_point_us: int
     """Two points this close on the host's clock are one point of the device's queue, for no
     launch fits between them. Sharing a mark halves the marks of spans that follow each other."""
@@ -164,10 +171,10 @@ class Span:
             # Kept from another place of the tree: entering it here would break the nesting.
             return self
         clock.current = self
-        if clock.device is None:
-            self.opened = clock.now()
-        else:
+        if clock.marking:
             self.opened, self.opened_mark = clock.point()
+        else:
+            self.opened = clock.now()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -176,7 +183,7 @@ class Span:
         pending = clock.pending
         if pending is None or (clock.current is not self and not clock.unwind_to(self)):
             return
-        mark = None if clock.device is None else clock.mark()
+        mark = clock.mark() if clock.marking else None
         pending.occurrences.append((self, self.opened, end, self.opened_mark, mark))
         clock.current = self.parent  # type: ignore[assignment]  # the root is never entered
 
@@ -279,6 +286,7 @@ class Clock:
         self.now: Callable[[], int] = time.perf_counter_ns if now_us is monotonic_us else now_us
         self.ticks_per_us = 1000 if now_us is monotonic_us else 1
         self._same_point = 0 if device is None else device.same_point_us * self.ticks_per_us
+        self.marking = False
         self.foreign_spans = 0
         self._root = Span(self, "", None)
         # Current while something apart is open: nothing in there belongs to the step.
@@ -305,7 +313,8 @@ class Clock:
         Earlier steps are handed over first, while the device still works on what this step gave
         it: there the time costs nothing.
         """
-        self.collect()
+        if self.device is not None:
+            self._collect_if_due()
         now, mark = self.point()
         now_us = now // self.ticks_per_us
         self._finish_step(now_us, mark)
@@ -313,10 +322,13 @@ class Clock:
             self._next_index = index
         self._thread = threading.get_ident()
         wants_timeline = self._next_index % self._timeline_every == 0
+        self.marking = self.device is not None and (
+            wants_timeline or _chosen(self._next_index, self.device.span_marks_every)
+        )
         self.pending = _Pending(Step(self._next_index, now_us), mark, wants_timeline=wants_timeline)
         self._next_index += 1
         if self.device is None:
-            self.collect()
+            self._collect_if_due()
 
     def end_step(self) -> None:
         """End the step under way without starting another."""
@@ -422,6 +434,19 @@ class Clock:
                 return
             self._hand_over(waiting.popleft(), device=self.device if passed else None)
 
+    def _collect_if_due(self) -> None:
+        """Hand over once some steps have gathered, or the oldest has waited for long enough.
+
+        Code that runs once in 20 ms finds its caches cold and takes several times as long as the
+        same code in a row; by sixteen steps at a time that is paid once.
+        """
+        waiting = self._waiting
+        if not waiting:
+            return
+        waited_us = self.now() // self.ticks_per_us - waiting[0].step.start_us
+        if len(waiting) >= HAND_OVER_STEPS or waited_us >= HAND_OVER_US:
+            self.collect()
+
     def close(self) -> None:
         """End the step under way and hand over all steps, those the device never passed too."""
         if self.pending is not None:
@@ -479,19 +504,33 @@ class Clock:
             device.release([mark for mark in pending.marks if mark is not pending.end_mark])
 
 
+def _chosen(index: int, every: int) -> bool:
+    """Choose one step in `every` by its number, without a period that a script might share."""
+    return ((index * 0x9E3779B1 & 0xFFFFFFFF) >> 16) % every == 0
+
+
 def _read_device(pending: _Pending, device: DeviceTimer) -> Places:
     """Turn marks into places on the device's time line since the step began."""
     zero = pending.start_mark
     elapsed_us = device.elapsed_us
-    places: Places = {id(mark): elapsed_us(zero, mark) for mark in pending.marks}
-    places[id(pending.end_mark)] = elapsed_us(zero, pending.end_mark)
-    wall_us = _between(places, zero, pending.end_mark)
+    end_mark = pending.end_mark
+    places: Places = {id(zero): 0, id(end_mark): elapsed_us(zero, end_mark)}
+    for mark in pending.marks:
+        if id(mark) not in places:
+            places[id(mark)] = elapsed_us(zero, mark)
+    wall_us = _between(places, zero, end_mark)
     aparts = [_between(places, start, end) for start, end in pending.aparts]
     if wall_us is None or None in aparts:
         return {}
-    step = pending.step
-    step.device_wall_us = wall_us - sum(us for us in aparts if us is not None)
-    device_us = step.device_us
+    pending.step.device_wall_us = wall_us - sum(us for us in aparts if us is not None)
+    if pending.occurrences and pending.occurrences[0][4] is not None:
+        _add_span_times(pending, places)
+    return places
+
+
+def _add_span_times(pending: _Pending, places: Places) -> None:
+    """Add up the device time of each span; of a span with an unknown part nothing is known."""
+    device_us = pending.step.device_us
     unknown = []
     for span, _, _, start, end in pending.occurrences:
         start_us, end_us = places[id(start)], places[id(end)]
@@ -503,7 +542,6 @@ def _read_device(pending: _Pending, device: DeviceTimer) -> Places:
             device_us[span] = end_us - start_us
     for span in unknown:
         device_us.pop(span, None)
-    return places
 
 
 def _between(places: Places, start: Any, end: Any) -> Optional[int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from pitstop_probe import Clock, RecordWriter, Span, Step, cuda_timer
+from pitstop_probe import Clock, CudaTimer, RecordWriter, Span, Step, cuda_timer
 
 try:
     import pytest
@@ -56,6 +56,14 @@ class Work:
             result = result @ self.matrix
 
 
+def every_step_timer() -> CudaTimer:
+    """A timer that marks the spans of every step, so that every step can be looked at."""
+    timer = cuda_timer()
+    assert timer is not None
+    timer.span_marks_every = 1
+    return timer
+
+
 @contextmanager
 def no_waiting() -> Iterator[None]:
     """Make every call that waits for the device an error."""
@@ -76,7 +84,7 @@ def wait_for_device() -> None:
 def measured_steps(step: Callable[[Clock], None]) -> list[Step]:
     """Run steps under the clock, forbidding it to wait, and give those after warm-up."""
     kept = Kept()
-    clock = Clock(kept, cuda_timer())
+    clock = Clock(kept, every_step_timer())
     with no_waiting():
         for _ in range(WARM_UP + STEPS):
             clock.begin_step()
@@ -128,7 +136,7 @@ def test_device_times_agree_with_plain_events() -> None:
     """Pairs of steps, timed by the clock and by two bare events, interleaved."""
     work = Work()
     kept = Kept()
-    clock = Clock(kept, cuda_timer())
+    clock = Clock(kept, every_step_timer())
     events = []
     for _ in range(WARM_UP + STEPS):
         clock.begin_step()
@@ -201,7 +209,9 @@ def losses(folder: Path | None) -> torch.Tensor:
     batch = torch.randn(256, 512, device="cuda")
     seen = []
     writer = None if folder is None else RecordWriter(str(folder / "rank-0.jsonl"))
-    clock = Clock(Kept() if writer is None else writer, None if writer is None else cuda_timer())
+    clock = Clock(
+        Kept() if writer is None else writer, None if writer is None else every_step_timer()
+    )
     with no_waiting():
         for _ in range(STEPS):
             if writer is not None:

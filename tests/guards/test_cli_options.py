@@ -25,16 +25,42 @@ config show
 config show --json
 config show CONFIG
 config show OVERRIDES
+data
+data make
+data make deblur
+data make deblur --frames
+data make deblur --json
+data make deblur --seed
+data make deblur --size
+data make deblur --test-clips
+data make deblur --train-clips
+data make deblur ROOT
 demo
 demo --output
 demo --steps
 doctor
 doctor --json
 doctor RUN
+eval
+eval --checkpoint
+eval --json
+eval CONFIG
+eval OVERRIDES
+infer
+infer --checkpoint
+infer --json
+infer --output
+infer CONFIG
+infer OVERRIDES
 machine
 machine --data
 machine --json
 machine --quick
+train
+train --resume
+train --work-dir
+train CONFIG
+train OVERRIDES
 """
 
 

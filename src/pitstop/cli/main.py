@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import pitstop
-from pitstop.cli import config, demo, doctor, machine
+from pitstop.cli import config, data, demo, doctor, evaluate, infer, machine, train
 from pitstop.errors import PitstopError
 
 INTERRUPTED = 130
@@ -22,7 +22,11 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(machine.machine)
+app.command()(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command()(infer.infer)
 app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer hands it over by position

@@ -1,9 +1,12 @@
 """What every command does with its result: words on stdout, the record as JSON where asked."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pitstop.errors import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,3 +37,13 @@ def show(record: object, words: "Callable[[], RenderableType]", json_path: str |
     from pitstop.report.terminal import make_console
 
     make_console().print(words())
+
+
+def require_torch(purpose: str) -> None:
+    """Refuse in one line where torch is not installed.
+
+    Raises:
+        MissingExtra: Names the extra that brings it.
+    """
+    if find_spec("torch") is None:
+        raise MissingExtra("torch", extra="train", purpose=purpose)

@@ -57,6 +57,11 @@ def check_report(source: Path, loaded: LoadedConfig) -> Text:
     return text
 
 
+def warning_lines(source: Path, loaded: LoadedConfig) -> list[str]:
+    """What is worth knowing about a configuration before it runs."""
+    return [f"warning:{line}" for line in problem_lines(loaded.warnings, source=str(source))]
+
+
 def print_text(text: Text, *, stderr: bool = False) -> None:
     """Print, in whole lines where no terminal would show them."""
     console = Console(highlight=False, stderr=stderr)

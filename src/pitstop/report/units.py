@@ -71,6 +71,16 @@ def digits(value: float) -> str:
     return f"{value:.{min(decimals, 6)}f}"
 
 
+def quality_text(value: float | None) -> str:
+    """A metric, five significant digits, since models are told apart by the last: ``31.234``."""
+    if value is None or math.isnan(value):
+        return "not a number"
+    if value == 0 or not math.isfinite(value):
+        return digits(value)
+    decimals = max(0, 4 - math.floor(math.log10(abs(float(f"{value:.4e}")))))
+    return f"{value:.{min(decimals, 8)}f}"
+
+
 def _power(value: float, base: int, powers: int) -> int:
     """The largest prefix that leaves a number that is shown as at least one."""
     power = 0

@@ -82,19 +82,31 @@ class Checkpoint:
         return self._read(rank_file(rank), mapped=False)
 
     def _read(self, name: str, *, mapped: bool) -> dict[str, Any]:
-        path = self.path / name
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-        except pickle.UnpicklingError as error:
-            raise CheckpointError(
-                f"{path} holds something other than tensors and plain values, and is not read: "
-                "that could run code"
-            ) from error
-        except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
-            raise CheckpointError(f"cannot read {path}: {error}") from error
-        if not isinstance(state, dict):
-            raise CheckpointError(f"{path} holds a {type(state).__name__}, not a state")
-        return state
+        return read_state(self.path / name, mapped=mapped)
+
+
+def read_state(path: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """Read a dictionary of tensors and plain values into host memory; never runs code.
+
+    Args:
+        path: What ``torch.save`` wrote.
+        mapped: See `Checkpoint.common`.
+
+    Raises:
+        CheckpointError: Where it is not there, damaged, or holds anything else.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} holds something other than tensors and plain values, and is not read: "
+            "that could run code"
+        ) from error
+    except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds a {type(state).__name__}, not a state")
+    return state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,29 +1,12 @@
 """What exchanging gradients between ranks costs, from DDP's own counters."""
 # pyright: reportPrivateUsage=false
 
-from dataclasses import dataclass
-
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pitstop.records.communication import CommunicationReading
+
 _SAMPLED_EVERY = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicationReading:
-    """Mean times of the latest sampled backward passes, in microseconds."""
-
-    backward_us: float
-    """Computing gradients, exchanging them included where it was not hidden."""
-    exchange_us: float
-    """From the first bucket sent to the last received."""
-    overlapped_us: float
-    """The part of the exchange that ran beside computing."""
-
-    @property
-    def exposed_us(self) -> float:
-        """The part of the exchange that the step waited for."""
-        return max(0.0, self.exchange_us - self.overlapped_us)
 
 
 def watch_communication(model: nn.Module) -> None:

@@ -5,9 +5,55 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from pitstop.config.sections import EvalSection, LoaderSection
+from pitstop.data.loader import Loader, build_loader
+from pitstop.data.samplers import ShuffledBatches
+from pitstop.errors import ConfigError
 from pitstop.train.precision import Precision
 from pitstop.train.ranks import Ranks
 from pitstop.train.task import BatchT, Task
+
+
+def eval_order(num_samples: int, section: EvalSection, ranks: Ranks) -> ShuffledBatches:
+    """Deal the evaluation samples to ranks and batches: in order, each sample once."""
+    return ShuffledBatches(
+        num_samples,
+        section.batch_size,
+        seed=0,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        drop_last=False,
+        shuffle=False,
+    )
+
+
+def eval_loader(
+    task: Task[BatchT], section: EvalSection, loader: LoaderSection, ranks: Ranks
+) -> Loader[BatchT]:
+    """Build the loader of this rank's evaluation batches; it owns processes, so close it."""
+    samples = task.eval_samples()
+    return build_loader(
+        samples,
+        eval_order(len(samples), section, ranks),
+        task.collate,
+        loader,
+        world_size_on_host=ranks.local_world_size,
+        for_eval=True,
+    )
+
+
+def require_metric(task: Task[BatchT], metric: str) -> bool:
+    """Say whether a higher value of a metric is better.
+
+    Raises:
+        ConfigError: Where the task does not measure it.
+    """
+    known = task.higher_is_better
+    if metric not in known:
+        raise ConfigError(
+            f"checkpoint.best_of is {metric}, but {task.name} measures {', '.join(sorted(known))}"
+        )
+    return known[metric]
 
 
 @torch.inference_mode()

@@ -8,6 +8,7 @@
     │                                                        -> remarked
     ├─ apart, each at its own cadence and timed by itself:
     │  log                       loss, rate, norm            -> values (read two steps later)
+    │  communication             with several ranks, as log  -> communicated
     │  progress                                              -> progress
     │  memory                                                -> memory
     │  evaluation                                            -> evaluated
@@ -31,6 +32,7 @@ from typing import Generic
 from pitstop.config.sections import CheckpointSection, EvalSection, LogSection
 from pitstop.data.loader import Loader
 from pitstop.measure.memory import read_memory
+from pitstop.train.communication import read_communication
 from pitstop.train.late import LateReader
 from pitstop.train.memory_watch import MemoryWatch
 from pitstop.train.nonfinite import NonFinitePolicy
@@ -96,6 +98,10 @@ class Loop(Generic[BatchT]):
     evaluate: Callable[[], Mapping[str, float]]
     save: Callable[[int, Mapping[str, object], Mapping[str, float]], Path]
     """Takes the step, the place in the data and the latest metrics; gives where it was saved."""
+    settle: Callable[[], None]
+    """Waits until what was saved is whole on the disk."""
+    step: int = field(init=False)
+    """Steps done, those before a checkpoint this run goes on from included."""
     _consumed: int = field(init=False, default=0)
     _metrics: dict[str, float] = field(init=False, default_factory=dict)
     _late: LateReader = field(init=False)
@@ -107,6 +113,7 @@ class Loop(Generic[BatchT]):
 
     def __post_init__(self) -> None:
         """Prepare what the loop keeps from step to step."""
+        self.step = self.first_step
         self._late = LateReader(self.trainer.device)
         self._consumed = self.loader.position
         if self.policy.policy == "rollback":
@@ -115,21 +122,20 @@ class Loop(Generic[BatchT]):
     def run(self) -> Outcome:
         """Run to the last step, or to a signal; both leave a checkpoint behind."""
         batches = self._endless()
-        step = self.first_step
         with self._heeding_signals():
-            while step < self.total_steps and not self._stop_agreed:
-                self._pass(step, batches)
-                step += 1
+            while self.step < self.total_steps and not self._stop_agreed:
+                self._pass(self.step, batches)
+                self.step += 1
         self._hand_over(self._late.rest())
         self.clock.close()
-        interrupted = self._stop_agreed and step < self.total_steps
+        interrupted = self._stop_agreed and self.step < self.total_steps
         if not interrupted:
-            self._evaluate(step)
-        self._save(step)
+            self._evaluate(self.step)
+        self._save(self.step, is_last=True)
         if interrupted:
             reason = self._stop_signal or "another rank was told to stop"
-            return Outcome(status="interrupted", step=step, reason=reason)
-        return Outcome(status="finished", step=step)
+            return Outcome(status="interrupted", step=self.step, reason=reason)
+        return Outcome(status="finished", step=self.step)
 
     def after_steps(self, steps: int, act: Callable[[], None]) -> None:
         """Have something done once, when this many steps of this run are over."""
@@ -150,6 +156,9 @@ class Loop(Generic[BatchT]):
             self._push(step, result)
             ready = self._late.due(step)
         self._hand_over(ready)
+        if self.trainer.ranks.world_size > 1 and _due(self.cadence.log, done):
+            with self.clock.apart("communication"):
+                self._read_communication(step)
         if self._later is not None and done >= self._later[0]:
             self._later[1]()
             self._later = None
@@ -185,6 +194,7 @@ class Loop(Generic[BatchT]):
         if _due(self.cadence.log, step + 1):
             values |= {"loss": result.loss, **{f"loss/{k}": v for k, v in result.terms.items()}}
             known["lr"] = float(self.trainer.optimizer.param_groups[0]["lr"])
+            known["host_syncs"] = float(result.host_syncs)
         if _due(self.cadence.norm, step + 1) and result.grad_norm is not None:
             values["grad_norm"] = result.grad_norm
         self._late.push(step, values, known)
@@ -217,7 +227,13 @@ class Loop(Generic[BatchT]):
         self._last_good.restore(self.trainer)
         return f"step {step} was not finite: weights are those of step {self._last_good.step} again"
 
+    def _read_communication(self, step: int) -> None:
+        reading = read_communication(self.trainer.model)
+        if reading is not None:
+            self._tell(lambda observer: observer.communicated(step, reading))
+
     def _show_progress(self, done: int) -> None:
+        self.clock.collect()
         pace = self.tally.take()
         self._tell(lambda observer: observer.progress(done, pace))
 
@@ -231,13 +247,15 @@ class Loop(Generic[BatchT]):
             self._metrics = dict(self.evaluate())
         self._tell(lambda observer: observer.evaluated(done, self._metrics))
 
-    def _save(self, done: int) -> None:
+    def _save(self, done: int, *, is_last: bool = False) -> None:
         # What is still on its way belongs to steps before the checkpoint; a resumed run would
         # never hear of it.
         self._hand_over(self._late.rest())
         with self.clock.apart("checkpoint"):
             place = self.loader.state_dict(consumed=self._consumed)
             path = self.save(done, place, self._metrics)
+            if is_last:  # a run that says it finished has its last checkpoint
+                self.settle()
         if self._last_good is not None and self.policy.in_a_row == 0:
             self._last_good.keep(self.trainer, done)
             self._rollbacks = 0

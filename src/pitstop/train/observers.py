@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pitstop.records.communication import CommunicationReading
 from pitstop.records.memory import MemoryReading
 from pitstop.train.tally import Pace
 from pitstop_probe import RecordWriter
@@ -44,6 +45,9 @@ class Observer:
     def progress(self, step: int, pace: Pace) -> None:
         """Time for a bar to move."""
 
+    def communicated(self, step: int, reading: CommunicationReading) -> None:
+        """What exchanging gradients costs was looked at."""
+
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """An evaluation ended."""
 
@@ -72,6 +76,11 @@ class Journal(Observer):
         self._writer.reading("memory", {"step": step, **asdict(reading)})
         for warning in warnings:
             self.remarked(step, "memory", warning)
+
+    def communicated(self, step: int, reading: CommunicationReading) -> None:
+        """Keep the reading, and what follows from it."""
+        exposed = {"exposed_us": reading.exposed_us}
+        self._writer.reading("communication", {"step": step, **asdict(reading), **exposed})
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep metrics as values under their own names."""

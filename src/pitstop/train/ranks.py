@@ -27,6 +27,15 @@ class Ranks:
             distributed.all_reduce(value)
         return value
 
+    def most(self, count: int) -> int:
+        """Give the largest count of all ranks, to all of them; once, while a run is set up."""
+        if self.world_size == 1:
+            return count
+        device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+        value = torch.tensor(count, device=device)
+        distributed.all_reduce(value, distributed.ReduceOp.MAX)
+        return int(value.item())
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.world_size > 1:

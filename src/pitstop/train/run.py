@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Generic
 
-from pitstop.config.dump import to_yaml
 from pitstop.config.sections import RunConfig
 from pitstop.data.loader import Loader, build_loader
 from pitstop.data.samplers import ShuffledBatches
@@ -22,8 +21,9 @@ from pitstop.train.checkpoint import (
 )
 from pitstop.train.communication import watch_communication
 from pitstop.train.compiling import CompileWatch, require_compiled
-from pitstop.train.evaluate import evaluate
+from pitstop.train.evaluate import eval_loader, evaluate, require_metric
 from pitstop.train.loop import Cadence, Loop, Outcome
+from pitstop.train.lost_ranks import naming_lost_ranks
 from pitstop.train.memory_watch import MemoryWatch
 from pitstop.train.nonfinite import NonFinitePolicy
 from pitstop.train.observers import Journal, Observer, RunStart, Status
@@ -37,6 +37,7 @@ from pitstop.train.state import bare_model, load_trainer_state, trainer_state
 from pitstop.train.step import Trainer
 from pitstop.train.tally import StepTally
 from pitstop.train.task import BatchT, Task
+from pitstop.train.tensorboard import TensorBoard
 from pitstop_probe import Clock, RecordWriter, cuda_timer
 
 # Steps within which everything that will be compiled has been: forward, backward, update.
@@ -90,6 +91,8 @@ class TrainingRun(Generic[BatchT]):
     """One run of a task under a configuration."""
 
     config: RunConfig
+    config_yaml: str
+    """The configuration as text; every checkpoint carries it."""
     task: Task[BatchT]
     observers: Sequence[Observer] = ()
     """Who is told, beside the record; on the first rank only."""
@@ -113,19 +116,26 @@ class TrainingRun(Generic[BatchT]):
             stack.callback(leave_ranks)
             setup = build_trainer(self.config, self.task, ranks, choose_device(ranks))
             loader = stack.enter_context(self._train_loader(ranks))
+            total_steps = self._total_steps(loader, ranks)
+            # Before the checkpoint is loaded, which brings the rate of its own step along.
+            schedule = Schedule(
+                setup.trainer.optimizer, self.config.schedule, total_steps=total_steps
+            )
             first_step = _restore(start.checkpoint, setup.trainer, loader)
             writer = RecordWriter(
                 str(self.folder / f"rank-{ranks.rank}.jsonl"), {"name": self.config.run.name}
             )
+            stack.callback(writer.close, "failed", "the run could not begin")  # once is enough
             journal = Journal(writer)
+            saver = stack.enter_context(self._saver(ranks))
             loop = Loop(
                 trainer=setup.trainer,
                 loader=loader,
-                schedule=self._schedule(setup, loader),
+                schedule=schedule,
                 cadence=Cadence.of(self.config.log, self.config.eval, self.config.checkpoint),
                 tally=(tally := StepTally(writer)),
                 clock=Clock(tally, cuda_timer()),
-                observers=(journal, *(self.observers if ranks.is_first else ())),
+                observers=(journal, *(self._audience() if ranks.is_first else ())),
                 policy=NonFinitePolicy(
                     policy=self.config.train.on_nan, scaled=self.config.train.precision == "fp16"
                 ),
@@ -133,9 +143,10 @@ class TrainingRun(Generic[BatchT]):
                     train=self.config.train, loader=self.config.loader, cache=self.config.cache
                 ),
                 first_step=first_step,
-                total_steps=self._total_steps(loader),
+                total_steps=total_steps,
                 evaluate=self._evaluation(setup.trainer, stack),
-                save=self._saving(setup.trainer, loader, stack),
+                save=self._saving(setup.trainer, loader, saver, writer),
+                settle=saver.wait,
             )
             self._announce(loop, setup, start, journal)
             return self._run_loop(loop, setup, writer, journal)
@@ -149,11 +160,15 @@ class TrainingRun(Generic[BatchT]):
         # Hooks inside a compiled model would cut it up or be left out.
         named = {} if self.config.train.compile.scope == "whole" else parts
         status: Status = "failed"
-        reason, step = "", loop.first_step
+        reason = ""
         try:
-            with part_spans(named, loop.clock), self._compiler_watch(loop, journal):
+            with (
+                part_spans(named, loop.clock),
+                self._compiler_watch(loop, journal),
+                naming_lost_ranks(trainer.ranks, self.folder),
+            ):
                 outcome = loop.run()
-            status, reason, step = outcome.status, outcome.reason, outcome.step
+            status, reason = outcome.status, outcome.reason
         except BaseException as error:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             reason = f"{type(error).__name__}: {error}"
@@ -165,7 +180,13 @@ class TrainingRun(Generic[BatchT]):
             journal.applied("optimizer.kind", asdict(optimizer_facts(trainer.optimizer)))
             writer.close(status, reason)
             for observer in loop.observers:
-                observer.ended(step, status, reason)
+                observer.ended(loop.step, status, reason)
+
+    def _audience(self) -> tuple[Observer, ...]:
+        """Everybody who is told beside the record."""
+        if not self.config.log.tensorboard:
+            return tuple(self.observers)
+        return (*self.observers, TensorBoard(self.folder))
 
     def _train_loader(self, ranks: Ranks) -> Loader[BatchT]:
         samples = self.task.train_samples()
@@ -185,42 +206,21 @@ class TrainingRun(Generic[BatchT]):
             world_size_on_host=ranks.local_world_size,
         )
 
-    def _total_steps(self, loader: Loader[BatchT]) -> int:
+    def _total_steps(self, loader: Loader[BatchT], ranks: Ranks) -> int:
         train = self.config.train
         if train.steps is not None:
             return train.steps
         assert train.epochs is not None, "the configuration gives one of the two"
-        return max(1, train.epochs * len(loader) // train.accumulate)
-
-    def _schedule(self, setup: Setup[BatchT], loader: Loader[BatchT]) -> Schedule:
-        return Schedule(
-            setup.trainer.optimizer, self.config.schedule, total_steps=self._total_steps(loader)
-        )
+        # A rank may have a batch less than others; all of them must end at the same step.
+        return max(1, train.epochs * ranks.most(len(loader)) // train.accumulate)
 
     def _evaluation(
         self, trainer: Trainer[BatchT], stack: ExitStack
     ) -> Callable[[], dict[str, float]]:
         """Give a function that evaluates the averaged weights where there are any."""
-        samples = self.task.eval_samples()
         ranks = trainer.ranks
-        batches = ShuffledBatches(
-            len(samples),
-            self.config.eval.batch_size,
-            seed=0,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            drop_last=False,
-            shuffle=False,
-        )
         loader = stack.enter_context(
-            build_loader(
-                samples,
-                batches,
-                self.task.collate,
-                self.config.loader,
-                world_size_on_host=ranks.local_world_size,
-                for_eval=True,
-            )
+            eval_loader(self.task, self.config.eval, self.config.loader, ranks)
         )
 
         def run_evaluation() -> dict[str, float]:
@@ -238,25 +238,29 @@ class TrainingRun(Generic[BatchT]):
 
         return run_evaluation
 
+    def _saver(self, ranks: Ranks) -> CheckpointWriter:
+        return CheckpointWriter(
+            self.folder / "checkpoints",
+            keep_last=self.config.checkpoint.keep_last,
+            best_of=self._best_of(),
+            ranks=join_writers(rank=ranks.rank, world_size=ranks.world_size),
+        )
+
     def _saving(
-        self, trainer: Trainer[BatchT], loader: Loader[BatchT], stack: ExitStack
+        self,
+        trainer: Trainer[BatchT],
+        loader: Loader[BatchT],
+        saver: CheckpointWriter,
+        writer: RecordWriter,
     ) -> Callable[[int, Mapping[str, object], Mapping[str, float]], Path]:
         """Give a function that saves a checkpoint while training goes on."""
         folder = self.folder / "checkpoints"
-        ranks = trainer.ranks
-        saver = stack.enter_context(
-            CheckpointWriter(
-                folder,
-                keep_last=self.config.checkpoint.keep_last,
-                best_of=self._best_of(),
-                ranks=join_writers(rank=ranks.rank, world_size=ranks.world_size),
-            )
-        )
-        config_yaml = to_yaml(self.config)
 
         def save(step: int, place: Mapping[str, object], metrics: Mapping[str, float]) -> Path:
+            # First: a run that goes on from here never comes by these steps again.
+            writer.flush()
             saver.save(
-                {**trainer_state(trainer), "step": step, "config": config_yaml},
+                {**trainer_state(trainer), "step": step, "config": self.config_yaml},
                 {"loader": dict(place), "random": capture_random_state()},
                 step=step,
                 epoch=loader.epoch,
@@ -270,13 +274,7 @@ class TrainingRun(Generic[BatchT]):
         metric = self.config.checkpoint.best_of
         if metric is None:
             return None
-        known = self.task.higher_is_better
-        if metric not in known:
-            raise ConfigError(
-                f"checkpoint.best_of is {metric}, but {self.task.name} measures "
-                f"{', '.join(sorted(known))}"
-            )
-        return BestOf(metric=metric, higher_is_better=known[metric])
+        return BestOf(metric=metric, higher_is_better=require_metric(self.task, metric))
 
     def _announce(
         self, loop: Loop[BatchT], setup: Setup[BatchT], start: StartingPoint, journal: Journal

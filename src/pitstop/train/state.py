@@ -27,12 +27,18 @@ def trainer_state(trainer: Trainer[BatchT]) -> dict[str, Any]:
 
 
 def load_trainer_state(trainer: Trainer[BatchT], state: dict[str, Any]) -> None:
-    """Put a state back; it must be that of an equal trainer."""
+    """Put a state back; it must be that of an equal trainer.
+
+    Raises:
+        ValueError: Where only one of the two has averaged weights.
+    """
+    if (trainer.average is None) != (state["average"] is None):
+        raise ValueError("train.ema is set in one of the two and not in the other")
     bare_model(trainer.model).load_state_dict(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.precision.load_state_dict(state["precision"])
     trainer.clipper.load_state_dict(state["clipper"])
-    if trainer.average is not None and state["average"] is not None:
+    if trainer.average is not None:
         trainer.average.load_state_dict(state["average"])
 
 

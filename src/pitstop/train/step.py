@@ -151,11 +151,13 @@ class Trainer(Generic[BatchT]):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Add up over all ranks: what was averaged over, losses not finite, wishes to stop."""
         # Filled on the device: a number that is copied there would make the host wait.
-        mine = torch.full((3,), float(leaving), dtype=torch.float64, device=self.device)
-        mine[0] = count
-        mine[1] = ~torch.isfinite(total)
-        everyone = self.ranks.sum(mine)
+        counted = count.double() if isinstance(count, Tensor) else self._number(count)
+        bad = (~torch.isfinite(total)).double()
+        everyone = self.ranks.sum(torch.stack([counted, bad, self._number(leaving)]))
         return everyone[0], everyone[1], everyone[2]
+
+    def _number(self, value: float) -> Tensor:
+        return torch.full((), value, dtype=torch.float64, device=self.device)
 
     def _scale_and_check(self, count: Tensor) -> Tensor:
         """Make gradients those of the mean over all samples of all ranks; flag non-finite ones."""

@@ -10,6 +10,7 @@ that is what makes a resumed run equal to one left alone, whatever the number of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -117,4 +118,28 @@ class Task(Protocol[BatchT]):
 
     def regions(self, model: nn.Module) -> Sequence[nn.Module]:
         """List the repeated blocks: what is compiled by region and recomputed by unit."""
+        ...
+
+
+@runtime_checkable
+class WritesOutputs(Protocol):
+    """A task whose outputs can be kept: what `pitstop infer` needs beside `Task`."""
+
+    def write_output(
+        self, output: Any, batch: Any, indices: Sequence[int], folder: Path
+    ) -> list[Path]:
+        """Write the outputs of one batch under a folder, each file whole or not at all.
+
+        Args:
+            output: What `Task.forward` gave, on the device.
+            batch: The batch, on the host.
+            indices: Which samples of `Task.eval_samples` the batch is made of, in its order.
+            folder: Shared by all ranks; no two samples may write the same file.
+
+        Returns:
+            The files written.
+
+        Raises:
+            DataError: Where a file cannot be written.
+        """
         ...

@@ -159,3 +159,15 @@ def test_a_number_is_never_shown_in_exponent_form(value: float) -> None:
     text = units.digits(value)
     assert re.fullmatch(r"-?\d+(\.\d+)?", text)
     assert float(text) == pytest.approx(value, rel=ROUNDING, abs=5e-7)
+
+
+@given(st.floats(-1e9, 1e9).filter(lambda value: abs(value) > 1e-3))
+def test_metrics_read_back_within_five_digits(value: float) -> None:
+    text = units.quality_text(value)
+    assert re.fullmatch(r"-?\d+(\.\d+)?", text)
+    assert float(text) == pytest.approx(value, rel=0.500001e-4)
+
+
+def test_metrics_at_the_borders_of_their_digits() -> None:
+    shown = [units.quality_text(value) for value in (31.23449, 99999.6, 0.999996, 0.0, -2.0)]
+    assert shown == ["31.234", "100000", "1.0000", "0", "-2.0000"]

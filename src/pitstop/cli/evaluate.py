@@ -1,0 +1,47 @@
+"""``pitstop eval``: the quality of trained weights."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pitstop.cli.output import JsonPath, require_torch, show
+from pitstop.cli.train import Config, Overrides
+
+if TYPE_CHECKING:
+    from pitstop.config.sections import RunConfig
+    from pitstop.train.task import Task
+
+Checkpoint = Annotated[
+    Path, typer.Option(help="A checkpoint, a run (its newest checkpoint), or a file of weights.")
+]
+
+
+def evaluate(
+    config: Config,
+    overrides: Overrides = None,
+    *,
+    checkpoint: Checkpoint,
+    json_path: JsonPath = None,
+) -> None:
+    """Measure a trained model; on several GPUs: torchrun --nproc-per-node N -m pitstop eval ..."""
+    require_torch("evaluation")
+    from pitstop.report.evaluation import evaluation_report
+    from pitstop.train.passes import evaluate_checkpoint
+
+    loaded, task = load_task(config, overrides)
+    record = evaluate_checkpoint(loaded, task, checkpoint)
+    if record is not None:
+        typed = [str(config), *(overrides or ()), "--checkpoint", str(checkpoint)]
+        show(record, lambda: evaluation_report(record, typed), json_path)
+
+
+def load_task(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Task[Any]]":
+    """Load a configuration and build its task, for weights that come from a checkpoint."""
+    from pitstop.config.load import load_config
+    from pitstop.workloads.catalogue import build_task, outside_kinds
+
+    # What training began with may be gone by now, and the checkpoint takes its place.
+    settings = [*(overrides or ()), "model.weights=null"]
+    loaded = load_config(config, settings, kinds=outside_kinds())
+    return loaded.config, build_task(loaded.config)

@@ -1,0 +1,48 @@
+"""``pitstop train``: one run, from a configuration to its ending."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pitstop.cli.output import require_torch
+
+Config = Annotated[Path, typer.Argument(help="YAML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
+
+
+def train(
+    config: Config,
+    overrides: Overrides = None,
+    *,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="auto|PATH", help="Go on from the newest whole checkpoint, or one."),
+    ] = None,
+    work_dir: Annotated[Path | None, typer.Option(help="Stands in for run.work_dir.")] = None,
+) -> None:
+    """Train; on several GPUs: torchrun --nproc-per-node N -m pitstop train CONFIG."""
+    require_torch("training")
+    from pitstop.config.dump import to_yaml
+    from pitstop.config.load import load_config
+    from pitstop.measure.limits import read_host_limits
+    from pitstop.report.config import warning_lines
+    from pitstop.report.progress import ProgressLines
+    from pitstop.report.terminal import make_console
+    from pitstop.train.run import TrainingRun
+    from pitstop.workloads.catalogue import build_task, outside_kinds
+
+    kinds = outside_kinds()
+    settings = [*(overrides or ()), *([f"run.work_dir={work_dir}"] if work_dir else ())]
+    loaded = load_config(config, settings, kinds=kinds, host=read_host_limits())
+    console = make_console()
+    for line in warning_lines(config, loaded):
+        console.print(line)
+    outcome = TrainingRun(
+        config=loaded.config,
+        config_yaml=to_yaml(loaded.config, kinds=kinds),
+        task=build_task(loaded.config),
+        observers=(ProgressLines(console),),
+        resume=resume,
+    ).run()
+    raise typer.Exit(0 if outcome.status == "finished" else 1)

@@ -1,0 +1,101 @@
+"""A training run as it goes: a bar on a terminal, plain lines anywhere else."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from pitstop.records.memory import MemoryReading
+from pitstop.report.units import bytes_text, digits, seconds_text, share_text
+from pitstop.train.observers import Observer, RunStart, Status
+from pitstop.train.tally import Pace
+
+
+class ProgressLines(Observer):
+    """Tells a run's story in lines; on a terminal the latest state is a bar below them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._total_steps = 0
+        self._loss: float | None = None
+        self._bar: Progress | None = None
+
+    def started(self, start: RunStart) -> None:
+        """Say what runs, and what was decided."""
+        self._total_steps = start.total_steps
+        steps = f"steps {start.first_step} to {start.total_steps}"
+        self._say(f"{start.name}: {steps}, effective batch {start.effective_batch}, {start.folder}")
+        for sentence in start.sentences:
+            self._say(f"  {sentence}")
+        if self._console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(None))
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.add_task("", total=start.total_steps, completed=start.first_step)
+            self._bar.start()
+
+    def values(self, step: int, values: Mapping[str, float]) -> None:
+        """Remember the loss for the next line."""
+        self._loss = values.get("loss", self._loss)
+
+    def progress(self, step: int, pace: Pace) -> None:
+        """Move the bar, or print a line."""
+        text = self._progress_text(step, pace)
+        if self._bar is None:
+            self._say(text)
+        else:
+            self._bar.update(self._bar.task_ids[0], completed=step, description=text)
+
+    def memory(self, step: int, reading: MemoryReading, warnings: Sequence[str]) -> None:
+        """Say where memory stands, and what is wrong with it."""
+        self._say(f"step {step}: memory {memory_text(reading)}")
+        for warning in warnings:
+            self._say(f"warning: {warning}")
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Print the metrics."""
+        numbers = ", ".join(f"{name} {digits(value)}" for name, value in metrics.items())
+        self._say(f"step {step}: evaluated, {numbers}")
+
+    def saved(self, step: int, path: Path) -> None:
+        """Say that there is something to go on from."""
+        self._say(f"step {step}: checkpoint in {path}")
+
+    def remarked(self, step: int, kind: str, text: str) -> None:
+        """Pass on what a reader must know."""
+        self._say(f"warning: {text}")
+
+    def ended(self, step: int, status: Status, reason: str) -> None:
+        """Close the bar and say how it ended."""
+        if self._bar is not None:
+            self._bar.stop()
+        self._say(f"{status} at step {step}" + (f": {reason}" if reason else ""))
+
+    def _progress_text(self, step: int, pace: Pace) -> str:
+        loss = "not read yet" if self._loss is None else digits(self._loss)
+        rate = "not known" if pace.samples_per_s is None else digits(pace.samples_per_s)
+        left = None if pace.step_s is None else (self._total_steps - step) * pace.step_s
+        return (
+            f"step {step}/{self._total_steps}  loss {loss}  {rate} samples/s  "
+            f"waiting for data {share_text(pace.data_share)}  {seconds_text(left)} left"
+        )
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
+
+def memory_text(reading: MemoryReading) -> str:
+    """Where memory stands, in one line: process tree, host, each device."""
+    pieces = []
+    if (tree := reading.tree) is not None:
+        size = bytes_text(tree.tree_bytes)
+        pieces.append(f"{size} in {tree.processes} own processes ({tree.basis})")
+    if reading.host_total_bytes is not None and reading.host_available_bytes is not None:
+        used = reading.host_total_bytes - reading.host_available_bytes
+        pieces.append(f"host {bytes_text(used)} of {bytes_text(reading.host_total_bytes)}")
+    pieces += [
+        f"{device.device} {bytes_text(device.allocated_bytes)} allocated, "
+        f"{bytes_text(device.reserved_bytes)} reserved"
+        for device in reading.devices
+    ]
+    return "; ".join(pieces) or "not measured"

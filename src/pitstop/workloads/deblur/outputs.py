@@ -1,0 +1,55 @@
+"""Restored frames as files: one PNG a frame, under the names of the blurred ones."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pitstop.errors import DataError
+from pitstop.workloads.deblur.dataset import Bytes, ClipSamples
+from pitstop.workloads.deblur.metrics import to_levels
+
+
+def write_frames(
+    restored: Tensor, samples: ClipSamples, indices: Sequence[int], folder: Path
+) -> list[Path]:
+    """Write restored stretches to `<folder>/<clip>/<frame>.png`, every frame once.
+
+    Args:
+        restored: (B, D, 3, H, W), colours about 0 to 1.
+        samples: What the stretches were cut from.
+        indices: Number of each stretch.
+        folder: Where clips get folders of their own.
+
+    Raises:
+        DataError: Where a file cannot be written.
+    """
+    written = []
+    for stretch, index in zip(restored, indices, strict=True):
+        clip, first, known = samples.starts[index].tolist()
+        begin = int(samples.index.first_frames[clip]) + first
+        names = samples.index.blur_names[begin : begin + samples.clip_len]
+        # One stretch at a time crosses to the host, as bytes.
+        levels = to_levels(stretch).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        for place in range(known, len(levels)):  # an earlier stretch has the frames before
+            path = folder / samples.index.clips[clip] / f"{Path(str(names[place])).stem}.png"
+            _write_png(path, levels[place])
+            written.append(path)
+    return written
+
+
+def _write_png(path: Path, levels: Bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.ascontiguousarray(levels)).save(temporary, format="PNG")
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error

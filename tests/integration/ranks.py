@@ -1,0 +1,147 @@
+"""Ranks as processes of their own, with the environment torchrun gives them, and what they run."""
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pitstop.config.dump import to_yaml
+from pitstop.train.run import TrainingRun
+from pitstop.train.task import Loss
+from tests.unit.train.runs import LINE, Batch, LineSamples, LineTask, line_config
+
+END_S = 60.0
+"""By when the ranks left over must have ended; far more than it takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doom:
+    """How one rank ends before its time."""
+
+    rank: int
+    how: Literal["killed in a step", "killed in a save", "raises in a step"]
+    count: int
+    """In which call of the loss, or of fsync, of this process."""
+
+
+class LargerLine(LineTask):
+    """The line with a model large enough that steps and saves take milliseconds."""
+
+    def __init__(self, doom: Doom | None = None) -> None:
+        super().__init__()
+        self._doom = doom
+        self._calls = 0
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(3, 512), nn.Dropout(0.1), nn.Tanh(), nn.Linear(512, 512), nn.Linear(512, 1)
+        )
+
+    def train_samples(self) -> LineSamples:
+        return LineSamples(45)
+
+    def loss(self, output: Tensor, batch: Batch, step: int) -> Loss:
+        self._calls += 1
+        if self._doom is not None and self._calls == self._doom.count:
+            _meet(self._doom)
+        return super().loss(output, batch, step)
+
+
+def launch(
+    target: Callable[..., None], *args: Any, world_size: int, logs: Path
+) -> list[BaseProcess]:
+    """Start `target(*args)` once a rank; what a rank says goes to ``stderr-RANK`` in `logs`."""
+    logs.mkdir(parents=True, exist_ok=True)
+    # Forked from a process that has imported torch once and started nothing.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pitstop.train.run"])
+    port = _free_port()
+    ranks = [
+        context.Process(target=_as_rank, args=(rank, world_size, port, logs, target, args))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    return list(ranks)
+
+
+def exit_codes(ranks: Sequence[BaseProcess]) -> list[int | None]:
+    """Wait for the end of all ranks; None for one that does not end, which is killed."""
+    for process in ranks:
+        process.join(END_S)
+    codes = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+        process.join()
+    return codes
+
+
+def train_larger_line(folder: Path, settings: Mapping[str, object], doom: Doom | None) -> None:
+    """Train in this process, as ``pitstop train --resume auto`` does."""
+    mine = doom if doom is not None and doom.rank == int(_environment("RANK")) else None
+    if mine is not None and mine.how == "killed in a save":
+        _count_flushes(mine)
+        mine = None
+    config = line_config(folder, **settings)
+    TrainingRun(
+        config=config,
+        config_yaml=to_yaml(config, kinds={"line": LINE}),
+        task=LargerLine(mine),
+        resume="auto",
+    ).run()
+
+
+def _as_rank(
+    rank: int,
+    world_size: int,
+    port: int,
+    logs: Path,
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+) -> None:
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size}
+    shared = {"LOCAL_WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in (own | shared).items():
+        os.environ[name] = str(value)  # noqa: TID251 - torchrun's own contract
+    with (logs / f"stderr-{rank}").open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    torch.set_num_threads(1)
+    target(*args)
+
+
+def _meet(doom: Doom) -> None:
+    if doom.how == "raises in a step":
+        raise ArithmeticError(f"rank {doom.rank} has had enough")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _count_flushes(doom: Doom) -> None:
+    """Every file and folder of a checkpoint is flushed; end with one of these calls."""
+    flush, calls = os.fsync, 0
+
+    def counted(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == doom.count:
+            _meet(doom)
+        flush(descriptor)
+
+    os.fsync = counted
+
+
+def _environment(name: str) -> str:
+    return os.environ[name]  # noqa: TID251 - as above
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,319 @@
+"""Whole runs on a small task: cadences, resume, non-finite policies, signals, the record."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pitstop.config.dump import to_yaml
+from pitstop.config.sections import RunConfig
+from pitstop.errors import CheckpointError, ConfigError
+from pitstop.records.memory import MemoryReading
+from pitstop.records.store import read_run
+from pitstop.records.summary import summarise
+from pitstop.train.checkpoint import find_newest_whole
+from pitstop.train.late import LAG_STEPS
+from pitstop.train.loop import Outcome
+from pitstop.train.nonfinite import NotFiniteError
+from pitstop.train.observers import Observer, RunStart, Status
+from pitstop.train.run import TrainingRun
+from pitstop.train.tally import Pace
+from tests.unit.train.runs import LINE, LineTask, line_config
+
+torch.set_num_threads(1)
+
+
+class Diary(Observer):
+    """Writes down what an observer hears."""
+
+    def __init__(self, *, at_step: Mapping[int, Any] | None = None) -> None:
+        self.heard: list[tuple[str, int]] = []
+        self.losses: dict[int, float] = {}
+        self.remarks: list[str] = []
+        self.start: RunStart | None = None
+        self.ending: tuple[int, Status, str] | None = None
+        self._at_step = dict(at_step or {})
+
+    def started(self, start: RunStart) -> None:
+        self.start = start
+
+    def values(self, step: int, values: Mapping[str, float]) -> None:
+        self.heard.append(("values", step))
+        if "loss" in values:
+            self.losses[step] = values["loss"]
+        if step in self._at_step:
+            self._at_step[step]()
+
+    def memory(self, step: int, reading: MemoryReading, warnings: Sequence[str]) -> None:
+        self.heard.append(("memory", step))
+
+    def progress(self, step: int, pace: Pace) -> None:
+        self.heard.append(("progress", step))
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.heard.append(("evaluated", step))
+
+    def saved(self, step: int, path: Path) -> None:
+        self.heard.append(("saved", step))
+
+    def remarked(self, step: int, kind: str, text: str) -> None:
+        self.remarks.append(text)
+
+    def ended(self, step: int, status: Status, reason: str) -> None:
+        self.ending = (step, status, reason)
+
+    def steps_of(self, kind: str) -> list[int]:
+        return [step for heard, step in self.heard if heard == kind]
+
+
+def train(
+    config: RunConfig, *, task: LineTask | None = None, diary: Diary | None = None, **options: Any
+) -> Outcome:
+    observers = [] if diary is None else [diary]
+    run = TrainingRun(
+        config=config,
+        config_yaml=to_yaml(config, kinds={"line": LINE}),
+        task=task or LineTask(),
+        observers=observers,
+        **options,
+    )
+    return run.run()
+
+
+def final_state(folder: Path) -> dict[str, Any]:
+    checkpoint, _ = find_newest_whole(folder / "run" / "checkpoints")
+    assert checkpoint is not None
+    common = checkpoint.common()
+    return {key: value for key, value in common.items() if key != "config"}
+
+
+def assert_equal_trees(one: Any, other: Any) -> None:
+    if isinstance(one, Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_equal_trees(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_equal_trees(left, right)
+    else:
+        assert one == other
+
+
+def test_every_cadence_is_kept_and_timed_apart(tmp_path: Path) -> None:
+    diary = Diary()
+    config = line_config(
+        tmp_path,
+        train__steps=12,
+        log__every_steps=3,
+        log__norm_every_steps=5,
+        log__progress_every_steps=4,
+        log__memory_every_steps=6,
+        eval__every_steps=5,
+        checkpoint__every_steps=6,
+    )
+    outcome = train(config, diary=diary)
+
+    assert (outcome.status, outcome.step) == ("finished", 12)
+    assert diary.steps_of("values") == [2, 4, 5, 8, 9, 11]  # every third, and norms every fifth
+    assert diary.steps_of("progress") == [4, 8, 12]
+    assert diary.steps_of("memory") == [0, 5, 11]
+    assert diary.steps_of("evaluated") == [5, 10, 12]
+    assert diary.steps_of("saved") == [6, 12]
+
+    record = read_run(tmp_path / "run").first
+    summary = summarise(record)
+    assert record.is_finished
+    assert summary.steps == 12
+    counts = Counter(event.name for event in record.events)
+    assert counts == {"log": 6, "progress": 3, "memory": 3, "evaluation": 3, "checkpoint": 2}
+    assert record.scalars["grad_norm"].step.tolist() == [4, 9]
+    assert record.scalars["eval/error"].step.tolist() == [5, 10, 12]
+    parts = sum(span.host_self_us for span in summary.spans)
+    assert parts + summary.unaccounted.total_us == summary.wall.total_us
+    paths = {span.path for span in summary.spans}
+    assert {("forward", "first"), ("forward", "last"), ("backward",), ("check",)} <= paths
+
+
+@pytest.mark.parametrize("stop_at", [4, 8])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"train__accumulate": 2, "train__ema": 0.9},
+        {"train__precision": "fp16", "train__scaler__start": 1024, "train__clip__kind": "adaptive"},
+        {"loader__workers": 2, "optimizer__kind": "sgd"},
+    ],
+    ids=["plain", "accumulate", "fp16", "workers"],
+)
+def test_a_resumed_run_ends_with_the_same_bits(
+    tmp_path: Path, settings: dict[str, object], stop_at: int
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    train(line_config(whole, **settings))
+    train(line_config(cut, **settings, train__steps=stop_at))
+    diary = Diary()
+    outcome = train(line_config(cut, **settings), diary=diary, resume="auto")
+
+    assert outcome.step == 12
+    assert diary.start is not None
+    assert diary.start.first_step == stop_at
+    assert any("going on from" in sentence for sentence in diary.start.sentences)
+    assert_equal_trees(final_state(whole), final_state(cut))
+    record = read_run(cut / "run").first
+    assert len(record.attempts) == 2
+    assert record.scalars["loss"].step.tolist() == list(range(12))
+
+
+def test_without_restoring_the_random_state_the_bits_would_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pitstop.train.run.restore_random_state", lambda state: ())
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    train(line_config(whole))
+    train(line_config(cut, train__steps=4))
+    train(line_config(cut), resume="auto")
+    with pytest.raises(AssertionError):
+        assert_equal_trees(final_state(whole), final_state(cut))
+
+
+# Sample 5 of epoch 1 is poisoned; 22 samples in batches of 4 make 5 steps an epoch.
+POISON = frozenset({(1, index) for index in range(22)})
+
+
+def test_skipping_leaves_the_poisoned_steps_out_and_says_so(tmp_path: Path) -> None:
+    diary = Diary()
+    outcome = train(
+        line_config(tmp_path, train__on_nan="skip"), task=LineTask(poison=POISON), diary=diary
+    )
+    assert outcome.status == "finished"
+    assert len(diary.remarks) == 5
+    assert "step 5" in diary.remarks[0]
+    assert all(torch.isfinite(value).all() for value in final_state(tmp_path)["model"].values())
+
+
+def test_stopping_ends_the_run_and_names_the_step(tmp_path: Path) -> None:
+    diary = Diary()
+    with pytest.raises(NotFiniteError, match="not finite at step 5"):
+        train(
+            line_config(tmp_path, train__on_nan="stop"), task=LineTask(poison=POISON), diary=diary
+        )
+    assert diary.ending is not None
+    assert diary.ending[1] == "failed"
+    record = read_run(tmp_path / "run").first
+    assert record.ending is not None
+    assert record.ending.status == "failed"
+    assert "NotFiniteError" in record.ending.reason
+    assert summarise(record).steps == 5 + 1 + LAG_STEPS
+
+
+def test_rolling_back_restores_the_last_good_weights(tmp_path: Path) -> None:
+    poison = frozenset({(1, index) for index in (3,)})
+    diary = Diary()
+    train(
+        line_config(tmp_path, train__on_nan="rollback", checkpoint__every_steps=3),
+        task=LineTask(poison=poison),
+        diary=diary,
+    )
+    [remark] = diary.remarks
+    assert "weights are those of step" in remark
+    assert all(torch.isfinite(value).all() for value in final_state(tmp_path)["model"].values())
+
+
+def test_rolling_back_for_ever_is_a_stop(tmp_path: Path) -> None:
+    with pytest.raises(NotFiniteError):
+        train(
+            line_config(tmp_path, train__on_nan="rollback", train__steps=40),
+            task=LineTask(poison=frozenset({(e, i) for e in range(1, 9) for i in range(22)})),
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves_with_a_clear_line(tmp_path: Path, number: int) -> None:
+    diary = Diary(at_step={3: lambda: os.kill(os.getpid(), number)})
+    before = signal.getsignal(number)
+    seldom = {"checkpoint__every_steps": 1000}  # saving would hear of the signal sooner
+    outcome = train(line_config(tmp_path, train__steps=500, **seldom), diary=diary)
+    assert outcome.status == "interrupted"
+    assert signal.Signals(number).name in outcome.reason
+    assert signal.getsignal(number) is before
+    # Heard at step 5, two steps after step 3; all ranks know two steps after the next one.
+    assert outcome.step == 3 + LAG_STEPS + 1 + LAG_STEPS + 1
+    assert final_state(tmp_path)["step"] == outcome.step
+
+    whole = tmp_path / "whole"
+    steps = outcome.step + 3
+    train(line_config(whole, train__steps=steps, **seldom))
+    train(line_config(tmp_path, train__steps=steps, **seldom), resume="auto")
+    assert_equal_trees(final_state(whole), final_state(tmp_path))
+
+
+def test_a_new_run_does_not_write_over_an_old_one(tmp_path: Path) -> None:
+    train(line_config(tmp_path))
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train(line_config(tmp_path))
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    class WiderTask(LineTask):
+        def build_model(self) -> torch.nn.Module:
+            return torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(5)])
+
+    train(line_config(tmp_path))
+    with pytest.raises(CheckpointError, match="does not fit this configuration"):
+        train(line_config(tmp_path, train__steps=20), task=WiderTask(), resume="auto")
+
+
+def test_resuming_with_nothing_saved_begins_at_the_beginning(tmp_path: Path) -> None:
+    diary = Diary()
+    train(line_config(tmp_path), diary=diary, resume="auto")
+    assert diary.start is not None
+    assert diary.start.first_step == 0
+
+
+def test_a_teacher_is_loaded_from_its_checkpoint(tmp_path: Path) -> None:
+    train(line_config(tmp_path / "teacher"))
+    teacher, _ = find_newest_whole(tmp_path / "teacher" / "run" / "checkpoints")
+    assert teacher is not None
+    config = line_config(tmp_path / "student", train__distill__teacher=teacher.path)
+    train(config)
+    record = read_run(tmp_path / "student" / "run").first
+    assert len(record.scalars["loss/distill"].value) == 12
+    alone = line_config(tmp_path / "alone")
+    train(alone)
+    left, right = (final_state(tmp_path / name)["model"] for name in ("student", "alone"))
+    assert not torch.equal(left["0.weight"], right["0.weight"])
+
+
+def test_the_best_checkpoint_is_kept_and_an_unknown_metric_refused(tmp_path: Path) -> None:
+    config = line_config(
+        tmp_path, checkpoint__best_of="error", checkpoint__keep_last=1, eval__every_steps=4
+    )
+    train(config)
+    assert 1 <= len(list((tmp_path / "run" / "checkpoints").glob("save-*"))) <= 2
+    with pytest.raises(ConfigError, match="line measures error"):
+        train(line_config(tmp_path / "b", checkpoint__best_of="psnr", eval__every_steps=4))
+
+
+def test_what_was_applied_is_in_the_record(tmp_path: Path) -> None:
+    train(line_config(tmp_path, train__recompute="full"))
+    record = read_run(tmp_path / "run").first
+    applied = {
+        r.values["setting"]: r.values["proof"] for r in record.readings if r.kind == "applied"
+    }
+    assert applied["optimizer.kind"]["state_bytes"] > 0
+    assert applied["train.recompute"]["places"]
+    assert applied["loader.workers"]["workers"] == 0
+
+
+def test_epochs_are_counted_in_passes_over_the_data(tmp_path: Path) -> None:
+    outcome = train(line_config(tmp_path, train__steps=None, train__epochs=3, train__accumulate=2))
+    assert outcome.step == 3 * 5 // 2
