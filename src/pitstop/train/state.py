@@ -19,6 +19,7 @@ def trainer_state(trainer: Trainer[BatchT]) -> dict[str, Any]:
     """Describe a trainer in plain tensors and numbers; the tensors are the live ones."""
     return {
         "model": bare_model(trainer.model).state_dict(),
+        "optimizer_class": type(trainer.optimizer).__name__,
         "optimizer": trainer.optimizer.state_dict(),
         "precision": trainer.precision.state_dict(),
         "clipper": trainer.clipper.state_dict(),
@@ -30,8 +31,12 @@ def load_trainer_state(trainer: Trainer[BatchT], state: dict[str, Any]) -> None:
     """Put a state back; it must be that of an equal trainer.
 
     Raises:
-        ValueError: Where only one of the two has averaged weights.
+        ValueError: It is the state of another optimizer, or only one of the two has averaged
+            weights.
     """
+    own_class = type(trainer.optimizer).__name__
+    if state["optimizer_class"] != own_class:
+        raise ValueError(f"saved by {state['optimizer_class']}, but the optimizer is {own_class}")
     if (trainer.average is None) != (state["average"] is None):
         raise ValueError("train.ema is set in one of the two and not in the other")
     bare_model(trainer.model).load_state_dict(state["model"])

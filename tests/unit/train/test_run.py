@@ -272,6 +272,17 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         train(line_config(tmp_path, train__steps=20), task=WiderTask(), resume="auto")
 
 
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+    train(line_config(tmp_path))
+    with pytest.raises(CheckpointError, match="saved by AdamW, but the optimizer is SGD"):
+        train(line_config(tmp_path, train__steps=20, optimizer__kind="sgd"), resume="auto")
+
+
+def test_a_cache_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cache\.budget has no effect yet"):
+        train(line_config(tmp_path, cache__budget="1GiB"))
+
+
 def test_resuming_with_nothing_saved_begins_at_the_beginning(tmp_path: Path) -> None:
     diary = Diary()
     train(line_config(tmp_path), diary=diary, resume="auto")

@@ -341,7 +341,7 @@ def test_host_syncs_are_counted_as_they_happen(tmp_path: Path, fused: str, syncs
             record = train(
                 tmp_path / str(steps),
                 train__steps=steps,
-                train__batch_size=1,  # one epoch: torch's loader reads a number at the start of each
+                train__batch_size=1,  # one epoch: each has a read of its loader
                 optimizer__kind="sgd",
                 optimizer__fused=fused,
                 checkpoint__every_steps=None,
@@ -438,7 +438,7 @@ def test_steps_that_are_not_finite_are_skipped_or_rolled_back(tmp_path: Path) ->
     assert not torch.equal(models["skip"][0]["0.weight"], models["skip"][1]["0.weight"])
 
 
-CURVES: Mapping[str, tuple[dict[str, object], Callable[[int], float]]] = {
+CURVES: Mapping[str, tuple[dict[str, Any], Callable[[int], float]]] = {
     "constant": ({}, lambda _: 1.0),
     "cosine": ({"end_factor": 0.1}, lambda s: 0.1 + 0.9 * (1 + math.cos(math.pi * s / 12)) / 2),
     "poly": ({"power": 2.0}, lambda s: (1 - s / 12) ** 2),
@@ -501,7 +501,7 @@ def update_norms(folder: Path, *, steps: int) -> list[float]:
     return [(after - before).double().norm().item() for before, after in pairwise(flat)]
 
 
-PLAIN_SGD: Mapping[str, object] = {
+PLAIN_SGD: Mapping[str, Any] = {
     "optimizer__kind": "sgd",
     "optimizer__momentum": 0.0,
     "optimizer__weight_decay": 0.0,
@@ -524,7 +524,7 @@ def limits_of(kind: str, norms: list[float]) -> list[float]:
 
 @pytest.mark.parametrize("kind", ["none", "fixed", "adaptive"])
 def test_updates_are_as_long_as_clipping_lets_them(tmp_path: Path, kind: str) -> None:
-    clip: dict[str, object] = {"kind": kind}
+    clip: dict[str, Any] = {"kind": kind}
     if kind != "none":
         clip["norm"] = 0.3
     if kind == "adaptive":

@@ -1,6 +1,7 @@
 """Deblurring as the engine sees it: clips in, restored clips out, judged against sharp ones."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -24,6 +25,7 @@ from pitstop.workloads.deblur.dataset import (
 from pitstop.workloads.deblur.losses import build_terms, charbonnier, judge
 from pitstop.workloads.deblur.metrics import LEVELS, METRICS, FrameQuality
 from pitstop.workloads.deblur.model import VRT, VRTSettings, load_checkpoint
+from pitstop.workloads.deblur.outputs import write_frames
 
 _DISTILL_EPS: Final = 1e-6
 
@@ -141,6 +143,13 @@ class DeblurTask:
     def metrics(self) -> FrameQuality:
         """Make a fresh collector of PSNR and SSIM over the evaluation clips."""
         return FrameQuality(len(self.eval_samples().index.clips))
+
+    def write_output(
+        self, output: Tensor, batch: ClipBatch, indices: Sequence[int], folder: Path
+    ) -> list[Path]:
+        """Write restored frames as PNG files, each frame of the split once."""
+        del batch
+        return write_frames(output, self.eval_samples(), indices, folder)
 
     def parts(self, model: nn.Module) -> Mapping[str, nn.Module]:
         """Name flow estimation, the eight stages and their alignment."""
