@@ -97,13 +97,13 @@ class Loop(Generic[BatchT]):
     total_steps: int
     evaluate: Callable[[], Mapping[str, float]]
     save: Callable[[int, Mapping[str, object], Mapping[str, float]], Path]
-    """Takes the step, the place in the data and the latest metrics; gives where it was saved."""
+    """Takes the step, the place in the data, and metrics where these weights were evaluated."""
     settle: Callable[[], None]
     """Waits until what was saved is whole on the disk."""
     step: int = field(init=False)
     """Steps done, those before a checkpoint this run goes on from included."""
     _consumed: int = field(init=False, default=0)
-    _metrics: dict[str, float] = field(init=False, default_factory=dict)
+    _evaluated: tuple[int, dict[str, float]] = field(init=False, default=(-1, {}))
     _late: LateReader = field(init=False)
     _last_good: LastGood | None = field(init=False, default=None)
     _rollbacks: int = field(init=False, default=0)
@@ -244,8 +244,9 @@ class Loop(Generic[BatchT]):
 
     def _evaluate(self, done: int) -> None:
         with self.clock.apart("evaluation"):
-            self._metrics = dict(self.evaluate())
-        self._tell(lambda observer: observer.evaluated(done, self._metrics))
+            metrics = dict(self.evaluate())
+        self._evaluated = (done, metrics)
+        self._tell(lambda observer: observer.evaluated(done, metrics))
 
     def _save(self, done: int, *, is_last: bool = False) -> None:
         # What is still on its way belongs to steps before the checkpoint; a resumed run would
@@ -253,7 +254,9 @@ class Loop(Generic[BatchT]):
         self._hand_over(self._late.rest())
         with self.clock.apart("checkpoint"):
             place = self.loader.state_dict(consumed=self._consumed)
-            path = self.save(done, place, self._metrics)
+            step, metrics = self._evaluated
+            # Metrics of earlier weights are not this checkpoint's, whatever is kept as the best.
+            path = self.save(done, place, metrics if step == done else {})
             if is_last:  # a run that says it finished has its last checkpoint
                 self.settle()
         if self._last_good is not None and self.policy.in_a_row == 0:

@@ -17,7 +17,7 @@ from pitstop.errors import CheckpointError, ConfigError
 from pitstop.records.memory import MemoryReading
 from pitstop.records.store import read_run
 from pitstop.records.summary import summarise
-from pitstop.train.checkpoint import find_newest_whole
+from pitstop.train.checkpoint import find_newest_whole, open_checkpoint
 from pitstop.train.late import LAG_STEPS
 from pitstop.train.loop import Outcome
 from pitstop.train.nonfinite import NotFiniteError
@@ -312,6 +312,17 @@ def test_the_best_checkpoint_is_kept_and_an_unknown_metric_refused(tmp_path: Pat
     assert 1 <= len(list((tmp_path / "run" / "checkpoints").glob("save-*"))) <= 2
     with pytest.raises(ConfigError, match="line measures error"):
         train(line_config(tmp_path / "b", checkpoint__best_of="psnr", eval__every_steps=4))
+
+
+def test_a_checkpoint_carries_the_metrics_of_its_own_weights_only(tmp_path: Path) -> None:
+    train(line_config(tmp_path, train__steps=9, eval__every_steps=3, checkpoint__every_steps=2))
+    saves = sorted((tmp_path / "run" / "checkpoints").glob("save-*"))
+    steps = {open_checkpoint(path).manifest.step: open_checkpoint(path).manifest for path in saves}
+    assert {step: bool(manifest.metrics) for step, manifest in steps.items()} == {
+        6: True,
+        8: False,
+        9: True,
+    }
 
 
 def test_what_was_applied_is_in_the_record(tmp_path: Path) -> None:
