@@ -2,6 +2,7 @@
 
 import random
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pitstop.train.checkpoint import Checkpoint, find_newest_whole
 from tests.integration.ranks import Doom, exit_codes, launch, train_larger_line
 from tests.unit.train.test_run import assert_equal_trees
 
-STEPS = 400
+STEPS = 500
 KILLED = -signal.SIGKILL
 
 # Everything that has a state of its own: averages, rates, norms, random numbers, the data's place.
@@ -84,21 +85,20 @@ def losses(folder: Path) -> list[list[float]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def planned_ends(*, world_size: int) -> Iterator[tuple[Doom | None, float | None]]:
-    """Ten ends: of one rank in a step, of the first in a save, of all at any moment."""
+def planned_ends(*, world_size: int, whole_s: float) -> Iterator[tuple[Doom | None, float | None]]:
+    """Ten ends: of one rank in a step, of the first in a save, of all at any moment.
+
+    Moments are shares of what a whole run takes, so that no attempt gets to the end.
+    """
     draw = random.Random(world_size)
     for _ in range(3):
-        yield (
-            Doom(
-                rank=draw.randrange(world_size), how="killed in a step", count=draw.randint(1, 80)
-            ),
-            None,
-        )
+        rank, count = draw.randrange(world_size), draw.randint(20, 60)
+        yield Doom(rank=rank, how="killed in a step", count=count), None
     for _ in range(3):
-        yield Doom(rank=0, how="killed in a save", count=draw.randint(1, 30)), None
-    yield None, draw.uniform(0, 0.1)  # before training begins
+        yield Doom(rank=0, how="killed in a save", count=draw.randint(1, 20)), None
+    yield None, draw.uniform(0, 0.01) * whole_s  # before training begins
     for _ in range(3):
-        yield None, draw.uniform(0.3, 1.2)
+        yield None, draw.uniform(0.02, 0.08) * whole_s
 
 
 @pytest.mark.slow
@@ -112,9 +112,11 @@ def test_ten_kills_leave_no_trace_in_weights_optimizer_or_average(
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     settings = {**SETTINGS, **settings}
+    started = time.perf_counter()
     assert attempt(whole, settings, world_size=world_size) == [0] * world_size
+    whole_s = time.perf_counter() - started
 
-    ends = list(planned_ends(world_size=world_size))
+    ends = list(planned_ends(world_size=world_size, whole_s=whole_s))
     random.Random(0).shuffle(ends)
     in_training = 0
     for doom, killed_after_s in ends:
@@ -136,7 +138,7 @@ def test_ten_kills_leave_no_trace_in_weights_optimizer_or_average(
 
     left, right = (final_state(folder, world_size=world_size) for folder in (whole, cut))
     assert_equal_trees(left, right)
-    assert sum(count > 0 for count in steps_recorded(cut)) > 6, "few kills landed in training"
+    assert sum(count > 0 for count in steps_recorded(cut)) >= 6, "few kills landed in training"
     for alone, resumed in zip(losses(whole), losses(cut), strict=True):
         assert set(resumed) == set(alone), "steps done again have the same loss again"
 

@@ -34,7 +34,7 @@ from pitstop.train.task import Loss
 from pitstop.workloads.deblur.dataset import ClipBatch
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur
-from tests.unit.train.runs import LINE, Batch, LineTask, line_config
+from tests.unit.train.runs import LINE, Batch, LineMetrics, LineTask, line_config
 from tests.unit.train.test_run import POISON, Diary, assert_equal_trees
 
 torch.set_num_threads(1)
@@ -573,12 +573,12 @@ def test_accumulating_a_loss_that_pairs_samples_is_never_called_equal(tmp_path: 
 def test_the_seed_decides_weights_and_order(tmp_path: Path) -> None:
     seen = {}
     for name, seed in (("one", 1), ("two", 2), ("again", 1)):
-        task = Spy(lambda _, batch: batch[0].tolist())
-        train(tmp_path / name, task, run__seed=seed, train__steps=2)
-        seen[name] = task.seen, last_saved(tmp_path / name)["model"]["0.weight"]
-    assert seen["one"][0] == seen["again"][0] != seen["two"][0]
-    assert torch.equal(seen["one"][1], seen["again"][1])
-    assert not torch.equal(seen["one"][1], seen["two"][1])
+        task = Spy(lambda model, batch: (model[0].bias.tolist(), batch[0].tolist()))
+        train(tmp_path / name, task, run__seed=seed, train__steps=1)
+        [seen[name]] = task.seen
+    assert seen["one"] == seen["again"]
+    for one, two in zip(seen["one"], seen["two"], strict=True):
+        assert one != two
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -631,6 +631,27 @@ def test_only_the_latest_checkpoints_are_kept(tmp_path: Path) -> None:
     train(tmp_path, checkpoint__every_steps=2, checkpoint__keep_last=2)
     kept = sorted(path.name[-2:] for path in (tmp_path / "run" / "checkpoints").glob("save-*"))
     assert kept == ["10", "12"]
+
+
+def test_the_best_checkpoint_by_its_metric_is_kept_beside_the_last(tmp_path: Path) -> None:
+    class Scripted(LineMetrics):
+        errors = iter([3.0, 1.0, 2.0, 5.0])
+
+        def result(self, state: Tensor) -> dict[str, float]:
+            return {"error": next(self.errors)}
+
+    class Judged(LineTask):
+        def metrics(self) -> LineMetrics:
+            return Scripted()
+
+    every: dict[str, Any] = {
+        "eval__every_steps": 3,
+        "checkpoint__every_steps": 3,
+        "checkpoint__keep_last": 1,
+    }
+    train(tmp_path, Judged(), checkpoint__best_of="error", **every)
+    kept = sorted(path.name[-2:] for path in (tmp_path / "run" / "checkpoints").glob("save-*"))
+    assert kept == ["06", "12"]
 
 
 class FakeSummaryWriter:
