@@ -101,9 +101,9 @@ class LoaderSection(Section):
     corrupt: Literal["raise", "skip"] = "raise"
     """What to do with a sample that cannot be read: stop, or count it and take another."""
 
-    tune: Literal["auto", "off"] = "auto"
-    """`auto` measures the wait for data and adjusts the number of workers while `loader.workers`
-    is `auto`; `off` keeps the first choice."""
+    tune: Literal["auto", "off"] = "off"
+    """`off` keeps the number of workers that `loader.workers` gives. `auto`, which will measure the
+    wait for data and adjust it, is refused by `pitstop train` until it is built."""
 
 
 class CacheSection(Section):

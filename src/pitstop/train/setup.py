@@ -102,6 +102,8 @@ def _refuse_unbuilt(config: RunConfig) -> None:
     """Refuse settings that nothing reads yet: one that does nothing would look as if it did."""
     if config.cache.budget:
         raise ConfigError("cache.budget has no effect yet: there is no cache; set it to 0")
+    if config.loader.tune != "off":
+        raise ConfigError("loader.tune has no effect yet: workers are not tuned; set it to off")
 
 
 def _shape_model(
