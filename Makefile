@@ -9,7 +9,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PYTEST_FLAGS := $(if $(SLOW),-m "not gpu",)
 
 .PHONY: setup demo test check fix docs clean
 
@@ -24,8 +23,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/pitstop demo
 
+# Slow tests measure, kill and compile: they run one at a time, after the others.
 test: $(READY)
-	$(BIN)/pytest $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 2 --dist worksteal
+	$(if $(SLOW),$(BIN)/pytest -m "slow and not gpu")
 
 check: $(READY)
 	$(BIN)/ruff check

@@ -133,7 +133,7 @@ def check_reads(data: bytes, path: Path) -> RankRecord | None:
 
 def test_a_run_cut_at_any_of_500_bytes_reads_to_its_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.jsonl"
-    write_run(path, 700)
+    write_run(path, 400)
     whole = path.read_bytes()
     rng = random.Random(1)
     for _ in range(500):

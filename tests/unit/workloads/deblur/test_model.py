@@ -31,6 +31,7 @@ TINY: VRTSettings = VRT_SMALL | {
 }
 
 
+@pytest.mark.slow
 def test_gradients_agree_with_finite_differences() -> None:
     model = random_vrt(TINY | {"pa_frames": 4}).double()
     x = clip(1, 3, 8, 16).double()
@@ -74,6 +75,7 @@ def test_flows_come_at_four_scales_and_know_their_direction() -> None:
     assert not torch.equal(flows[0], back[0])
 
 
+@pytest.mark.slow
 def test_nothing_in_a_pass_reads_a_value_back_from_the_device() -> None:
     # Tensors on the meta device have no values: reading one raises.
     for mode, batch in itertools.product((True, False), (1, 2)):
