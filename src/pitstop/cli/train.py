@@ -1,5 +1,6 @@
 """``pitstop train``: one run, from a configuration to its ending."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,9 @@ def train(
     from pitstop.workloads.catalogue import build_task, outside_kinds
 
     kinds = outside_kinds()
-    settings = [*(overrides or ()), *([f"run.work_dir={work_dir}"] if work_dir else ())]
+    settings = list(overrides or ())
+    if work_dir is not None:
+        settings.append(f"run.work_dir={json.dumps(str(work_dir))}")  # quoted: it is no YAML
     loaded = load_config(config, settings, kinds=kinds, host=read_host_limits())
     console = make_console()
     for line in warning_lines(config, loaded):

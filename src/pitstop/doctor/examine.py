@@ -3,7 +3,7 @@
 from pitstop.doctor.facts import Facts, facts_of
 from pitstop.doctor.rules import RULES
 from pitstop.records.run import RunRecord
-from pitstop.records.verdict import Bound, Finding, Verdict
+from pitstop.records.verdict import Bound, Finding, Outcome, Verdict
 
 _FEWEST_STEPS = 20
 
@@ -12,8 +12,7 @@ def examine(record: RunRecord) -> Verdict:
     """Judge a run by its slowest rank: that is the one the others wait for."""
     facts = max((facts_of(rank) for rank in record.ranks), key=_mean_step_us)
     notes = (*record.notes, *(note for rank in record.ranks for note in rank.notes))
-    if not record.is_finished:
-        notes = (*notes, "the run has no ending: it was killed, or it is still running")
+    notes = (*notes, *_ending_notes(record))
     if facts.steps < _FEWEST_STEPS or not facts.parts_us:
         return Verdict(
             outcome="not enough evidence",
@@ -27,7 +26,7 @@ def examine(record: RunRecord) -> Verdict:
     findings = tuple(sorted(found, key=_bound_share, reverse=True))
     principal = next((finding for finding in findings if finding.severity != "info"), None)
     return Verdict(
-        outcome="healthy" if principal is None else "bottleneck",
+        outcome=_outcome(principal),
         sentence=_sentence(principal, facts),
         findings=findings,
         shares=facts.shares(),
@@ -36,6 +35,21 @@ def examine(record: RunRecord) -> Verdict:
         rank=facts.summary.rank,
         notes=notes,
     )
+
+
+def _outcome(principal: Finding | None) -> Outcome:
+    if principal is None:
+        return "healthy"
+    # What was not measured may hide anything: that is no verdict on what was.
+    return "not enough evidence" if principal.code == "TIME001" else "bottleneck"
+
+
+def _ending_notes(record: RunRecord) -> tuple[str, ...]:
+    if not record.is_finished:
+        return ("the run has no ending: it was killed, or it is still running",)
+    endings = [rank.ending for rank in record.ranks if rank.ending is not None]
+    bad = next((ending for ending in endings if ending.status != "finished"), None)
+    return () if bad is None else (f"the run {bad.status}: {bad.reason}",)
 
 
 def combined_bound(findings: tuple[Finding, ...]) -> Bound | None:

@@ -83,6 +83,9 @@ def _places(flow: Tensor) -> tuple[Tensor, Tensor]:
 def _sample(image: Tensor, x: Tensor, y: Tensor, *, mode: str, padding: Padding) -> Tensor:
     height, width = image.shape[-2:]
     grid = torch.stack((2 * x / max(width - 1, 1) - 1, 2 * y / max(height - 1, 1) - 1), dim=-1)
+    # On a CPU the backward pass of grid_sample crashes the process at places that are not numbers.
+    # The flow they come from is still NaN, and so is the loss: nothing is hidden.
+    grid = torch.nan_to_num(grid)
     wide = image.to(torch.promote_types(image.dtype, grid.dtype))
     warped = functional.grid_sample(
         wide, grid.to(wide.dtype), mode=mode, padding_mode=padding, align_corners=True

@@ -22,5 +22,5 @@ def made_clips_report(made: "MadeClips") -> Text:
     facts = (made.root, spikes, bytes_text(made.size_bytes), f"seed {made.seed}")
     text.append(f"\n{', '.join(facts)}, in {seconds_text(made.took_s)}", "not bold")
     setting = shlex.quote(f"data.root={made.root}")
-    text.append(f"\nnext: pitstop train configs/deblur/small.yaml {setting}", "not bold")
+    text.append(f"\nnext: pitstop config check configs/deblur/small.yaml {setting}", "not bold")
     return text

@@ -113,7 +113,7 @@ def _closing(machine: Machine) -> str:
     took = f"measured in {seconds_text(machine.took_s)}"
     if machine.volume is None:
         return f"{took}; next: pitstop machine --data PATH times the volume your dataset lies on"
-    return f"{took}; next: pitstop doctor -- COMMAND finds what a training script waits for"
+    return f"{took}; next: pitstop config check CONFIG compares your settings with these limits"
 
 
 def _grid(rows: Iterable[Row]) -> Table:

@@ -81,7 +81,11 @@ class ProgressLines(Observer):
         )
 
     def _say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
+        try:
+            self._console.print(text, soft_wrap=True)
+        except (OSError, SystemExit):
+            # The reader of a pipe left, or the terminal is gone: training goes on without them.
+            self._console.quiet = True
 
 
 def memory_text(reading: MemoryReading) -> str:

@@ -126,12 +126,12 @@ class Loop(Generic[BatchT]):
             while self.step < self.total_steps and not self._stop_agreed:
                 self._pass(self.step, batches)
                 self.step += 1
-        self._hand_over(self._late.rest())
-        self.clock.close()
-        interrupted = self._stop_agreed and self.step < self.total_steps
-        if not interrupted:
-            self._evaluate(self.step)
-        self._save(self.step, is_last=True)
+            self._hand_over(self._late.rest())
+            self.clock.close()
+            interrupted = self._stop_agreed and self.step < self.total_steps
+            if not interrupted:
+                self._evaluate(self.step)
+            self._save(self.step, is_last=True)
         if interrupted:
             reason = self._stop_signal or "another rank was told to stop"
             return Outcome(status="interrupted", step=self.step, reason=reason)
@@ -243,8 +243,15 @@ class Loop(Generic[BatchT]):
         self._tell(lambda observer: observer.memory(step, reading, warnings))
 
     def _evaluate(self, done: int) -> None:
-        with self.clock.apart("evaluation"):
-            metrics = dict(self.evaluate())
+        try:
+            with self.clock.apart("evaluation"):
+                metrics = dict(self.evaluate())
+        except Exception:
+            # A broken evaluation must not cost the training before it. Several ranks save
+            # together, and the others are still evaluating: there only one rank alone can save.
+            if self.trainer.ranks.world_size == 1:
+                self._save(done, is_last=True)
+            raise
         self._evaluated = (done, metrics)
         self._tell(lambda observer: observer.evaluated(done, metrics))
 
@@ -279,7 +286,10 @@ class Loop(Generic[BatchT]):
             self._stop_signal = signal.Signals(number).name
             signal.signal(number, before[signal.Signals(number)])
 
-        before = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
+        # A lost terminal (SIGHUP, which Windows does not have) is a reason to save, too.
+        names = ("SIGINT", "SIGTERM", "SIGHUP")
+        heeded = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        before = {number: signal.signal(number, heed) for number in heeded}
         try:
             yield
         finally:

@@ -1,7 +1,7 @@
 """A whole training run, from a configuration to its ending, in the order in which it happens."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Generic
@@ -9,7 +9,7 @@ from typing import Generic
 from pitstop.config.sections import RunConfig
 from pitstop.data.loader import Loader, build_loader
 from pitstop.data.samplers import ShuffledBatches
-from pitstop.errors import CheckpointError, ConfigError
+from pitstop.errors import CheckpointError, ConfigError, PitstopError
 from pitstop.train.checkpoint import (
     BestOf,
     Checkpoint,
@@ -111,6 +111,15 @@ class TrainingRun(Generic[BatchT]):
             PitstopError: Where the run cannot begin or cannot go on.
         """
         start = find_starting_point(self.folder, self.resume)
+        try:
+            return self._run_from(start)
+        except OSError as error:
+            raise PitstopError(
+                f"the run in {self.folder} stopped: {error}; see that the disk has room and can be "
+                "written to, then go on with --resume auto"
+            ) from error
+
+    def _run_from(self, start: StartingPoint) -> Outcome:
         with ExitStack() as stack:
             ranks = join_ranks()
             stack.callback(leave_ranks)
@@ -125,7 +134,7 @@ class TrainingRun(Generic[BatchT]):
             writer = RecordWriter(
                 str(self.folder / f"rank-{ranks.rank}.jsonl"), {"name": self.config.run.name}
             )
-            stack.callback(writer.close, "failed", "the run could not begin")  # once is enough
+            stack.callback(_close_quietly, writer)
             journal = Journal(writer)
             saver = stack.enter_context(self._saver(ranks))
             loop = Loop(
@@ -176,9 +185,11 @@ class TrainingRun(Generic[BatchT]):
         else:
             return outcome
         finally:
-            loop.clock.close()
-            journal.applied("optimizer.kind", asdict(optimizer_facts(trainer.optimizer)))
-            writer.close(status, reason)
+            # Where the disk is full the record cannot say so; the first error is the one to tell.
+            with suppress(OSError):
+                loop.clock.close()
+                journal.applied("optimizer.kind", asdict(optimizer_facts(trainer.optimizer)))
+                writer.close(status, reason)
             for observer in loop.observers:
                 observer.ended(loop.step, status, reason)
 
@@ -306,6 +317,12 @@ class TrainingRun(Generic[BatchT]):
             loop.after_steps(_COMPILING_STEPS, lambda: require_compiled(section, watch.proof()))
             yield
             journal.applied("train.compile.scope", asdict(watch.proof()))
+
+
+def _close_quietly(writer: RecordWriter) -> None:
+    """Close the record of a run that could not begin; one that began is closed already."""
+    with suppress(OSError):
+        writer.close("failed", "the run could not begin")
 
 
 def _restore(

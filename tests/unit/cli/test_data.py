@@ -20,7 +20,7 @@ def test_clips_are_made_and_the_next_command_is_named(tmp_path: Path) -> None:
     head, facts, closing = done.output.splitlines()
     assert head == "made 1 train and 1 test clips of 2 frames of 16x32"
     assert facts.startswith(f"{root}, spikes of 8x16, ")
-    assert closing == f"next: pitstop train configs/deblur/small.yaml 'data.root={root}'"
+    assert closing == f"next: pitstop config check configs/deblur/small.yaml 'data.root={root}'"
     assert sorted(path.name for path in root.iterdir()) == ["config.yaml", "test", "train"]
 
 

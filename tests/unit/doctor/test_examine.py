@@ -61,10 +61,24 @@ def test_a_starved_run_is_a_bottleneck_with_its_bound(tmp_path: Path) -> None:
 def test_findings_are_ordered_by_what_they_can_give(tmp_path: Path) -> None:
     write_rank(tmp_path, 100, {"data": 2_000, "forward": 4_000}, unaccounted_us=4_000)
     verdict = examine(read_run(tmp_path))
-    assert [finding.code for finding in verdict.findings] == ["TIME001", "DATA001"]
+    assert [finding.code for finding in verdict.findings] == ["DATA001", "TIME001"]
+    assert verdict.outcome == "bottleneck"
     assert verdict.combined_bound is not None
-    assert verdict.combined_bound.share == pytest.approx(0.6)
-    assert verdict.combined_bound.speedup == pytest.approx(2.5), "not 1.25 x 1.67 = 2.08"
+    assert verdict.combined_bound.share == pytest.approx(0.2), "naming spans gains nothing"
+
+
+def test_a_step_that_was_hardly_measured_is_not_judged(tmp_path: Path) -> None:
+    write_rank(tmp_path, 100, {"forward": 1_000}, unaccounted_us=9_000)
+    verdict = examine(read_run(tmp_path))
+    assert verdict.outcome == "not enough evidence"
+    assert verdict.sentence == "part of the step was not measured"
+    assert verdict.combined_bound is None
+
+
+def test_a_run_that_failed_is_said_to_have_failed(tmp_path: Path) -> None:
+    writer = RecordWriter(str(tmp_path / "rank-0.jsonl"))
+    writer.close("failed", "DataError: no frame 7")
+    assert examine(read_run(tmp_path)).notes == ("the run failed: DataError: no frame 7",)
 
 
 def test_just_under_a_tenth_is_healthy(tmp_path: Path) -> None:

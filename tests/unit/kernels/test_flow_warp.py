@@ -1,6 +1,7 @@
 import itertools
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,3 +106,17 @@ def test_the_byte_floor_is_image_flow_and_result_once() -> None:
     assert FORMULAS["nearest4"].num_bytes(**shapes, itemsize=4) == pixels * (15 * 4 + 8)
     assert FORMULAS["bilinear"].flops(**shapes) == pixels * 3 * 8
     assert FORMULAS["nearest4"].flops(**shapes) == 0
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30])
+def test_a_flow_that_is_no_number_does_not_crash_the_process(
+    padding: Padding, value: float
+) -> None:
+    """Backward of torch's own sampling ends the process at NaN places with border padding."""
+    image = torch.rand(1, 2, 4, 5, requires_grad=True)
+    flow = torch.full((1, 2, 4, 5), value, requires_grad=True)
+    out = bilinear_reference(image, flow, padding=padding)
+    out.sum().backward()
+    assert out.shape == image.shape
+    assert image.grad is not None

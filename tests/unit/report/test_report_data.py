@@ -23,7 +23,7 @@ def test_result_first_and_next_command_last() -> None:
     assert made_clips_report(made(spikes=True)).plain == (
         "made 4 train and 2 test clips of 12 frames of 96x128\n"
         "data/clips, spikes of 48x64, 5.00 MiB, seed 3, in 2.00 s\n"
-        "next: pitstop train configs/deblur/small.yaml data.root=data/clips"
+        "next: pitstop config check configs/deblur/small.yaml data.root=data/clips"
     )
 
 

@@ -162,7 +162,7 @@ def test_result_comes_first_and_the_next_command_last() -> None:
     lines = [line for line in shown(machine()).splitlines() if line.strip()]
     assert "usable cores" in lines[0]
     assert "pitstop machine --data PATH" in lines[-1]
-    assert "doctor" in shown(machine(volume=volume("dropped"))).splitlines()[-1]
+    assert "config check" in shown(machine(volume=volume("dropped"))).splitlines()[-1]
 
 
 def test_brackets_in_a_note_are_words_and_not_markup() -> None:

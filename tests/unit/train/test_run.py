@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pitstop.config.dump import to_yaml
 from pitstop.config.sections import RunConfig
-from pitstop.errors import CheckpointError, ConfigError
+from pitstop.errors import CheckpointError, ConfigError, PitstopError
 from pitstop.records.memory import MemoryReading
 from pitstop.records.store import read_run
 from pitstop.records.summary import summarise
@@ -236,7 +236,7 @@ def test_rolling_back_for_ever_is_a_stop(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_leaves_with_a_clear_line(tmp_path: Path, number: int) -> None:
     diary = Diary(at_step={3: lambda: os.kill(os.getpid(), number)})
     before = signal.getsignal(number)
@@ -254,6 +254,22 @@ def test_a_signal_saves_and_leaves_with_a_clear_line(tmp_path: Path, number: int
     train(line_config(whole, train__steps=steps, **seldom))
     train(line_config(tmp_path, train__steps=steps, **seldom), resume="auto")
     assert_equal_trees(final_state(whole), final_state(tmp_path))
+
+
+def test_a_broken_evaluation_does_not_cost_the_training_before_it(tmp_path: Path) -> None:
+    class BrokenTask(LineTask):
+        def metrics(self) -> Any:
+            raise ConfigError("no metrics today")
+
+    with pytest.raises(ConfigError, match="no metrics today"):
+        train(line_config(tmp_path), task=BrokenTask())
+    assert final_state(tmp_path)["step"] == 12
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file where the run's folder should be")
+    with pytest.raises(PitstopError, match="see that the disk has room"):
+        train(line_config(tmp_path))
 
 
 def test_a_new_run_does_not_write_over_an_old_one(tmp_path: Path) -> None:
