@@ -34,6 +34,8 @@ class RunSummary:
     """One rank's run. Spans are in tree order: a parent stands before its children."""
 
     rank: int
+    world_size: int
+    """Ranks of the run; this summary is of one of them."""
     steps: int
     wall: Distribution
     apart_us: int
@@ -48,7 +50,7 @@ class RunSummary:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples over the wall clock of the steps; None when samples were not counted."""
+        """This rank's samples over the wall clock of its steps; None when they were not counted."""
         if self.samples is None or not self.wall.total_us:
             return None
         return self.samples / (self.wall.total_us / 1e6)
@@ -82,6 +84,7 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
     device_walls = [block.device_wall for block in blocks if block.device_wall is not None]
     return RunSummary(
         rank=record.rank,
+        world_size=record.attempts[-1].world_size if record.attempts else 1,
         steps=wall.count,
         wall=wall,
         apart_us=sum(block.apart_us for block in blocks),

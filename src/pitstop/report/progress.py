@@ -18,12 +18,14 @@ class ProgressLines(Observer):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._total_steps = 0
+        self._world_size = 1
         self._loss: float | None = None
         self._bar: Progress | None = None
 
     def started(self, start: RunStart) -> None:
         """Say what runs, and what was decided."""
         self._total_steps = start.total_steps
+        self._world_size = start.world_size
         steps = f"steps {start.first_step} to {start.total_steps}"
         self._say(f"{start.name}: {steps}, effective batch {start.effective_batch}, {start.folder}")
         for sentence in start.sentences:
@@ -74,9 +76,10 @@ class ProgressLines(Observer):
     def _progress_text(self, step: int, pace: Pace) -> str:
         loss = "not read yet" if self._loss is None else digits(self._loss)
         rate = "not known" if pace.samples_per_s is None else digits(pace.samples_per_s)
+        each = "" if self._world_size == 1 else f" on each of {self._world_size} ranks"
         left = None if pace.step_s is None else (self._total_steps - step) * pace.step_s
         return (
-            f"step {step}/{self._total_steps}  loss {loss}  {rate} samples/s  "
+            f"step {step}/{self._total_steps}  loss {loss}  {rate} samples/s{each}  "
             f"waiting for data {share_text(pace.data_share)}  {seconds_text(left)} left"
         )
 

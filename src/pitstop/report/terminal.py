@@ -59,7 +59,9 @@ def _headline(summary: RunSummary) -> str:
         pieces.append(f"median {seconds_text(middle / 1e6)}")
         pieces.append(f"90 % within {seconds_text((spread or middle) / 1e6)}")
     rate = summary.samples_per_s
-    pieces.append("samples/s not known" if rate is None else rate_text(rate, "samples/s"))
+    each = "" if summary.world_size == 1 else f" on each of {summary.world_size} ranks"
+    known = None if rate is None else rate_text(rate, "samples/s") + each
+    pieces.append(known or "samples/s not known")
     if not summary.is_finished:
         pieces.append("unfinished")
     return ", ".join(pieces)

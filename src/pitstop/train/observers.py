@@ -22,6 +22,7 @@ class RunStart:
     first_step: int
     total_steps: int
     effective_batch: int
+    world_size: int
     sentences: tuple[str, ...]
     """What was decided and should be said aloud: scaled rates, resumed checkpoints."""
 

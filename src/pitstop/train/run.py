@@ -301,6 +301,7 @@ class TrainingRun(Generic[BatchT]):
             first_step=loop.first_step,
             total_steps=loop.total_steps,
             effective_batch=train.batch_size * train.accumulate * setup.trainer.ranks.world_size,
+            world_size=setup.trainer.ranks.world_size,
             sentences=(*setup.sentences, *start.sentences),
         )
         for observer in loop.observers:

@@ -1,6 +1,7 @@
 """A run's story in lines: what runs, how it goes, what went wrong, how it ended."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ START = RunStart(
     first_step=10,
     total_steps=100,
     effective_batch=32,
+    world_size=1,
     sentences=("lr 0.0001 x 4 = 0.0004", "going on from runs/night/checkpoints/save-000001"),
 )
 PACE = Pace(steps=10, samples_per_s=12.5, data_share=0.05, step_s=0.5)
@@ -42,6 +44,14 @@ def test_a_run_in_a_pipe_is_told_in_plain_lines() -> None:
         "interrupted at step 30: SIGTERM",
     ):
         assert piece in told
+
+
+def test_several_ranks_are_told_as_what_each_of_them_does() -> None:
+    out = io.StringIO()
+    lines = ProgressLines(Console(file=out, width=400, highlight=False))
+    lines.started(replace(START, world_size=4))
+    lines.progress(20, PACE)
+    assert "12.5 samples/s on each of 4 ranks" in out.getvalue()
 
 
 def test_before_the_first_reading_nothing_is_made_up() -> None:
