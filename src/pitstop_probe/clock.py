@@ -323,7 +323,7 @@ class Clock:
         self._thread = threading.get_ident()
         wants_timeline = self._next_index % self._timeline_every == 0
         self.marking = self.device is not None and (
-            wants_timeline or _chosen(self._next_index, self.device.span_marks_every)
+            wants_timeline or chosen(self._next_index, self.device.span_marks_every)
         )
         self.pending = _Pending(Step(self._next_index, now_us), mark, wants_timeline=wants_timeline)
         self._next_index += 1
@@ -504,7 +504,7 @@ class Clock:
             device.release([mark for mark in pending.marks if mark is not pending.end_mark])
 
 
-def _chosen(index: int, every: int) -> bool:
+def chosen(index: int, every: int) -> bool:
     """Choose one step in `every` by its number, without a period that a script might share."""
     return ((index * 0x9E3779B1 & 0xFFFFFFFF) >> 16) % every == 0
 

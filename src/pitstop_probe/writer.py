@@ -178,6 +178,7 @@ class RecordWriter:
         path: File to append to; folders are made. An existing file gets a further attempt.
         about: What the run is: name, settings, anything the header should carry.
         now_us: The host's clock; the one the steps were timed with.
+        origin_us: The reading of that clock that the file calls zero; the present one unless given.
         bytes_per_step: Average size that step rows and block summaries keep to.
     """
 
@@ -187,6 +188,7 @@ class RecordWriter:
         about: Optional[Mapping[str, Any]] = None,
         now_us: Callable[[], int] = monotonic_us,
         *,
+        origin_us: Optional[int] = None,
         bytes_per_step: int = BYTES_PER_STEP,
     ) -> None:
         self.path = os.fspath(path)
@@ -194,8 +196,8 @@ class RecordWriter:
         if folder:
             os.makedirs(folder, exist_ok=True)
         self._now_us = now_us
-        self._origin_us = now_us()
-        self._flushed_us = self._origin_us
+        self._flushed_us = now_us()
+        self._origin_us = self._flushed_us if origin_us is None else origin_us
         self._bytes_per_step = bytes_per_step
         self._credit = FIRST_CREDIT
         self._span_ids: Dict[Span, int] = {}
@@ -205,7 +207,8 @@ class RecordWriter:
         self._end_us: Optional[int] = None
         self._steps = 0
         self._file = self._open()
-        header = {"kind": "run", "schema": SCHEMA, "unix_s": time.time(), **describe_process()}
+        began_s = time.time() - (self._flushed_us - self._origin_us) / 1e6
+        header = {"kind": "run", "schema": SCHEMA, "unix_s": began_s, **describe_process()}
         # Said twice so that these come first and nothing in `about` replaces them.
         self._write({**header, **(about or {}), **header})
         self.flush()

@@ -39,8 +39,16 @@ demo
 demo --output
 demo --steps
 doctor
+doctor --batch-size
+doctor --bound
+doctor --detach
+doctor --fail-on
+doctor --format
 doctor --json
-doctor RUN
+doctor --record
+doctor --steps
+doctor --world-size
+doctor TARGETS
 eval
 eval --checkpoint
 eval --json

@@ -1,18 +1,106 @@
-"""``pitstop doctor``: a verdict on a run's record."""
+"""``pitstop doctor``: a verdict on a run, on foreign logs, or on any training script."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from pitstop.cli.output import JsonPath, show
 
+if TYPE_CHECKING:
+    from pitstop.records.verdict import Verdict
 
-def doctor(
-    run: Annotated[Path, typer.Argument(help="Folder or file that a measured run wrote.")],
+_COMMAND = "pitstop.command"
+_MOST_RUNS = 2
+
+Severity = Literal["info", "warning", "critical"]
+
+
+class CommandAfterDashes(TyperCommand):
+    """A command that keeps whatever follows ``--`` as it stands, for somebody else."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take off what follows the dashes before options are looked for."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_COMMAND] = args[place + 1 :]
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+
+def doctor(  # noqa: PLR0913 - one parameter an option
+    ctx: typer.Context,
+    targets: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN | RUN_A RUN_B | LOG ... | -- CMD ...]",
+            help="Folder or file that a measured run wrote; two to compare; or training logs.",
+        ),
+    ] = None,
+    *,
+    steps: Annotated[
+        int, typer.Option(min=1, help="With -- CMD: steps to measure after warm-up.")
+    ] = 200,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="With -- CMD: let it run on, unmeasured.")
+    ] = False,
+    bound: Annotated[
+        Literal["data", "sync", "log"] | None,
+        typer.Option(help="With -- CMD: run again without this part, to test the bound."),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="With -- CMD: where its record goes.")
+    ] = None,
+    fail_on: Annotated[
+        Severity | None,
+        typer.Option(help="With -- CMD: exit 1 on a finding this grave, not with CMD's code."),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--format", help="With logs: their format, if not recognised.")
+    ] = None,
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option(help="With logs: samples a step on one rank; once, or once a log."),
+    ] = None,
+    world_size: Annotated[
+        list[int] | None, typer.Option(help="With logs: ranks of the run; once, or once a log.")
+    ] = None,
     json: JsonPath = None,
 ) -> None:
-    """Say what holds a run back, how that is known, and the most that mending it can give."""
+    """Say what holds a training back, how that is known, and the most that mending it can give."""
+    command: list[str] | None = ctx.meta.get(_COMMAND)
+    if command is not None:
+        from pitstop.cli.doctor_script import ScriptOptions, diagnose_script
+
+        if targets or not command:
+            raise typer.BadParameter("give either runs or logs, or a command after --")
+        options = ScriptOptions(
+            steps=steps,
+            detach=detach,
+            bound=bound,
+            folder=record,
+            fail_on=fail_on,
+            json_path=json,
+        )
+        raise typer.Exit(diagnose_script(command, options))
+    if not targets:
+        raise typer.BadParameter("name a run, logs, or a command after --")
+    from pitstop.cli.doctor_logs import doctor_logs, is_log
+
+    if any(is_log(target) for target in targets):
+        sizes, worlds = batch_size or (), world_size or ()
+        code = doctor_logs(
+            targets, log_format=log_format, batch_sizes=sizes, world_sizes=worlds, json=json
+        )
+        raise typer.Exit(code)
+    if len(targets) > _MOST_RUNS:
+        raise typer.BadParameter("two runs can be compared, not more")
+    code = _diagnose_run(targets[0], json) if len(targets) == 1 else _compare(targets, json)
+    raise typer.Exit(code)
+
+
+def _diagnose_run(run: Path, json_path: str | None) -> int:
     from rich.console import Group
 
     from pitstop.doctor.examine import examine
@@ -23,5 +111,20 @@ def doctor(
     record = read_run(run)
     verdict = examine(record)
     summary = summarise(next(rank for rank in record.ranks if rank.rank == verdict.rank))
-    show(verdict, lambda: Group(verdict_report(verdict), "", run_report(summary)), json)
-    raise typer.Exit(1 if verdict.outcome == "bottleneck" else 0)
+    show(verdict, lambda: Group(verdict_report(verdict), "", run_report(summary)), json_path)
+    return exit_code(verdict)
+
+
+def _compare(runs: list[Path], json_path: str | None) -> int:
+    from pitstop.doctor.compare import compare
+    from pitstop.records.store import read_run
+    from pitstop.report.comparison import comparison_report
+
+    comparison = compare(read_run(runs[0]), read_run(runs[1]))
+    show(comparison, lambda: comparison_report(comparison), json_path)
+    return int(comparison.change == "slower")
+
+
+def exit_code(verdict: "Verdict") -> int:
+    """0 where nothing was found, 1 where something holds the run back."""
+    return 1 if verdict.outcome == "bottleneck" else 0

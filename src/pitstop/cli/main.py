@@ -20,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo.demo)
-app.command()(doctor.doctor)
+app.command(cls=doctor.CommandAfterDashes)(doctor.doctor)
 app.command()(machine.machine)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)

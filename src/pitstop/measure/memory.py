@@ -26,19 +26,20 @@ DEFAULT_INTERVAL_S: Final = 2.0
 Clock = Callable[[], float]
 
 
-def read_memory(*, clock: Clock = time.perf_counter) -> MemoryReading:
-    """Take one reading of this process and everything below it.
+def read_memory(*, root: int | None = None, clock: Clock = time.perf_counter) -> MemoryReading:
+    """Take one reading of a process and everything below it.
 
     Costs milliseconds per process (the kernel walks page tables for a proportional set size), so
     it belongs into a thread of its own, never into a step.
 
     Args:
+        root: The process; this one unless given.
         clock: Monotonic seconds.
     """
     begun_s = clock()
     notes: list[str] = []
     devices, pinned_bytes = _device_side(sys.modules.get("torch"), notes)
-    tree = tree_memory()
+    tree = tree_memory(root)
     if tree is None:
         notes.append("host memory: not measured, the system does not let this process read its own")
     elif tree.basis != "pss":

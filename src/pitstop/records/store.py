@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,9 @@ from pitstop.records.reader import RankReader
 from pitstop.records.run import SCHEMA, RankRecord, Reading, RunRecord
 
 RecordT = TypeVar("RecordT")
+
+OUTSIDE = "outside.jsonl"
+"""File of a run's folder with what was read from outside the training process."""
 
 _CHUNK_BYTES = 1 << 22
 
@@ -38,7 +41,17 @@ def read_run(source: str | Path, *, with_steps: bool = True) -> RunRecord:
     files = rank_files(Path(source))
     ranks = [_read_rank(file, with_steps=with_steps) for file in files]
     ranks.sort(key=lambda rank: rank.rank)
+    if Path(source).is_dir():
+        ranks[0] = _with_outside(ranks[0], Path(source) / OUTSIDE)
     return RunRecord(source=str(source), ranks=tuple(ranks), notes=_missing_ranks(ranks))
+
+
+def _with_outside(rank: RankRecord, path: Path) -> RankRecord:
+    """Add what was read from outside the training process, where somebody watched it."""
+    if not path.is_file():
+        return rank
+    outside = _read_rank(path, with_steps=False)
+    return replace(rank, readings=(*rank.readings, *outside.readings))
 
 
 def rank_files(source: Path) -> list[Path]:

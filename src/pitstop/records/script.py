@@ -1,0 +1,291 @@
+"""What the probe learns about somebody's training script, beside the times of its steps.
+
+Top-level spans of such a step, each where it was seen: ``data`` (wait for the next batch), ``copy``
+(to the device), ``forward``, ``loss``, ``backward``, ``sync`` (collectives called outside the
+backward pass), ``clip``, ``zero_grad``, ``optimizer``, ``wait`` (the host waits for a GPU: ``item``,
+``cpu``, ``synchronize``), and ``host`` (Python between two observed points; `HostLine` says which
+lines). A part inside another is taken out of it, so that parts never overlap; only recomputation
+is a child: ``("backward", "recompute")``. Events apart from the steps: ``start-up``, ``evaluation``,
+``checkpoint``, ``epoch boundary``, ``compile``.
+
+Every class here is a kind of reading (`KINDS`). ``None`` means "not measured" and never zero.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSetup:
+    """One DataLoader as the script built it."""
+
+    dataset: str
+    """Class of the dataset."""
+    workers: int
+    prefetch: int | None
+    batch_size: int | None
+    pinned: bool
+    persistent: bool
+    start_method: str | None
+    length: int | None
+    """Batches in one pass; None for a stream."""
+    passes: int
+    """How often it was iterated."""
+    batches: int
+    """Batches it handed out in all."""
+    trains: bool
+    """Whether training steps used its batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the script uses, as seen in its steps and not as its settings claim. Kind ``setup``."""
+
+    device: str | None
+    """Where the parameters are: ``"cuda:0"`` or ``"cpu"``."""
+    device_name: str | None
+    models: tuple[str, ...]
+    """Classes of the modules that were called from outside."""
+    optimizers: tuple[str, ...]
+    """Classes, each with its way of updating: ``"AdamW(foreach)"``."""
+    parameters: int | None
+    """Numbers that are trained."""
+    parameter_dtypes: Mapping[str, int]
+    """Of these, how many in which format."""
+    autocast: str | None
+    """Format that autocast was seen to use in the forward pass; None where it was off."""
+    tf32: bool | None
+    """Whether float32 products may use TF32; None where there is no CUDA."""
+    scaler: bool
+    compiled: bool
+    """Whether torch.compile was seen at work."""
+    wrapper: str | None
+    """``"DDP"`` or ``"FSDP"`` around the model."""
+    recomputes: bool
+    """Whether activation checkpointing was seen."""
+    cudnn_benchmark: bool | None
+    anomaly_detection: bool
+    threads: int
+    """Threads of torch's operations."""
+    samples_per_step: float | None
+    """On this rank, from the first dimension of what the model was given."""
+    total_steps: int | None
+    """Steps of the whole training, where the script's loader or trainer tells."""
+    loaders: tuple[LoaderSetup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLine:
+    """A line of Python on which the training thread was found, outside its observed parts."""
+
+    part: str
+    """Span in which it was found: ``"host"``, ``"data"``, ``"loss"``, ..."""
+    file: str
+    line: int
+    function: str
+    text: str
+    """Source of the line, as far as it can be read."""
+    samples: int
+    calls: str | None
+    """What the line was waiting for further down, outermost first: ``"print"``, ``"json.dump"``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLines:
+    """Where the training thread was found at regular looks. Kind ``host_lines``."""
+
+    samples: int
+    """Looks in all, inside observed parts too."""
+    every_us: int
+    """Aimed distance of two looks."""
+    lines: tuple[HostLine, ...]
+    """Most samples first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncLine:
+    """A line of Python that made the host wait for the device."""
+
+    file: str
+    line: int
+    text: str
+    operation: str
+    """``"item"``, ``"cpu"``, ``"synchronize"``, ..."""
+    calls: int
+    total_us: int
+    """Host time inside the calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syncs:
+    """Calls that wait for the device, over the steps after warm-up. Kind ``syncs``."""
+
+    steps: int
+    calls: int
+    total_us: int
+    lines: tuple[SyncLine, ...]
+    """Most time first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTotal:
+    """All launches of one kernel in a profiled step."""
+
+    name: str
+    count: int
+    total_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """One profiled step on a GPU. Kind ``kernels``; such steps count for nothing else."""
+
+    step: int
+    wall_us: float
+    launches: int
+    """Kernels that ran; copies and fills apart."""
+    busy_us: float
+    """Time in which at least one kernel ran: the union of their intervals."""
+    matmul_us: float
+    """Kernel time of products, convolutions and attention."""
+    tensor_core_us: float
+    """Of that, in kernels whose name tells of tensor cores."""
+    other_us: float
+    """Kernel time of everything else: mostly memory traffic."""
+    copy_to_device_us: float
+    copy_to_host_us: float
+    sync_calls: int
+    """Calls in which the host waited for the device, as the driver saw them."""
+    sync_us: float
+    top: tuple[KernelTotal, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Arithmetic and traffic of one counted step. Kind ``work``; the step counts for nothing else.
+
+    Bytes are those of every operation's tensors, read or written, so caches may have served some.
+    """
+
+    step: int
+    flops: int
+    flops_by_dtype: Mapping[str, int]
+    unaligned_flops: int
+    """Of these, in products with a dimension that is no multiple of eight."""
+    small_flops: int
+    """Of these, in products whose smallest dimension is under 64."""
+    bytes_moved: int
+    pointwise_bytes: int
+    """Of these, by operations without a formula: element-wise work, reductions, copies."""
+    pointwise_bytes_fused: int
+    """The same, had every run of consecutive element-wise operations been one."""
+    operations: int
+    left_out: int
+    """Operations of unknown cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owners:
+    """Who holds the device's memory. Kind ``owners``. Bytes."""
+
+    device: str
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    peak_bytes: int | None
+    """Most held by tensors in the step; None where the device does not count (a CPU)."""
+    reserved_bytes: int | None
+    total_bytes: int | None
+    alloc_retries: int | None
+    """During the measured steps."""
+    inactive_split_bytes: int | None
+    """Held in blocks that are cut up: fragmentation."""
+
+    @property
+    def activations_bytes(self) -> int | None:
+        """What the peak holds beyond the other owners: activations and scratch; an estimate."""
+        if self.peak_bytes is None:
+            return None
+        held = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+        return max(0, self.peak_bytes - held)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTime:
+    """One child of the model in a sampled step."""
+
+    name: str
+    kind: str
+    forward_us: int
+    backward_us: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modules:
+    """Parts of the model in one sampled step, host clock. Kind ``modules``."""
+
+    step: int
+    modules: tuple[ModuleTime, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What torch.compile did so far. Kind ``compiled``."""
+
+    step: int
+    graphs: int
+    graph_breaks: int
+    recompiles_after_warm_up: int
+    compile_us: int
+    """Time spent compiling, in all."""
+    compile_after_warm_up_us: int
+    reasons: tuple[str, ...]
+    """Why graphs broke or were compiled again, most frequent first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTimes:
+    """What one loader worker did. Kind ``worker``."""
+
+    pid: int
+    worker: int
+    batches: int
+    read_us: int
+    """Inside the dataset: reading, decoding, transforming."""
+    collate_us: int
+    alive_us: int
+    """From its first batch's start to its last batch's end."""
+    read_bytes: int | None
+    """What storage delivered for it."""
+    cpu_us: int | None
+    """Processor time it used."""
+    files: tuple[str, ...]
+    """Some of the files it had open, for naming the volume."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How the watched command ended, seen from outside. Kind ``ended``."""
+
+    exit_code: int | None
+    signal: str | None
+    """Name of the signal that ended it, if one did."""
+    wall_s: float
+    interrupted: bool
+    stopped_by_us: bool
+    """Whether it was ended at a step border because enough had been measured."""
+
+
+KINDS: Final[Mapping[str, type]] = {
+    "setup": Setup,
+    "host_lines": HostLines,
+    "syncs": Syncs,
+    "kernels": Kernels,
+    "work": Work,
+    "owners": Owners,
+    "modules": Modules,
+    "compiled": Compiled,
+    "worker": WorkerTimes,
+    "ended": Ended,
+}

@@ -1,0 +1,344 @@
+"""Steps that are slowed down to look more closely: modules, arithmetic and traffic, kernels.
+
+Each looks at whole steps, from one border to the next, and those count for nothing else. They may
+wait for the device; ordinary steps never do.
+"""
+
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from pitstop_probe.torch_hooks import part_of
+from pitstop_probe.watch import Watch
+
+_MATMUL = re.compile(
+    r"gemm|gemv|cutlass|xmma|nvjet|conv|wgrad|dgrad|winograd|implicit|attention|flash|fmha|mma_",
+    re.IGNORECASE,
+)
+_TENSOR_CORE = re.compile(
+    r"s\d+816|s1688|s884|h1688|hmma|xmma|tensorop|wgmma|nvjet|bf16|tf32|f16f16|flash|fmha|16816|"
+    r"sm90|sm80_xmma",
+    re.IGNORECASE,
+)
+_SYNC_CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+_TOP_KERNELS = 12
+
+
+class ModuleLook:
+    """Times the children of a model in one step, forward and backward."""
+
+    def __init__(self, watch: Watch, torch: Any, model: Any) -> None:
+        self._watch = watch
+        self._cuda = torch.cuda if torch.cuda.is_initialized() else None
+        self._handles: List[Any] = []
+        self._forward: Dict[str, int] = {}
+        self._kinds: Dict[str, str] = {}
+        self._began: Dict[str, int] = {}
+        self._backward: Dict[str, List[int]] = {}
+        for name, child in children_of(model):
+            self._kinds[name] = type(child).__name__
+            self._handles.append(child.register_forward_pre_hook(self._enter(name)))
+            self._handles.append(child.register_forward_hook(self._leave(name)))
+
+    def end(self, step: int) -> Dict[str, Any]:
+        """Take the hooks off and give the times."""
+        for handle in self._handles:
+            handle.remove()
+        modules = [
+            {
+                "name": name,
+                "kind": kind,
+                "forward_us": self._forward.get(name, 0) // 1000,
+                "backward_us": self._backward_us(name),
+            }
+            for name, kind in self._kinds.items()
+        ]
+        return {"step": step, "modules": modules}
+
+    def _now(self) -> int:
+        if self._cuda is not None:
+            self._cuda.synchronize()
+        return self._watch.now()
+
+    def _enter(self, name: str) -> Any:
+        def hook(_: Any, args: Any) -> None:
+            self._began[name] = self._now()
+            for value in _tensors(args):
+                if value.requires_grad:
+                    value.register_hook(lambda _: self._mark(name, 1))
+
+        return hook
+
+    def _leave(self, name: str) -> Any:
+        def hook(_: Any, __: Any, output: Any) -> None:
+            took = self._now() - self._began.get(name, self._watch.now())
+            self._forward[name] = self._forward.get(name, 0) + took
+            for value in _tensors(output):
+                if value.requires_grad and value.grad_fn is not None:
+                    value.register_hook(lambda _: self._mark(name, 0))
+
+        return hook
+
+    def _mark(self, name: str, end: int) -> None:
+        """A gradient reached the output (0) or left the input (1) of a child."""
+        times = self._backward.setdefault(name, [0, 0])
+        if end or not times[0]:
+            times[end] = self._now()
+
+    def _backward_us(self, name: str) -> Optional[int]:
+        times = self._backward.get(name)
+        if times is None or not times[0] or not times[1]:
+            return None  # the first child has no gradient of its input, so its end is not seen
+        return max(0, times[1] - times[0]) // 1000
+
+
+def children_of(model: Any) -> List[Tuple[str, Any]]:
+    """The first level of a model at which there is more than one part."""
+    children = [(name, child) for name, child in model.named_children()]
+    while len(children) == 1 and any(True for _ in children[0][1].children()):
+        prefix, only = children[0]
+        children = [(prefix + "." + name, child) for name, child in only.named_children()]
+    return children[:64]
+
+
+def _tensors(value: Any) -> List[Any]:
+    if hasattr(value, "register_hook"):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    if isinstance(value, dict):
+        return [tensor for item in value.values() for tensor in _tensors(item)]
+    return []
+
+
+def make_work_look(torch: Any) -> Any:
+    """Make a counter of one step's arithmetic and traffic; its class needs torch to exist."""
+    mode = part_of(torch, "utils._python_dispatch").TorchDispatchMode
+    formulas = part_of(torch, "utils.flop_counter").flop_registry
+
+    class WorkLook(mode):
+        """Counts what every operation computes and moves."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.tally = WorkTally(formulas)
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            self.tally.add(func, args, kwargs or {}, result)
+            return result
+
+    return WorkLook()
+
+
+_FREE = {
+    "_unsafe_view",
+    "alias",
+    "as_strided",
+    "detach",
+    "expand",
+    "permute",
+    "select",
+    "slice",
+    "split",
+    "squeeze",
+    "t",
+    "transpose",
+    "unbind",
+    "unsqueeze",
+    "view",
+}
+
+
+class WorkTally:
+    """Adds up operations. Bytes are those of their tensors; views move none."""
+
+    def __init__(self, formulas: Any) -> None:
+        self._formulas = formulas
+        self.operations = 0
+        self.left_out = 0
+        self.flops = 0
+        self.flops_by_dtype: Dict[str, int] = {}
+        self.unaligned = 0
+        self.small = 0
+        self.bytes = 0
+        self.pointwise_bytes = 0
+        self.fused_bytes = 0
+        self._run: List[Tuple[List[Tuple[int, int]], List[Tuple[int, int]]]] = []
+
+    def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Take in one operation that has run."""
+        packet = getattr(func, "overloadpacket", func)
+        if str(packet).rsplit(".", 1)[-1] in _FREE:
+            return
+        inputs, outputs = _sizes((args, kwargs)), _sizes(result)
+        moved = sum(size for _, size in inputs) + sum(size for _, size in outputs)
+        self.operations += 1
+        self.bytes += moved
+        formula = self._formulas.get(packet)
+        if formula is None:
+            self.pointwise_bytes += moved
+            self._run.append((inputs, outputs))
+            return
+        self._end_run()
+        self._count(formula, args, kwargs, result)
+
+    def finish(self) -> None:
+        """End the last run of element-wise operations."""
+        self._end_run()
+
+    def _count(self, formula: Any, args: Any, kwargs: Any, result: Any) -> None:
+        try:
+            flops = int(formula(*args, **kwargs, out_val=result))
+        except Exception:  # noqa: BLE001 - a private formula of torch's may not fit this call
+            self.left_out += 1
+            return
+        tensors = [tensor for tensor in _tensors(args) if tensor.dim() >= 2]
+        dtype = str(tensors[0].dtype).replace("torch.", "") if tensors else "unknown"
+        self.flops += flops
+        self.flops_by_dtype[dtype] = self.flops_by_dtype.get(dtype, 0) + flops
+        # Of a product the two innermost dimensions count, of a convolution the channels.
+        sides = [side for tensor in tensors[:2] for side in _sides(tensor)]
+        if any(side % 8 for side in sides):
+            self.unaligned += flops
+        if sides and min(sides) < 64:
+            self.small += flops
+
+    def _end_run(self) -> None:
+        """Count a run of element-wise operations as if it were one.
+
+        It would read what it did not make itself, and write what is still used afterwards, which
+        is not known here: the outputs that nothing in the run reads, and the last one.
+        """
+        made: Dict[int, int] = {}
+        read: Dict[int, int] = {}
+        used = set()
+        for inputs, outputs in self._run:
+            for key, size in inputs:
+                if key in made:
+                    used.add(key)
+                else:
+                    read[key] = size
+            made.update(outputs)
+        written = sum(size for key, size in made.items() if key not in used)
+        self.fused_bytes += sum(read.values()) + written
+        self._run = []
+
+    def values(self, step: int) -> Dict[str, Any]:
+        """Give the totals as a reading."""
+        return {
+            "step": step,
+            "flops": self.flops,
+            "flops_by_dtype": self.flops_by_dtype,
+            "unaligned_flops": self.unaligned,
+            "small_flops": self.small,
+            "bytes_moved": self.bytes,
+            "pointwise_bytes": self.pointwise_bytes,
+            "pointwise_bytes_fused": min(self.fused_bytes, self.pointwise_bytes),
+            "operations": self.operations,
+            "left_out": self.left_out,
+        }
+
+
+def _sides(tensor: Any) -> Any:
+    return tensor.shape[-2:] if tensor.dim() < 4 else tensor.shape[:2]
+
+
+def _sizes(value: Any) -> List[Tuple[int, int]]:
+    """Address and bytes of every tensor in there."""
+    found = []
+    for tensor in _tensors(value):
+        try:
+            found.append((tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+        except (RuntimeError, TypeError):
+            continue  # a tensor without storage
+    return found
+
+
+class KernelLook:
+    """Profiles one step on a GPU: every kernel, copy and wait."""
+
+    def __init__(self, watch: Watch, torch: Any) -> None:
+        self._torch = torch
+        self._watch = watch
+        profiler = torch.profiler
+        activities = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
+        self._profile = profiler.profile(activities=activities)
+        torch.cuda.synchronize()
+        self._profile.start()
+        self._began = watch.now()
+
+    def end(self, step: int) -> Dict[str, Any]:
+        """Stop profiling and give the totals."""
+        self._torch.cuda.synchronize()
+        wall_us = (self._watch.now() - self._began) / 1000
+        self._profile.stop()
+        events = self._profile.profiler.kineto_results.events()
+        values = kernel_totals(
+            [
+                (event.name(), _is_device(event), event.start_ns(), event.duration_ns())
+                for event in events
+            ]
+        )
+        return {"step": step, "wall_us": wall_us, **values}
+
+
+def _is_device(event: Any) -> bool:
+    return "CUDA" in str(event.device_type())
+
+
+def kernel_totals(events: List[Tuple[str, bool, int, int]]) -> Dict[str, Any]:
+    """Sum up profiled events: name, whether on the device, start and duration in nanoseconds."""
+    device = [event for event in events if event[1]]
+    waits = [took for name, on_device, _, took in events if not on_device and name in _SYNC_CALLS]
+    kernels = [
+        (name, start, took)
+        for name, _, start, took in device
+        if not name.startswith(("Memcpy", "Memset")) and name != "gpu_user_annotation"
+    ]
+    matmul = [(name, took) for name, _, took in kernels if _MATMUL.search(name)]
+    matmul_ns = sum(took for _, took in matmul)
+    total_ns = sum(took for _, _, took in kernels)
+    return {
+        "launches": len(kernels),
+        "busy_us": _covered([(start, start + took) for _, start, took in kernels]) / 1000,
+        "matmul_us": matmul_ns / 1000,
+        "tensor_core_us": sum(took for name, took in matmul if _TENSOR_CORE.search(name)) / 1000,
+        "other_us": (total_ns - matmul_ns) / 1000,
+        "copy_to_device_us": _copied_ns(device, "HtoD") / 1000,
+        "copy_to_host_us": _copied_ns(device, "DtoH") / 1000,
+        # The look itself waits once, at its end.
+        "sync_calls": max(0, len(waits) - 1),
+        "sync_us": sum(waits) / 1000,
+        "top": _top(kernels),
+    }
+
+
+def _copied_ns(events: List[Tuple[str, bool, int, int]], direction: str) -> int:
+    return sum(
+        took for name, _, _, took in events if name.startswith("Memcpy") and direction in name
+    )
+
+
+def _top(kernels: List[Tuple[str, int, int]]) -> List[Dict[str, Any]]:
+    totals: Dict[str, List[int]] = {}
+    for name, _, took in kernels:
+        entry = totals.setdefault(name, [0, 0])
+        entry[0] += 1
+        entry[1] += took
+    longest = sorted(totals.items(), key=lambda item: -item[1][1])[:_TOP_KERNELS]
+    return [
+        {"name": name[:200], "count": count, "total_us": took / 1000}
+        for name, (count, took) in longest
+    ]
+
+
+def _covered(intervals: List[Tuple[int, int]]) -> int:
+    """Length of the union of intervals."""
+    total, reach = 0, 0
+    for start, end in sorted(intervals):
+        if end > reach:
+            total += end - max(start, reach)
+            reach = end
+    return total

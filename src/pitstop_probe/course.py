@@ -1,0 +1,382 @@
+"""The course of a measurement: find the models, warm up, look closely, measure, end.
+
+step   0-2            find which modules the script calls
+       3, 4           one step by module, one counted (compiled scripts: at the end)
+       .. WARM_UP     not judged
+       WARM_UP ..     measured
+       then           on a GPU three profiled steps; then the script ends, or runs on unmeasured
+"""
+
+import json
+import linecache
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from pitstop_probe.closer_looks import KernelLook, ModuleLook, make_work_look
+from pitstop_probe.device import cuda_timer
+from pitstop_probe.imports import when_imported
+from pitstop_probe.inventory import (
+    allocator_counts,
+    compile_counts,
+    describe_setup,
+    memory_by_owner,
+)
+from pitstop_probe.loader_hooks import Loaders, WorkerTimer, read_worker_times
+from pitstop_probe.looks import Looks
+from pitstop_probe.torch_hooks import (
+    Compilation,
+    Models,
+    Optimizers,
+    Recomputation,
+    Undo,
+    Waits,
+    hook_functions,
+    part_of,
+)
+from pitstop_probe.watch import Watch
+from pitstop_probe.without import leave_out
+from pitstop_probe.writer import RecordWriter, describe_process
+
+WARM_UP = 20
+_SEARCH_STEPS = 3
+_MODULE_STEP = 5
+_WORK_STEP = 7
+_PROFILED_STEPS = 3
+_LOSS_EVERY = 16
+_LOOKING = "pitstop"
+# How often a script may catch its own end before it is ended for good.
+_PATIENCE = 3
+
+
+_STARTED_US = time.perf_counter_ns() // 1000  # this is loaded while the interpreter starts
+
+
+class Settings:
+    """How to measure.
+
+    Args:
+        folder: Where the record goes.
+        steps: Steps to measure after warm-up; None measures as long as the script runs.
+        detach: Let the script run on, unmeasured, once enough was measured.
+        without: What to leave out to measure a bound: ``data``, ``sync`` or ``log``.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        steps: Optional[int] = None,
+        *,
+        detach: bool = False,
+        without: Optional[str] = None,
+    ) -> None:
+        self.folder = folder
+        self.steps = steps
+        self.detach = detach
+        self.without = without
+
+
+class Measurement:
+    """Everything that observes one training process."""
+
+    def __init__(self, torch: Any, settings: Settings) -> None:
+        self._torch = torch
+        self._settings = settings
+        self._writer: Optional[RecordWriter] = None
+        self._closed = False
+        self._pid = os.getpid()
+        self._look: Any = None
+        self._collect_look: Callable[[int], None] = lambda _: None
+        self._before: Dict[str, Any] = {}
+        self._losses: List[Any] = []
+        self.watch = Watch(self)
+        self.optimizers = Optimizers(self.watch, torch)
+        self.models = Models(self.watch, torch)
+        self.recomputation = Recomputation(self.watch, torch)
+        self.compilation = Compilation(self.watch)
+        when_imported("torch._dynamo.callback", self.compilation.listen)
+        replay = WARM_UP // 2 if settings.without == "data" else None
+        self.loaders = Loaders(self.watch, torch, self._search, replay)
+        self.workers = WorkerTimer(torch, settings.folder)
+        self.waits: Optional[Waits] = None
+        self.looks = Looks(self.watch)
+        self._undo: List[Undo] = [
+            *hook_functions(self.watch, torch),
+            *self.optimizers.undo,
+            *self.recomputation.undo,
+            *self.loaders.undo,
+            *leave_out(settings.without, torch, self._after_warm_up),
+        ]
+        if torch.cuda.is_available():
+            self.waits = Waits(self.watch, torch)
+            self._undo += self.waits.undo
+        self.watch.at_border = self._at_border
+
+    # The sink of the watch: a file is made when there is a first step to write.
+
+    def step(self, step: Any) -> None:
+        """Write a step."""
+        self.writer.step(step)
+
+    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
+        """Write an event."""
+        self.writer.event(name, step=step, start_us=start_us, wall_us=wall_us)
+
+    @property
+    def writer(self) -> RecordWriter:
+        """The rank's record."""
+        if self._writer is None:
+            self._writer = RecordWriter(
+                record_path(self._settings.folder),
+                {"name": "script", "attached": True},
+                origin_us=_STARTED_US,
+            )
+        return self._writer
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the script has trained."""
+        return self.watch.steps > 0
+
+    @property
+    def is_child(self) -> bool:
+        """Whether this process was forked from the one that was attached to."""
+        return os.getpid() != self._pid
+
+    def write_seen(self) -> None:
+        """Say what was seen of a process that never trained."""
+        path = os.path.join(self._settings.folder, "seen-{}.json".format(os.getpid()))
+        seen = {
+            "pid": os.getpid(),
+            "command": sys.argv,
+            "torch": str(self._torch.__version__),
+            "loaders": len(self.loaders.seen),
+            "worker": self._torch.utils.data.get_worker_info() is not None,
+        }
+        os.makedirs(self._settings.folder, exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(seen, file)
+
+    def forked(self) -> None:
+        """Become a child process: nothing is written any more, but a worker's times."""
+        self.watch.active = False
+        self._closed = True
+        self._writer = None
+        self.workers.restart()
+
+    def close(self, status: str = "finished", reason: str = "") -> None:
+        """Write what remains and take everything off."""
+        if self._closed:
+            return
+        self._closed = True
+        self.looks.stop()
+        self._end_look(self.watch.steps)
+        self.watch.close()
+        for undo in reversed(self._undo):
+            undo()
+        for undo in self.workers.undo:
+            undo()
+        self.models.remove()
+        self.compilation.remove()
+        if self.has_steps:
+            self._write_summary()
+            self.writer.close(status, reason)
+
+    def _after_warm_up(self) -> bool:
+        return self.watch.steps >= WARM_UP // 2
+
+    def _at_border(self, steps: int) -> None:
+        """Decide what the next step is for."""
+        self._end_look(steps)
+        if steps == 0:
+            self._begin()
+        elif steps >= _SEARCH_STEPS and self.models.searching:
+            self.models.settle()
+        elif steps in (_MODULE_STEP, _WORK_STEP) and compile_counts() is None:
+            self._begin_look(steps)
+        elif steps == WARM_UP:
+            self._measure_from_here()
+        self.watch.wants_loss = steps % _LOSS_EVERY == _LOSS_EVERY - 1
+        if steps % _LOSS_EVERY == 0:
+            self._keep_loss(steps)
+        if self._settings.steps is not None and steps >= WARM_UP + self._settings.steps:
+            self._after_measuring(steps - WARM_UP - self._settings.steps)
+
+    def _begin(self) -> None:
+        """The first border: all before it was start-up."""
+        watch = self.watch
+        if self._torch.cuda.is_initialized():
+            watch.device = cuda_timer()
+        now_us = watch.now() // 1000
+        self.event("start-up", step=0, start_us=_STARTED_US, wall_us=now_us - _STARTED_US)
+        self._search()
+        self.looks.start()
+
+    def _search(self) -> None:
+        """Look for models, a few times at most: it takes long enough to be told apart."""
+        self.watch.enter("pitstop")
+        self.models.search()
+        self.watch.leave("pitstop")
+
+    def _begin_look(self, steps: int) -> None:
+        """Slow the step that begins here down, to see more of it."""
+        model = self.models.largest
+        self.watch.special(_LOOKING)
+        if steps == _MODULE_STEP and model is not None:
+            self._look = ModuleLook(self.watch, self._torch, model)
+            self._collect_look = lambda step: self._reading("modules", self._look.end(step))
+        elif steps == _WORK_STEP:
+            self._look = make_work_look(self._torch)
+            self._look.__enter__()
+            self._collect_look = self._end_work
+
+    def _end_work(self, step: int) -> None:
+        self._look.__exit__(None, None, None)
+        self._look.tally.finish()
+        self._reading("work", self._look.tally.values(step))
+
+    def _begin_profile(self) -> None:
+        self.watch.special(_LOOKING)
+        self._look = KernelLook(self.watch, self._torch)
+        self._collect_look = lambda step: self._reading("kernels", self._look.end(step))
+
+    def _end_look(self, steps: int) -> None:
+        if self._look is not None:
+            self._collect_look(steps - 1)
+            self._look = None
+
+    def _reading(self, kind: str, values: Dict[str, Any]) -> None:
+        self.writer.reading(kind, values)
+
+    def _measure_from_here(self) -> None:
+        self.looks.forget()
+        if self.waits is not None:
+            self.waits.forget()
+        self._before = {
+            "allocator": allocator_counts(self._torch),
+            "compiled": compile_counts() or {"graphs": 0},
+            "compile_us": self.compilation.total_us,
+        }
+
+    def _keep_loss(self, steps: int) -> None:
+        """Write the loss, read without waiting: on a GPU it is copied and read a while later."""
+        for step, value in self._losses:
+            self.writer.scalars(step, {"loss": float(value)})
+        self._losses = []
+        loss, self.watch.loss = self.watch.loss, None
+        if loss is not None:
+            kept = self._torch.empty((), dtype=loss.dtype, pin_memory=bool(loss.is_cuda))
+            self._losses.append((steps, kept.copy_(loss, non_blocking=True)))
+
+    def _after_measuring(self, beyond: int) -> None:
+        if self._torch.cuda.is_initialized() and beyond < _PROFILED_STEPS:
+            self._begin_profile()
+            return
+        self.close()
+        if not self._settings.detach:
+            self._end_script()
+
+    def _end_script(self) -> None:
+        """End at this border, in the way a script ends itself, so that it can clean up."""
+        mark_ended(self._settings.folder)
+        _Ending(self._torch)
+        raise SystemExit(0)
+
+    def _write_summary(self) -> None:
+        optimizers = list(self.optimizers.seen.values())
+        models = list(self.models.called.values())
+        setup = describe_setup(self._torch, models, optimizers, self._loader_setups())
+        setup.update(
+            autocast=self.models.autocast,
+            scaler=self.optimizers.scaled,
+            recomputes=self.recomputation.seen,
+            samples_per_step=self.watch.samples_per_step,
+        )
+        self._reading("setup", setup)
+        self._reading("host_lines", self.looks.summary())
+        before = self._before.get("allocator", {})
+        self._reading("owners", memory_by_owner(self._torch, optimizers, before))
+        if self.waits is not None and self._before:
+            self._reading("syncs", self._sync_summary())
+        counts = compile_counts()
+        if counts is not None:
+            self._reading("compiled", self._compile_summary(counts))
+        for times in read_worker_times(self._settings.folder, os.getpid()):
+            self._reading("worker", times)
+
+    def _loader_setups(self) -> List[Dict[str, Any]]:
+        return [
+            {
+                **seen.about,
+                "passes": seen.passes,
+                "batches": seen.batches,
+                "trains": seen.identity in self.watch.trains,
+            }
+            for seen in self.loaders.seen.values()
+        ]
+
+    def _sync_summary(self) -> Dict[str, Any]:
+        assert self.waits is not None
+        found = sorted(self.waits.lines.items(), key=lambda item: -item[1][1])
+        return {
+            "steps": max(0, self.watch.steps - WARM_UP),
+            "calls": sum(calls for _, (calls, _) in found),
+            "total_us": sum(took for _, (_, took) in found) // 1000,
+            "lines": [
+                {
+                    "file": file,
+                    "line": line,
+                    "text": linecache.getline(file, line).strip()[:160],
+                    "operation": operation,
+                    "calls": calls,
+                    "total_us": took // 1000,
+                }
+                for (file, line, operation), (calls, took) in found[:10]
+            ],
+        }
+
+    def _compile_summary(self, counts: Dict[str, Any]) -> Dict[str, Any]:
+        graphs_before = self._before.get("compiled", counts)["graphs"]
+        us_before = self._before.get("compile_us", self.compilation.total_us)
+        return {
+            "step": self.watch.steps,
+            **counts,
+            "recompiles_after_warm_up": counts["graphs"] - graphs_before,
+            "compile_us": self.compilation.total_us,
+            "compile_after_warm_up_us": self.compilation.total_us - us_before,
+        }
+
+
+class _Ending:
+    """Ends a script that has caught its own end: again at the next steps, then for good."""
+
+    def __init__(self, torch: Any) -> None:
+        self._left = _PATIENCE
+        part_of(torch, "optim.optimizer").register_optimizer_step_post_hook(self._again)
+
+    def _again(self, *_: Any) -> None:
+        self._left -= 1
+        if self._left > 0:
+            raise SystemExit(0)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)
+
+
+def record_path(folder: str) -> str:
+    """Name a file for this rank; a second process of the same rank gets another name."""
+    rank = describe_process()["rank"]
+    path = os.path.join(folder, "rank-{}.jsonl".format(rank))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return os.path.join(folder, "other-{}-{}.jsonl".format(rank, os.getpid()))
+    return path
+
+
+def mark_ended(folder: str) -> None:
+    """Leave word that the script was ended by us, for whoever reads its exit code."""
+    with open(os.path.join(folder, "ended-by-pitstop"), "a", encoding="ascii") as file:
+        file.write("{}\n".format(os.getpid()))

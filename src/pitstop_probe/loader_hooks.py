@@ -1,0 +1,286 @@
+"""Where DataLoaders are observed: the wait for a batch, and the time inside their workers.
+
+A worker is another process, forked or started anew; both run the same wrapper around torch's
+fetcher, and leave their times in a file of their own, which the training process reads at the end.
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+import weakref
+from typing import Any, Callable, Dict, List, Optional
+
+from pitstop_probe.parts import Fetch
+from pitstop_probe.torch_hooks import Undo, part_of, replace
+from pitstop_probe.watch import Watch
+
+_WRITE_EVERY_NS = 500_000_000
+_MOST_FILES = 8
+# Batches that stand for all when loading is left out.
+_REPLAYED = 8
+
+
+class LoaderSeen:
+    """What is known of one DataLoader."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = weakref.ref(loader)
+        self.identity = id(loader)
+        self.passes = 0
+        self.batches = 0
+        self.about = describe_loader(loader)
+
+
+class Loaders:
+    """Observes every DataLoader of the process.
+
+    Args:
+        watch: Who is told.
+        torch: The script's torch.
+        on_new: Called when a loader is first iterated.
+        replay_after: Steps after which batches are no longer loaded but used again; None loads.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        torch: Any,
+        on_new: Callable[[], None],
+        replay_after: Optional[int] = None,
+    ) -> None:
+        self._watch = watch
+        self._on_new = on_new
+        self._replay_after = replay_after
+        self.seen: Dict[int, LoaderSeen] = {}
+        data = part_of(torch, "utils.data.dataloader")
+        self.undo: List[Undo] = [
+            replace(data.DataLoader, "__iter__", self._start),
+            replace(data._BaseDataLoaderIter, "__next__", self._next),
+        ]
+
+    def _start(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        watch = self._watch
+
+        @functools.wraps(original)
+        def iterate(loader: Any) -> Any:
+            if not watch.is_mine:
+                return original(loader)
+            seen = self._seen(loader)
+            seen.passes += 1
+            entered = watch.enter("loader start", Fetch(seen.identity, loader.num_workers))
+            try:
+                iterator = original(loader)
+            finally:
+                if entered:
+                    watch.leave("loader start")
+            iterator._pitstop_loader = seen
+            iterator._pitstop_first = True
+            return iterator
+
+        return iterate
+
+    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        watch = self._watch
+
+        @functools.wraps(original)
+        def fetch(iterator: Any) -> Any:
+            seen: Optional[LoaderSeen] = getattr(iterator, "_pitstop_loader", None)
+            if seen is None or not watch.is_mine:
+                return original(iterator)
+            first, iterator._pitstop_first = iterator._pitstop_first, False
+            about = Fetch(seen.identity, iterator._num_workers, first)
+            watch.enter("data", about)
+            ended = about._replace(last=True)
+            try:
+                batch = self._batch(iterator, original)
+                seen.batches += 1
+                ended = about
+                return batch
+            finally:
+                watch.leave("data", ended)
+
+        return fetch
+
+    def _batch(self, iterator: Any, original: Callable[..., Any]) -> Any:
+        after = self._replay_after
+        if after is None or self._watch.steps < after - _REPLAYED:
+            return original(iterator)
+        kept: List[Any] = iterator.__dict__.setdefault("_pitstop_kept", [])
+        if len(kept) < _REPLAYED:
+            kept.append(original(iterator))
+            return kept[-1]
+        iterator._pitstop_turn = getattr(iterator, "_pitstop_turn", -1) + 1
+        return kept[iterator._pitstop_turn % len(kept)]
+
+    def _seen(self, loader: Any) -> LoaderSeen:
+        seen = self.seen.get(id(loader))
+        if seen is None or seen.loader() is not loader:
+            seen = self.seen[id(loader)] = LoaderSeen(loader)
+            self._on_new()
+        return seen
+
+
+def describe_loader(loader: Any) -> Dict[str, Any]:
+    """Say how a loader was built."""
+    context = getattr(loader, "multiprocessing_context", None)
+    method = getattr(context, "get_start_method", lambda: None)()
+    try:
+        length: Optional[int] = len(loader)
+    except (TypeError, NotImplementedError):
+        length = None
+    return {
+        "dataset": type(loader.dataset).__name__,
+        "workers": int(loader.num_workers),
+        "prefetch": loader.prefetch_factor if loader.num_workers else None,
+        "batch_size": loader.batch_size,
+        "pinned": bool(loader.pin_memory),
+        "persistent": bool(loader.persistent_workers),
+        "start_method": method,
+        "length": length,
+    }
+
+
+class WorkerTimer:
+    """Times a dataset and its collating, in whichever process they run.
+
+    Args:
+        torch: The process's torch.
+        folder: Where workers leave their times.
+    """
+
+    def __init__(self, torch: Any, folder: str) -> None:
+        self._folder = folder
+        self._worker_info = torch.utils.data.get_worker_info
+        self._read_ns = 0
+        self._collate_ns = 0
+        self._batches = 0
+        self._first_ns: Optional[int] = None
+        self._written_ns = 0
+        self._files = _OpenedFiles(os.path.abspath(folder))
+        self._listens = False
+        fetch = part_of(torch, "utils.data._utils.fetch")
+        self.undo: List[Undo] = [
+            replace(fetch._MapDatasetFetcher, "fetch", self._fetch),
+            replace(fetch._IterableDatasetFetcher, "fetch", self._fetch),
+        ]
+
+    def restart(self) -> None:
+        """Forget the times of the parent, in a process just forked."""
+        self._read_ns = self._collate_ns = self._batches = self._written_ns = 0
+        self._first_ns = None
+
+    def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def fetch(fetcher: Any, index: Any) -> Any:
+            if not isinstance(fetcher.collate_fn, _TimedCollate):
+                fetcher.collate_fn = _TimedCollate(fetcher.collate_fn)
+            collate = fetcher.collate_fn
+            start = time.perf_counter_ns()
+            collated_before = collate.total_ns
+            batch = original(fetcher, index)
+            self._add(start, time.perf_counter_ns(), collate.total_ns - collated_before)
+            return batch
+
+        return fetch
+
+    def _add(self, start: int, end: int, collating: int) -> None:
+        if not self._listens and self._worker_info() is not None:
+            self._listens = True
+            sys.addaudithook(self._files)
+        self._first_ns = start if self._first_ns is None else self._first_ns
+        self._batches += 1
+        self._collate_ns += collating
+        self._read_ns += end - start - collating
+        if end - self._written_ns >= _WRITE_EVERY_NS:
+            self._written_ns = end
+            self._write(end)
+
+    def _write(self, now: int) -> None:
+        info = self._worker_info()
+        path = os.path.join(self._folder, "worker-{}.jsonl".format(os.getpid()))
+        line = {
+            "pid": os.getpid(),
+            "parent": os.getppid() if info is not None else os.getpid(),
+            "worker": -1 if info is None else info.id,
+            "batches": self._batches,
+            "read_us": self._read_ns // 1000,
+            "collate_us": self._collate_ns // 1000,
+            "alive_us": (now - (self._first_ns or now)) // 1000,
+            "read_bytes": _storage_bytes(),
+            # Of the training process it would be that of the training.
+            "cpu_us": None if info is None else int(time.process_time() * 1e6),
+            "files": list(self._files.names),
+        }
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError:
+            pass  # a full disk must not stop a training
+
+
+class _TimedCollate:
+    """A collate function that knows how long it took."""
+
+    def __init__(self, collate: Callable[..., Any]) -> None:
+        self._collate = collate
+        self.total_ns = 0
+
+    def __call__(self, samples: Any) -> Any:
+        start = time.perf_counter_ns()
+        try:
+            return self._collate(samples)
+        finally:
+            self.total_ns += time.perf_counter_ns() - start
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._collate, name)
+
+
+def _storage_bytes() -> Optional[int]:
+    """Bytes that storage delivered for this process; None where the kernel does not tell."""
+    try:
+        with open("/proc/self/io", encoding="ascii") as file:
+            fields = dict(line.split(": ") for line in file.read().splitlines())
+        return int(fields["read_bytes"])
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+class _OpenedFiles:
+    """Notes some of the files that a worker opens, for naming the volume they are on."""
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self.names: Dict[str, None] = {}
+        self.full = False
+
+    def __call__(self, event: str, args: Any) -> None:
+        """Called by the interpreter at each audited event; cannot be taken off again."""
+        if self.full or event != "open" or not isinstance(args[0], str):
+            return
+        name = os.path.abspath(args[0])
+        if not name.startswith(("/dev", "/proc", "/sys", sys.prefix, sys.base_prefix, self._own)):
+            self.names[name] = None
+            self.full = len(self.names) >= _MOST_FILES
+
+
+def read_worker_times(folder: str, parent: int) -> List[Dict[str, Any]]:
+    """Read what the workers of a process left; the last line of each is the fullest."""
+    found = []
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return found
+    for name in names:
+        if not name.startswith("worker-"):
+            continue
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                line = json.loads(file.read().splitlines()[-1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if line.pop("parent", None) == parent:
+            found.append(line)
+    return found

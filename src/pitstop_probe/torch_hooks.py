@@ -1,0 +1,505 @@
+"""Where torch is observed: models, gradients, optimizers, copies, waits, collectives, saves.
+
+Each function puts wrappers around a few of torch's own entry points and gives back how to take
+them off. Wrappers pass everything through, results and exceptions alike, and cost around a
+microsecond; none is put inside a compiled region.
+"""
+
+import functools
+import gc
+import importlib
+import os
+import sys
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+from pitstop_probe.parts import EVAL, TRAIN
+from pitstop_probe.watch import Watch
+
+Undo = Callable[[], None]
+
+_COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+)
+
+_WAITS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__")
+
+
+def part_of(torch: Any, name: str) -> Any:
+    """Give a submodule of torch; some hide theirs behind a function of the same name."""
+    return importlib.import_module("{}.{}".format(torch.__name__, name))
+
+
+def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Undo:
+    """Put `make(original)` in the place of an attribute; nothing where there is none."""
+    original = getattr(owner, name, None)
+    if original is None:
+        return lambda: None
+    is_own = name in vars(owner)
+    wrapper = make(original)
+    setattr(owner, name, wrapper)
+
+    def undo() -> None:
+        if vars(owner).get(name) is not wrapper:
+            return  # somebody put another wrapper on top: it must go on working
+        if is_own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
+
+    return undo
+
+
+def timed(watch: Watch, kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wrap a function so that its calls are regions; one inside another is part of it."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not watch.is_mine or watch.inside(kind) or not watch.enter(kind):
+                return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                watch.leave(kind)
+
+        return wrapper
+
+    return make
+
+
+def _backward(watch: Watch) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wrap the backward pass; it is given the loss, which is kept when somebody wants it."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        observed = timed(watch, "backward")(original)
+
+        @functools.wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if watch.wants_loss and getattr(tensors, "ndim", 1) == 0:
+                watch.loss = tensors.detach()
+            return observed(tensors, *args, **kwargs)
+
+        return backward
+
+    return make
+
+
+def hook_functions(watch: Watch, torch: Any) -> List[Undo]:
+    """Observe what is a function: backward passes, clipping, saving, collectives."""
+    undo = [
+        replace(torch.autograd, "backward", _backward(watch)),
+        replace(torch.autograd, "grad", timed(watch, "backward")),
+        replace(torch, "save", timed(watch, "checkpoint")),
+        replace(torch.optim.Optimizer, "zero_grad", timed(watch, "zero_grad")),
+        replace(torch.nn.Module, "zero_grad", timed(watch, "zero_grad")),
+    ]
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        make = timed(watch, "clip")
+        undo += [
+            replace(torch.nn.utils, name, make),
+            replace(part_of(torch, "nn.utils.clip_grad"), name, make),
+        ]
+    if torch.distributed.is_available():
+        make = timed(watch, "sync")
+        undo += [replace(torch.distributed, name, make) for name in _COLLECTIVES]
+    return undo
+
+
+class Optimizers:
+    """Observes every optimizer's step, whoever made it."""
+
+    def __init__(self, watch: Watch, torch: Any) -> None:
+        self.seen: Dict[int, Any] = {}
+        self._watch = watch
+        hooks = part_of(torch, "optim.optimizer")
+        before = hooks.register_optimizer_step_pre_hook(self._before)
+        after = hooks.register_optimizer_step_post_hook(self._after)
+        self.undo: List[Undo] = [before.remove, after.remove]
+        self.scaled = False
+        for scaler in _scalers(torch):
+            self.undo.append(replace(scaler, "step", self._scaler))
+
+    def _before(self, *_: Any) -> None:
+        if not _compiling():
+            self._watch.enter("optimizer")
+
+    def _after(self, optimizer: Any, *_: Any) -> None:
+        if _compiling():
+            return
+        self._watch.leave("optimizer")
+        self.seen[id(optimizer)] = optimizer
+        self._watch.stepped(id(optimizer))
+
+    def _scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            watch = self._watch
+            before = watch.steps
+            began = watch.raw is not None
+            self.scaled = self.scaled or bool(scaler.is_enabled())
+            result = original(scaler, optimizer, *args, **kwargs)
+            # Gradients were not finite, so the update was left out; the step is over all the same.
+            if began and watch.steps == before and id(optimizer) in self.seen:
+                watch.stepped(id(optimizer))
+            return result
+
+        return step
+
+
+def _scalers(torch: Any) -> List[Any]:
+    scalers = [getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler]
+    # The older class inherits the newer one's step; wrapping both would end a step twice.
+    owners = [scaler for scaler in scalers if scaler is not None and "step" in vars(scaler)]
+    return owners[:1]
+
+
+def _compiling() -> bool:
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return bool(compiler is not None and compiler.is_compiling())
+
+
+class Models:
+    """Observes the modules that the script calls itself; those inside them are theirs.
+
+    Which they are is seen in a few steps, with the calls of all likely classes wrapped; then only
+    those found stay so, at two microseconds a step. Hooks on the modules would be copied and saved
+    along with them, and global ones make torch.compile warn.
+    """
+
+    def __init__(self, watch: Watch, torch: Any) -> None:
+        self._watch = watch
+        self._torch = torch
+        self.called: Dict[int, Any] = weakref.WeakValueDictionary()  # type: ignore[assignment]
+        """Modules called from outside, by identity."""
+        self.autocast: Optional[str] = None
+        """Format that autocast was last seen to use in a forward pass."""
+        self._trained: Set[int] = set()
+        self._wrapped: Dict[Any, Undo] = {}
+        self._searches = 0
+        self.searching = False
+
+    def search(self) -> None:
+        """Wrap every class that may be called from outside.
+
+        Those of modules in no other, and of the next two levels: a module that only holds others
+        is never called itself.
+        """
+        if self._searches >= _MOST_SEARCHES:
+            return
+        self._searches += 1
+        self.searching = True
+        for module in _outer_modules(self._torch):
+            self.wrap(type(module))
+
+    def settle(self) -> None:
+        """Keep observing the classes that were called from outside, and no others."""
+        self.searching = False
+        kinds = {type(module) for module in list(self.called.values())}
+        for kind in [kind for kind in self._wrapped if kind not in kinds]:
+            self._wrapped.pop(kind)()
+
+    def remove(self) -> None:
+        """Take everything off."""
+        for undo in self._wrapped.values():
+            undo()
+        self._wrapped.clear()
+
+    @property
+    def largest(self) -> Optional[Any]:
+        """The called module with most parameters."""
+        return max(self.called.values(), key=_parameter_count, default=None)
+
+    def wrap(self, kind: Any) -> None:
+        """Observe the calls of a class of modules."""
+        if kind not in self._wrapped:
+            self._wrapped[kind] = replace(kind, "__call__", self._observed)
+
+    def _observed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        is_compiling = self._torch.compiler.is_compiling
+        watch = self._watch
+
+        @functools.wraps(original)
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(module, *args, **kwargs)
+            kind = self._begin(module, args, kwargs)
+            if kind is None:
+                return original(module, *args, **kwargs)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                watch.leave(kind)
+
+        return call
+
+    def _begin(self, module: Any, args: Any, kwargs: Any) -> Optional[str]:
+        """Enter a region for a call from outside; None inside another one, or computed again."""
+        watch = self._watch
+        if not watch.is_mine or any(region.kind in _INNER for region in watch.open):
+            return None
+        identity = id(module)
+        if identity not in self.called:
+            self.called[identity] = module
+        if watch.last_kind in ("forward", "loss") and _is_loss(module):
+            watch.enter("loss")
+            return "loss"
+        purpose = self._purpose(identity, module)
+        watch.enter("forward", purpose)
+        if purpose == TRAIN:
+            watch.count(identity, _batch_size((args, kwargs)))
+            self._look_at_autocast()
+        return "forward"
+
+    def _purpose(self, identity: int, module: Any) -> str:
+        """Tell a training pass from an evaluation.
+
+        A module that never trains (a teacher, fixed features) is part of the training step, and so
+        is one called without gradients while it is set to train (samples for a discriminator).
+        """
+        if module.training:
+            self._trained.add(identity)
+            return TRAIN
+        return EVAL if identity in self._trained else TRAIN
+
+    def _look_at_autocast(self) -> None:
+        torch = self._torch
+        for device in ("cuda", "cpu"):
+            if torch.is_autocast_enabled(device):
+                self.autocast = str(torch.get_autocast_dtype(device)).replace("torch.", "")
+                return
+
+
+def _outer_modules(torch: Any) -> List[Any]:
+    """Modules that are in no other, and two levels of what they hold; compiled ones among them."""
+    kind = torch.nn.Module
+    modules = [found for found in gc.get_objects() if issubclass(type(found), kind)]
+    inner = {id(child) for module in modules for child in module.children()}
+    level = [module for module in modules if id(module) not in inner]
+    found = list(level)
+    for _ in range(2):
+        level = [child for module in level for child in module.children()]
+        found += level
+    return found
+
+
+_MOST_SEARCHES = 4
+_INNER = ("forward", "loss", "backward")
+
+
+def _is_loss(module: Any) -> bool:
+    name = type(module).__name__.lower()
+    return name.endswith(("loss", "criterion")) or next(iter(module.parameters()), None) is None
+
+
+def _parameter_count(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _batch_size(value: Any, depth: int = 0) -> Optional[int]:
+    """First dimension of the first tensor in there."""
+    if hasattr(value, "shape") and hasattr(value, "dim"):
+        return int(value.shape[0]) if len(value.shape) else None
+    if depth > _DEEPEST or not isinstance(value, (dict, list, tuple)):
+        return None
+    items = value.values() if isinstance(value, dict) else value
+    sizes = (_batch_size(item, depth + 1) for item in items)
+    return next((size for size in sizes if size is not None), None)
+
+
+_DEEPEST = 3
+
+
+class Recomputation:
+    """Observes activations that are computed again during the backward pass."""
+
+    def __init__(self, watch: Watch, torch: Any) -> None:
+        self._watch = watch
+        self.seen = False
+        checkpoint = part_of(torch, "utils.checkpoint")
+        self.undo: List[Undo] = [
+            replace(checkpoint.CheckpointFunction, "backward", self._reentrant),
+        ]
+        frame = getattr(checkpoint, "_CheckpointFrame", None)
+        if frame is not None:
+            self.undo.append(replace(frame, "__init__", self._frame))
+
+    def _frame(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def init(frame: Any, recompute_fn: Any, *args: Any, **kwargs: Any) -> None:
+            self.seen = True
+            original(frame, self._timed(recompute_fn), *args, **kwargs)
+
+        return init
+
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        watch = self._watch
+
+        def recompute(*args: Any, **kwargs: Any) -> Any:
+            start = watch.now()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                watch.recomputed(start, watch.now())
+
+        return recompute
+
+    def _reentrant(self, original: Callable[..., Any]) -> Any:
+        """The old way computes again and goes backward in one function; the first is ours."""
+        watch = self._watch
+
+        def backward(ctx: Any, *grads: Any) -> Any:
+            self.seen = True
+            start = watch.now()
+            function = ctx.run_function
+
+            def run(*args: Any) -> Any:
+                result = function(*args)
+                watch.recomputed(start, watch.now())
+                return result
+
+            ctx.run_function = run
+            try:
+                return original(ctx, *grads)
+            finally:
+                ctx.run_function = function
+
+        return staticmethod(backward)
+
+
+class Compilation:
+    """Observes torch.compile at work: its time, and what it compiled."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.total_us = 0
+        self._began = 0
+        self._handler: Any = None
+
+    def listen(self, module: Any) -> None:
+        """Ask the compiler's own module of callbacks to be told; older ones have none."""
+        handler: Any = getattr(module, "callback_handler", None)
+        if hasattr(handler, "register_start_callback"):
+            self._handler = handler
+            handler.register_start_callback(self._start)
+            handler.register_end_callback(self._end)
+
+    def remove(self) -> None:
+        """Stop being told."""
+        if self._handler is not None:
+            self._handler.remove_start_callback(self._start)
+            self._handler.remove_end_callback(self._end)
+            self._handler = None
+
+    def _start(self, *_: Any) -> None:
+        self._began = self._watch.now()
+        self._watch.enter("compile")
+
+    def _end(self, *_: Any) -> None:
+        self.total_us += (self._watch.now() - self._began) // 1000
+        self._watch.leave("compile")
+
+
+class Waits:
+    """Observes calls in which the host waits for a GPU, and copies to it; by Python line."""
+
+    def __init__(self, watch: Watch, torch: Any) -> None:
+        self._watch = watch
+        self._torch_folder = os.path.dirname(torch.__file__)
+        self.lines: Dict[Tuple[str, int, str], List[int]] = {}
+        tensor = torch.Tensor
+        self.undo: List[Undo] = [replace(tensor, name, self._wait(name)) for name in _WAITS]
+        self.undo.append(replace(tensor, "to", self._move))
+        self.undo.append(replace(tensor, "cuda", self._move))
+        cuda = torch.cuda
+        for owner, name in (
+            (cuda, "synchronize"),
+            (cuda.Event, "synchronize"),
+            (cuda.Stream, "synchronize"),
+        ):
+            self.undo.append(replace(owner, name, self._synchronize))
+
+    def forget(self) -> None:
+        """Begin counting anew, after warm-up."""
+        self.lines.clear()
+
+    def _wait(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+                if not tensor.is_cuda or not self._watch.is_mine:
+                    return original(tensor, *args, **kwargs)
+                return self._timed(name, lambda: original(tensor, *args, **kwargs))
+
+            return call
+
+        return make
+
+    def _synchronize(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self._watch.is_mine:
+                return original(*args, **kwargs)
+            return self._timed("synchronize", lambda: original(*args, **kwargs))
+
+        return call
+
+    def _move(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        watch = self._watch
+
+        @functools.wraps(original)
+        def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            start = watch.now()
+            moved = original(tensor, *args, **kwargs)
+            if moved is tensor or moved.is_cuda == tensor.is_cuda or not watch.is_mine:
+                return moved
+            if moved.is_cuda:
+                watch.note("copy", start)
+            else:
+                self._count("to", start)
+            return moved
+
+        return call
+
+    def _timed(self, name: str, action: Callable[[], Any]) -> Any:
+        watch = self._watch
+        if watch.inside("wait"):
+            return action()
+        start = watch.now()
+        entered = watch.enter("wait")
+        try:
+            return action()
+        finally:
+            if entered:
+                watch.leave("wait")
+            self._add(name, start)
+
+    def _count(self, name: str, start: int) -> None:
+        self._watch.note("wait", start)
+        self._add(name, start)
+
+    def _add(self, name: str, start: int) -> None:
+        file, line = self._caller()
+        entry = self.lines.setdefault((file, line, name), [0, 0])
+        entry[0] += 1
+        entry[1] += self._watch.now() - start
+
+    def _caller(self) -> Tuple[str, int]:
+        """The innermost line outside torch and the probe."""
+        frame: Any = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        while frame.f_back is not None:
+            file = frame.f_code.co_filename
+            if file != __file__ and not file.startswith(self._torch_folder):
+                break
+            frame = frame.f_back
+        return frame.f_code.co_filename, frame.f_lineno

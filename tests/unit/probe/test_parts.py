@@ -1,0 +1,129 @@
+"""Parts of a step are disjoint and add up, whatever was nested in what."""
+
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pitstop_probe.parts import EVAL, TRAIN, Apart, Fetch, Region, aparts_of, name_gap, split
+
+KINDS = ["data", "forward", "backward", "optimizer", "clip", "copy"]
+
+
+def random_regions(seed: int, start: int, end: int, depth: int = 0) -> list[Region]:
+    """Nested regions inside [start, end], parents before their children."""
+    chance = random.Random(seed)
+    found: list[Region] = []
+    cursor = start
+    while depth < 4 and cursor < end and chance.random() < 0.8:
+        low = chance.randint(cursor, end)
+        high = chance.randint(low, end)
+        found.append(Region(chance.choice(KINDS), low, high))
+        found += random_regions(chance.random().__hash__(), low, high, depth + 1)
+        cursor = high
+    return found
+
+
+def painted(regions: list[Region], bounds: tuple[int, int]) -> Counter[str]:
+    """The slow way: ask of every microsecond which region is innermost there."""
+    times: Counter[str] = Counter()
+    for moment in range(*bounds):
+        over = [r for r in regions if r.start <= moment < r.end]
+        times[over[-1].kind if over else "between"] += 1
+    return times
+
+
+@given(seed=st.integers(0, 10**9))
+def test_a_part_is_what_its_regions_hold_and_no_region_inside_them(seed: int) -> None:
+    bounds = (5, 205)
+    regions = random_regions(seed, *bounds)
+    times, stretches = split(regions, [], bounds, lambda *_: "between")
+    expected = painted(regions, bounds)
+    assert stretches == []
+    assert {name: us for name, (_, us) in times.items() if us} == +expected
+    calls = Counter(region.kind for region in regions)
+    assert {name: times[name][0] for name in calls} == dict(calls)
+
+
+@given(seed=st.integers(0, 10**9), first=st.integers(0, 5))
+def test_parts_and_what_lies_apart_add_up_to_the_wall_clock(seed: int, first: int) -> None:
+    bounds = (0, 300)
+    regions = sorted(random_regions(seed, *bounds), key=lambda r: (r.start, -r.end))
+    outer = [place for place in range(len(regions)) if not _has_parent(regions, place)]
+    aparts = [Apart("evaluation", outer[first], outer[first])] if first < len(outer) else []
+    times, stretches = split(regions, aparts, bounds)
+    apart = sum(end - start for _, start, end in stretches)
+    assert sum(us for _, us in times.values()) + apart == 300
+    if aparts:
+        covered = regions[aparts[0].first]
+        assert stretches == [("evaluation", covered.start, covered.end)]
+
+
+def _has_parent(regions: list[Region], place: int) -> bool:
+    own = regions[place]
+    return any(r.start <= own.start and own.end <= r.end for r in regions[:place])
+
+
+def test_a_compilation_inside_the_forward_pass_is_taken_out_of_it() -> None:
+    regions = [Region("forward", 0, 100, TRAIN), Region("compile", 10, 90)]
+    aparts = aparts_of(regions, set(), set())
+    times, stretches = split(regions, aparts, (0, 120))
+    assert stretches == [("compile", 10, 90)]
+    assert times == {"forward": [1, 20], "host": [0, 20]}
+
+
+def test_python_between_model_and_gradients_is_the_loss() -> None:
+    assert name_gap("forward", "backward") == "loss"
+    assert name_gap("forward", "zero_grad") == "loss"
+    assert name_gap(None, "data") == "host"
+    assert name_gap("backward", "optimizer") == "host"
+
+
+def test_an_evaluation_reaches_from_its_first_fetch_to_its_last() -> None:
+    """What its batches were fetched for is only known afterwards."""
+    evaluating = Fetch(loader=2, workers=0)
+    regions = [
+        Region("loader start", 10, 12, evaluating),
+        Region("data", 12, 20, evaluating),
+        Region("forward", 20, 30, EVAL),
+        Region("data", 35, 40, evaluating._replace(last=True)),
+        Region("data", 50, 55, Fetch(loader=1, workers=0)),
+        Region("forward", 55, 60, TRAIN),
+        Region("backward", 60, 70),
+        Region("optimizer", 70, 80),
+    ]
+    evaluates: set[int] = set()
+    trains: set[int] = set()
+    aparts = aparts_of(regions, evaluates, trains)
+    assert aparts == [Apart("evaluation", 0, 3)]
+    assert (evaluates, trains) == ({2}, {1})
+
+
+def test_a_loader_is_known_by_what_it_was_first_used_for() -> None:
+    """The fetch that ends a pass is followed by training, yet belongs to the evaluation."""
+    regions = [Region("data", 0, 5, Fetch(loader=2, workers=0)), Region("forward", 5, 9, TRAIN)]
+    assert aparts_of(regions, {2}, set()) == [Apart("evaluation", 0, 0)]
+
+
+def test_starting_workers_is_an_epoch_boundary_until_their_first_batch() -> None:
+    fetch = Fetch(loader=1, workers=2)
+    regions = [
+        Region("data", 0, 30, fetch._replace(last=True)),
+        Region("loader start", 30, 50, fetch),
+        Region("data", 50, 90, fetch._replace(first=True)),
+        Region("data", 91, 92, fetch),
+        Region("forward", 92, 95, TRAIN),
+    ]
+    aparts = aparts_of(regions, set(), {1})
+    assert aparts == [Apart("epoch boundary", 0, 0), Apart("epoch boundary", 1, 2)]
+
+
+def test_without_workers_the_first_batch_is_waiting_like_any_other() -> None:
+    fetch = Fetch(loader=1, workers=0)
+    regions = [
+        Region("loader start", 30, 31, fetch),
+        Region("data", 31, 60, fetch._replace(first=True)),
+        Region("forward", 60, 65, TRAIN),
+    ]
+    assert aparts_of(regions, set(), {1}) == [Apart("epoch boundary", 0, 0)]

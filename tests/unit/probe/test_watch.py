@@ -1,0 +1,165 @@
+"""The watch finds the borders of steps and hands over what lay between them."""
+
+from typing import Any
+
+import pytest
+
+from pitstop_probe.parts import TRAIN
+from pitstop_probe.watch import Pace, Watch
+
+
+class Keeper:
+    """A sink that keeps everything."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+        self.events: list[tuple[str, int]] = []
+
+    def step(self, step: Any) -> None:
+        self.steps.append(step)
+
+    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
+        del step, start_us
+        self.events.append((name, wall_us))
+
+
+class Ticks:
+    """A clock in nanoseconds that moves when told, in microseconds."""
+
+    def __init__(self) -> None:
+        self.now_ns = 7_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def pass_us(self, us: int) -> None:
+        self.now_ns += us * 1000
+
+
+@pytest.fixture
+def ticks() -> Ticks:
+    return Ticks()
+
+
+@pytest.fixture
+def sink() -> Keeper:
+    return Keeper()
+
+
+@pytest.fixture
+def watch(sink: Keeper, ticks: Ticks) -> Watch:
+    return Watch(sink, now_ns=ticks)
+
+
+def region(watch: Watch, ticks: Ticks, kind: str, us: int, detail: Any = None) -> None:
+    watch.enter(kind, detail)
+    ticks.pass_us(us)
+    watch.leave(kind)
+
+
+def named(step: Any) -> dict[str, int]:
+    return {"/".join(span.path): total for span, (_, total) in step.host_us.items()}
+
+
+def test_a_step_lies_between_two_optimizer_steps(watch: Watch, sink: Keeper, ticks: Ticks) -> None:
+    for _ in range(3):
+        region(watch, ticks, "data", 10)
+        region(watch, ticks, "forward", 20, TRAIN)
+        watch.count(1, 8)
+        ticks.pass_us(3)
+        region(watch, ticks, "backward", 40)
+        region(watch, ticks, "optimizer", 5)
+        watch.stepped(1)
+    watch.close()
+    assert [step.index for step in sink.steps] == [0, 1]
+    assert all(step.wall_us == 78 for step in sink.steps)
+    assert named(sink.steps[0]) == {
+        "data": 10,
+        "forward": 20,
+        "loss": 3,
+        "backward": 40,
+        "optimizer": 5,
+    }
+    assert [step.samples for step in sink.steps] == [8, 8]
+    assert all(step.unaccounted_us == 0 for step in sink.steps)
+
+
+def test_a_closure_inside_the_optimizer_is_taken_out_of_it(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    for _ in range(2):
+        watch.enter("optimizer")
+        region(watch, ticks, "forward", 20, TRAIN)
+        region(watch, ticks, "backward", 40)
+        ticks.pass_us(7)
+        watch.leave("optimizer")
+        watch.stepped(1)
+    watch.close()
+    assert named(sink.steps[0]) == {"forward": 20, "backward": 40, "optimizer": 7}
+
+
+def test_a_region_whose_end_was_lost_ends_with_what_holds_it(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    watch.stepped(1)
+    watch.enter("optimizer")
+    watch.enter("copy")
+    ticks.pass_us(9)
+    watch.leave("optimizer")
+    watch.stepped(1)
+    watch.close()
+    assert sum(named(sink.steps[0]).values()) == 9
+    assert watch.open == []
+
+
+def test_a_special_step_is_told_apart_and_counts_for_nothing(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    for step in range(4):
+        if step == 2:
+            watch.special("pitstop")
+        ticks.pass_us(11)
+        watch.stepped(1)
+    watch.close()
+    assert [step.index for step in sink.steps] == [0, 2]
+    assert sink.events == [("pitstop", 11)]
+
+
+def test_recomputation_is_a_child_of_the_backward_pass(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    watch.stepped(1)
+    watch.enter("backward")
+    start = ticks()
+    ticks.pass_us(30)
+    watch.recomputed(start, ticks())
+    ticks.pass_us(10)
+    watch.leave("backward")
+    watch.stepped(1)
+    watch.close()
+    assert named(sink.steps[0]) == {"backward": 40, "backward/recompute": 30}
+
+
+def test_other_threads_and_a_closed_watch_note_nothing(watch: Watch, ticks: Ticks) -> None:
+    watch.stepped(1)
+    watch.thread = -1
+    assert not watch.enter("forward")
+    watch.note("copy", ticks())
+    assert watch.raw is not None
+    assert watch.raw.regions == []
+
+
+def borders(sequence: str) -> str:
+    pace = Pace()
+    return "".join("|" if pace.closes(ord(name)) else "." for name in sequence)
+
+
+def test_a_cycle_of_optimizers_ends_with_the_last_of_them() -> None:
+    assert borders("AAAA") == "||||"
+    assert borders("ABABAB") == "||.|.|"
+    assert borders("DDDDDGDDDDDG") == "||||||.....|"
+
+
+def test_an_optimizer_that_hardly_ever_steps_does_not_set_the_pace() -> None:
+    sequence = "A" * 10 + "B" + "A" * 200
+    assert borders(sequence).count("|") > 150
