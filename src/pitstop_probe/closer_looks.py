@@ -5,6 +5,8 @@ wait for the device; ordinary steps never do.
 """
 
 import re
+import time
+import warnings
 from typing import Any, Dict, List, Optional, Tuple
 
 from pitstop_probe.torch_hooks import part_of
@@ -28,7 +30,8 @@ class ModuleLook:
 
     def __init__(self, watch: Watch, torch: Any, model: Any) -> None:
         self._watch = watch
-        self._cuda = torch.cuda if torch.cuda.is_initialized() else None
+        on_cuda = torch.cuda.is_initialized()
+        self._synchronize = unwrapped(torch.cuda.synchronize) if on_cuda else None
         self._handles: List[Any] = []
         self._forward: Dict[str, int] = {}
         self._kinds: Dict[str, str] = {}
@@ -55,8 +58,8 @@ class ModuleLook:
         return {"step": step, "modules": modules}
 
     def _now(self) -> int:
-        if self._cuda is not None:
-            self._cuda.synchronize()
+        if self._synchronize is not None:
+            self._synchronize()
         return self._watch.now()
 
     def _enter(self, name: str) -> Any:
@@ -257,39 +260,87 @@ def _sizes(value: Any) -> List[Tuple[int, int]]:
 
 
 class KernelLook:
-    """Profiles one step on a GPU: every kernel, copy and wait."""
+    """Profiles some steps on a GPU: every kernel, copy and wait.
 
-    def __init__(self, watch: Watch, torch: Any) -> None:
-        self._torch = torch
+    One profile for all of them. It begins and ends inside an optimizer's step, which torch records
+    as a range of its own: a second profile begun before that range ends would be handed the end of
+    a range of the first, which is gone by then, and crash the process.
+    """
+
+    def __init__(self, watch: Watch, torch: Any, steps: int) -> None:
         self._watch = watch
-        profiler = torch.profiler
-        activities = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
-        self._profile = profiler.profile(activities=activities)
-        torch.cuda.synchronize()
-        self._profile.start()
+        self._steps = steps
+        self._synchronize = unwrapped(torch.cuda.synchronize)
+        activities = torch.profiler.ProfilerActivity
+        self._synchronize()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._profile = torch.profiler.profile(activities=[activities.CPU, activities.CUDA])
+            self._profile.start()
         self._began = watch.now()
 
     def end(self, step: int) -> Dict[str, Any]:
-        """Stop profiling and give the totals."""
-        self._torch.cuda.synchronize()
-        wall_us = (self._watch.now() - self._began) / 1000
-        self._profile.stop()
-        events = self._profile.profiler.kineto_results.events()
-        values = kernel_totals(
-            [
-                (event.name(), _is_device(event), event.start_ns(), event.duration_ns())
-                for event in events
-            ]
-        )
-        return {"step": step, "wall_us": wall_us, **values}
+        """Stop profiling and give the means of a step."""
+        self._synchronize()
+        wall_us = (self._watch.now() - self._began) / 1000 / self._steps
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._profile.stop()
+        events = [
+            (event.name(), _is_device(event), event.start_ns(), event.duration_ns())
+            for event in self._profile.profiler.kineto_results.events()
+        ]
+        return {"step": step, "wall_us": wall_us, **kernel_totals(events, self._steps)}
+
+
+def unwrapped(function: Any) -> Any:
+    """Give a function of torch's as it was before the hooks: what the probe does is not counted."""
+    return getattr(function, "__wrapped__", function)
+
+
+def matrix_rates(torch: Any, device: str) -> Dict[str, Any]:
+    """Time products on the script's own device: how much faster another number format is."""
+    backend = torch.backends.cuda.matmul
+    before = backend.allow_tf32
+    rates: Dict[str, float] = {}
+    try:
+        for name, dtype, tf32 in (
+            ("fp32", torch.float32, False),
+            ("tf32", torch.float32, True),
+            ("bf16", torch.bfloat16, False),
+        ):
+            backend.allow_tf32 = tf32
+            rates[name] = _matrix_rate(torch, device, dtype)
+    finally:
+        backend.allow_tf32 = before
+    return {"device": device, "flops_per_s": rates}
+
+
+def _matrix_rate(torch: Any, device: str, dtype: Any) -> float:
+    side, repeats = 4096, 5
+    one = torch.zeros(side, side, device=device, dtype=dtype)
+    synchronize = unwrapped(torch.cuda.synchronize)
+    torch.mm(one, one)
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        torch.mm(one, one)
+    synchronize()
+    return 2 * side**3 * repeats / (time.perf_counter() - start)
 
 
 def _is_device(event: Any) -> bool:
     return "CUDA" in str(event.device_type())
 
 
-def kernel_totals(events: List[Tuple[str, bool, int, int]]) -> Dict[str, Any]:
-    """Sum up profiled events: name, whether on the device, start and duration in nanoseconds."""
+def kernel_totals(events: List[Tuple[str, bool, int, int]], steps: int) -> Dict[str, Any]:
+    """Sum up profiled events and give the means of a step.
+
+    Args:
+        events: Name, whether on the device, start and duration in nanoseconds.
+        steps: Over how many steps.
+    """
+    per_step = 1000 * steps
     device = [event for event in events if event[1]]
     waits = [took for name, on_device, _, took in events if not on_device and name in _SYNC_CALLS]
     kernels = [
@@ -300,17 +351,18 @@ def kernel_totals(events: List[Tuple[str, bool, int, int]]) -> Dict[str, Any]:
     matmul = [(name, took) for name, _, took in kernels if _MATMUL.search(name)]
     matmul_ns = sum(took for _, took in matmul)
     total_ns = sum(took for _, _, took in kernels)
+    tensor_ns = sum(took for name, took in matmul if _TENSOR_CORE.search(name))
     return {
-        "launches": len(kernels),
-        "busy_us": _covered([(start, start + took) for _, start, took in kernels]) / 1000,
-        "matmul_us": matmul_ns / 1000,
-        "tensor_core_us": sum(took for name, took in matmul if _TENSOR_CORE.search(name)) / 1000,
-        "other_us": (total_ns - matmul_ns) / 1000,
-        "copy_to_device_us": _copied_ns(device, "HtoD") / 1000,
-        "copy_to_host_us": _copied_ns(device, "DtoH") / 1000,
+        "launches": round(len(kernels) / steps),
+        "busy_us": _covered([(start, start + took) for _, start, took in kernels]) / per_step,
+        "matmul_us": matmul_ns / per_step,
+        "tensor_core_us": tensor_ns / per_step,
+        "other_us": (total_ns - matmul_ns) / per_step,
+        "copy_to_device_us": _copied_ns(device, "HtoD") / per_step,
+        "copy_to_host_us": _copied_ns(device, "DtoH") / per_step,
         # The look itself waits once, at its end.
-        "sync_calls": max(0, len(waits) - 1),
-        "sync_us": sum(waits) / 1000,
+        "sync_calls": round(max(0, len(waits) - 1) / steps),
+        "sync_us": sum(waits) / per_step,
         "top": _top(kernels),
     }
 

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from pitstop_probe.closer_looks import KernelLook, ModuleLook, make_work_look
+from pitstop_probe.closer_looks import KernelLook, ModuleLook, make_work_look, matrix_rates
 from pitstop_probe.device import cuda_timer
 from pitstop_probe.imports import when_imported
 from pitstop_probe.inventory import (
@@ -188,7 +188,10 @@ class Measurement:
 
     def _at_border(self, steps: int) -> None:
         """Decide what the next step is for."""
-        self._end_look(steps)
+        if self._profiles(steps):
+            self.watch.special(_LOOKING)
+        else:
+            self._end_look(steps)
         if steps == 0:
             self._begin()
         elif steps >= _SEARCH_STEPS and self.models.searching:
@@ -200,6 +203,7 @@ class Measurement:
         self.watch.wants_loss = steps % _LOSS_EVERY == _LOSS_EVERY - 1
         if steps % _LOSS_EVERY == 0:
             self._keep_loss(steps)
+            self.models.look_again()
         if self._settings.steps is not None and steps >= WARM_UP + self._settings.steps:
             self._after_measuring(steps - WARM_UP - self._settings.steps)
 
@@ -207,7 +211,7 @@ class Measurement:
         """The first border: all before it was start-up."""
         watch = self.watch
         if self._torch.cuda.is_initialized():
-            watch.device = cuda_timer()
+            watch.use_device(cuda_timer())
         now_us = watch.now() // 1000
         self.event("start-up", step=0, start_us=_STARTED_US, wall_us=now_us - _STARTED_US)
         self._search()
@@ -237,8 +241,7 @@ class Measurement:
         self._reading("work", self._look.tally.values(step))
 
     def _begin_profile(self) -> None:
-        self.watch.special(_LOOKING)
-        self._look = KernelLook(self.watch, self._torch)
+        self._look = KernelLook(self.watch, self._torch, _PROFILED_STEPS)
         self._collect_look = lambda step: self._reading("kernels", self._look.end(step))
 
     def _end_look(self, steps: int) -> None:
@@ -269,13 +272,30 @@ class Measurement:
             kept = self._torch.empty((), dtype=loss.dtype, pin_memory=bool(loss.is_cuda))
             self._losses.append((steps, kept.copy_(loss, non_blocking=True)))
 
+    def _profiles(self, steps: int) -> bool:
+        """Whether the step after so many is one of those that are profiled."""
+        if self._settings.steps is None or not self._torch.cuda.is_initialized():
+            return False
+        return 0 <= steps - WARM_UP - self._settings.steps < _PROFILED_STEPS
+
     def _after_measuring(self, beyond: int) -> None:
-        if self._torch.cuda.is_initialized() and beyond < _PROFILED_STEPS:
-            self._begin_profile()
+        if self._profiles(self.watch.steps):
+            if beyond == 0:
+                self._begin_profile()
             return
+        self._measure_rates()
         self.close()
         if not self._settings.detach:
             self._end_script()
+
+    def _measure_rates(self) -> None:
+        setup = self._setup()
+        if setup["device_name"] is None:
+            return
+        try:
+            self._reading("rates", matrix_rates(self._torch, setup["device"]))
+        except RuntimeError:
+            pass  # no memory left for three small matrices: then the rates are not known
 
     def _end_script(self) -> None:
         """End at this border, in the way a script ends itself, so that it can clean up."""
@@ -285,8 +305,7 @@ class Measurement:
 
     def _write_summary(self) -> None:
         optimizers = list(self.optimizers.seen.values())
-        models = list(self.models.called.values())
-        setup = describe_setup(self._torch, models, optimizers, self._loader_setups())
+        setup = self._setup()
         setup.update(
             autocast=self.models.autocast,
             scaler=self.optimizers.scaled,
@@ -304,6 +323,11 @@ class Measurement:
             self._reading("compiled", self._compile_summary(counts))
         for times in read_worker_times(self._settings.folder, os.getpid()):
             self._reading("worker", times)
+
+    def _setup(self) -> Dict[str, Any]:
+        optimizers = list(self.optimizers.seen.values())
+        models = list(self.models.called.values())
+        return describe_setup(self._torch, models, optimizers, self._loader_setups())
 
     def _loader_setups(self) -> List[Dict[str, Any]]:
         return [

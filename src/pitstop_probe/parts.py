@@ -73,6 +73,8 @@ def aparts_of(regions: Sequence[Region], evaluates: Set[int], trains: Set[int]) 
         evaluates: Loaders known to feed evaluations; those that this step shows are added.
         trains: Loaders known to feed training steps; likewise.
     """
+    if all(_is_plain(region, trains) for region in regions):
+        return []
     purposes = _purposes(regions, evaluates, trains)
     found = _evaluations(regions, purposes)
     found += _epoch_starts(regions, purposes)
@@ -87,6 +89,16 @@ def aparts_of(regions: Sequence[Region], evaluates: Set[int], trains: Set[int]) 
         if not kept or regions[apart.first].start >= regions[kept[-1].last].end:
             kept.append(apart)
     return kept
+
+
+def _is_plain(region: Region, trains: Set[int]) -> bool:
+    """Whether a region is as those of most steps are: nothing about it needs thought."""
+    kind, detail = region.kind, region.detail
+    if detail is None:
+        return kind not in ALWAYS_APART
+    if isinstance(detail, Fetch):
+        return kind == "data" and not detail.last and detail.loader in trains
+    return detail == TRAIN
 
 
 def _purposes(

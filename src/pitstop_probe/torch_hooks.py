@@ -66,7 +66,7 @@ def timed(watch: Watch, kind: str) -> Callable[[Callable[..., Any]], Callable[..
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not watch.is_mine or watch.inside(kind) or not watch.enter(kind):
+            if watch.inside(kind) or not watch.enter(kind):
                 return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)
@@ -184,7 +184,9 @@ class Models:
         """Modules called from outside, by identity."""
         self.autocast: Optional[str] = None
         """Format that autocast was last seen to use in a forward pass."""
+        self._looked = False
         self._trained: Set[int] = set()
+        self._losses: Set[int] = set()
         self._wrapped: Dict[Any, Undo] = {}
         self._searches = 0
         self.searching = False
@@ -251,14 +253,18 @@ class Models:
         identity = id(module)
         if identity not in self.called:
             self.called[identity] = module
-        if watch.last_kind in ("forward", "loss") and _is_loss(module):
+            self._losses.discard(identity)
+            if _is_loss(module):
+                self._losses.add(identity)
+        if identity in self._losses and watch.last_kind in ("forward", "loss"):
             watch.enter("loss")
             return "loss"
         purpose = self._purpose(identity, module)
         watch.enter("forward", purpose)
         if purpose == TRAIN:
-            watch.count(identity, _batch_size((args, kwargs)))
-            self._look_at_autocast()
+            watch.count(identity, _batch_size(args) or _batch_size(kwargs))
+            if not self._looked:
+                self._look_at_autocast()
         return "forward"
 
     def _purpose(self, identity: int, module: Any) -> str:
@@ -272,7 +278,12 @@ class Models:
             return TRAIN
         return EVAL if identity in self._trained else TRAIN
 
+    def look_again(self) -> None:
+        """Look at autocast at the next forward pass; every one would cost a microsecond."""
+        self._looked = False
+
     def _look_at_autocast(self) -> None:
+        self._looked = True
         torch = self._torch
         for device in ("cuda", "cpu"):
             if torch.is_autocast_enabled(device):

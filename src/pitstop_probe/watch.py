@@ -5,6 +5,7 @@ training. Everything that takes thought (what was an evaluation, what is a part)
 step is handed over, some steps later.
 """
 
+import sys
 import threading
 import time
 from collections import deque
@@ -50,6 +51,10 @@ class _Open:
         self.detail = detail
 
 
+# A region as it is noted, on the hot path: the fields of `Region`, times in nanoseconds.
+_Noted = Tuple[str, int, int, Any, Any, Any]
+
+
 class _Raw:
     """A step as the hooks saw it."""
 
@@ -73,7 +78,7 @@ class _Raw:
         self.start_mark = start_mark
         self.end = 0
         self.end_mark: Any = None
-        self.regions: List[Region] = []
+        self.regions: List[_Noted] = []
         self.marks: List[Any] = []
         self.recompute: List[Tuple[int, int]] = []
         self.samples: Dict[int, int] = {}
@@ -172,27 +177,34 @@ class Watch:
     def leave(self, kind: str, detail: Any = None) -> None:
         """Note that the innermost region of this kind ends, and with it all inside it."""
         end = self.now()
-        place = len(self.open) - 1
-        while place >= 0 and self.open[place].kind != kind:
-            place -= 1
-        if place < 0:
-            return
-        closing = self.open[place:]
-        del self.open[place:]
-        if self.raw is None:
+        open_regions = self.open
+        if not open_regions:
             return
         mark = self._mark() if self._marking else None
-        for region in reversed(closing):
-            about = region.detail if detail is None or region.kind != kind else detail
-            self.raw.regions.append(
-                Region(region.kind, region.start, end, about, region.mark, mark)
-            )
+        top = open_regions.pop()
+        if top.kind != kind:
+            open_regions.append(top)
+            self._leave_around(kind, end, mark)
+            top = open_regions.pop() if open_regions and open_regions[-1].kind == kind else None
+        if top is None or self.raw is None:
+            return
+        about = top.detail if detail is None else detail
+        self.raw.regions.append((kind, top.start, end, about, top.mark, mark))
         self.last_kind = kind
+
+    def _leave_around(self, kind: str, end: int, mark: Any) -> None:
+        """End whatever was left open inside the innermost region of a kind, if there is one."""
+        if not self.inside(kind):
+            return
+        while self.open[-1].kind != kind:
+            lost = self.open.pop()
+            if self.raw is not None:
+                self.raw.regions.append((lost.kind, lost.start, end, lost.detail, lost.mark, mark))
 
     def note(self, kind: str, start: int, detail: Any = None) -> None:
         """Note something that has just ended and that began at `start`."""
         if self.raw is not None and self.active and threading.get_ident() == self.thread:
-            self.raw.regions.append(Region(kind, start, self.now(), detail))
+            self.raw.regions.append((kind, start, self.now(), detail, None, None))
 
     def inside(self, kind: str) -> bool:
         """Whether a region of this kind is open."""
@@ -224,8 +236,24 @@ class Watch:
         if threading.get_ident() == self.thread and self.pace.closes(optimizer):
             self.border()
 
+    def use_device(self, device: Optional[DeviceTimer]) -> None:
+        """Measure on the device's clock, too, from the step that begins here."""
+        self.device = device
+        if device is not None and self.raw is not None:
+            self.raw.start_mark = device.mark()
+
     def border(self) -> None:
-        """End the step under way and begin the next."""
+        """End the step under way and begin the next.
+
+        Whatever goes wrong in here is ours: the script goes on, unmeasured.
+        """
+        try:
+            self._border()
+        except Exception as error:  # noqa: BLE001 - measuring must never stop a training
+            self.active = False
+            sys.stderr.write("pitstop: measuring stopped: {!r}\n".format(error))
+
+    def _border(self) -> None:
         self._collect_if_due()
         now = self.now()
         mark = None if self.device is None else self.device.mark()
@@ -247,7 +275,7 @@ class Watch:
     def _end(self, raw: _Raw, now: int, mark: Any) -> None:
         for region in self.open:
             # It reaches over the border: the step gets what lies on its side.
-            raw.regions.append(Region(region.kind, region.start, now, region.detail, None, None))
+            raw.regions.append((region.kind, region.start, now, region.detail, None, None))
             region.start = now
         raw.end, raw.end_mark = now, mark
         self._waiting.append(raw)
@@ -345,7 +373,7 @@ class Watch:
             if start is None or end is None or not 0 <= start <= end <= wall_us:
                 return
             placed.append(region._replace(start=start, end=end))
-        placed.sort(key=lambda region: (region.start, -region.end))
+        placed.sort(key=_place)
         aparts = aparts_of(placed, self.evaluates, self.trains)
         times, stretches = split(placed, aparts, (0, wall_us), self._gap)
         step.device_wall_us = wall_us - sum(end - start for _, start, end in stretches)
@@ -365,14 +393,17 @@ def _in_order(raw: _Raw) -> List[Region]:
     """Regions in whole microseconds, inside the step's borders, parents before their children."""
     low, high = raw.start // _NS, raw.end // _NS
     regions = [
-        region._replace(
-            start=min(max(region.start // _NS, low), high), end=min(region.end // _NS, high)
-        )
-        for region in raw.regions
+        Region(kind, max(start // _NS, low), min(end // _NS, high), detail, mark, end_mark)
+        for kind, start, end, detail, mark, end_mark in raw.regions
     ]
     # They were noted as they ended, so of two with the same place the later one is the parent.
-    order = sorted(range(len(regions)), key=lambda i: (regions[i].start, -regions[i].end, -i))
-    return [regions[place] for place in order]
+    regions.reverse()
+    regions.sort(key=_place)
+    return regions
+
+
+def _place(region: Region) -> Tuple[int, int]:
+    return region.start, -region.end
 
 
 def _union(intervals: List[Tuple[int, int]]) -> List[Tuple[int, int]]:

@@ -15,6 +15,7 @@ def test_all_lists_exactly_the_public_names(package: ModuleType) -> None:
         name
         for name in dir(package)
         if not name.startswith("_")
+        and name != "TYPE_CHECKING"
         and not inspect.ismodule(thing := getattr(package, name))
         # Borrowed names, such as a function of the standard library, are nobody's promise.
         and (getattr(thing, "__module__", None) or "pitstop").startswith("pitstop")
@@ -28,3 +29,13 @@ def test_all_lists_exactly_the_public_names(package: ModuleType) -> None:
 def test_the_version_can_be_asked_for() -> None:
     assert "__version__" in pitstop.__all__
     assert pitstop.__version__.count(".") == 2
+
+
+def test_what_the_package_offers_is_found_where_it_lives() -> None:
+    for name in set(pitstop.__all__) - {"__version__"}:
+        assert getattr(pitstop, name).__module__.startswith("pitstop."), name
+
+
+def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Prefetcher'"):
+        getattr(pitstop, "Prefetcher")  # noqa: B009 - the type checker knows that there is none

@@ -3,13 +3,17 @@
 A sampler knows the order of a whole epoch before the first sample is read. Where a run stands is
 then two numbers, the epoch and the batches consumed in it, and going on from there reads nothing
 of what came before.
+
+Here are the order that shuffles everything, and what all orders share. grouped.py keeps the
+samples of a sequence close together; pk_sampler.py makes batches of people.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from pitstop.errors import DataError
 
@@ -47,6 +51,96 @@ class Batches(Protocol):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go to a place that `state_dict` described."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deal:
+    """How the samples of an epoch are dealt to one rank."""
+
+    batch_size: int
+    seed: int
+    rank: int
+    world_size: int
+    drop_last: bool
+
+
+@runtime_checkable
+class OrdersBatches(Protocol):
+    """A task with an order of its own for training; others are shuffled."""
+
+    def train_batches(self, samples: Any, deal: Deal) -> Batches:
+        """Give the order of training batches over `samples`, its own training data.
+
+        Raises:
+            DataError: Where no rank would ever get a batch.
+        """
+        ...
+
+
+def train_order(task: object, samples: Sized, deal: Deal) -> Batches:
+    """Give a task's own order of training batches, or a shuffled one.
+
+    Raises:
+        DataError: Where no rank would ever get a batch.
+    """
+    if isinstance(task, OrdersBatches):
+        return task.train_batches(samples, deal)
+    return ShuffledBatches(
+        len(samples),
+        deal.batch_size,
+        seed=deal.seed,
+        rank=deal.rank,
+        world_size=deal.world_size,
+        drop_last=deal.drop_last,
+    )
+
+
+def raw_bits(*entropy: int) -> np.random.PCG64:
+    """Give a stream of random bits that is the same in every version of numpy.
+
+    Numpy promises that of raw bits only, not of its own permutations and whole numbers, and a run
+    may be resumed under a newer one.
+    """
+    return np.random.PCG64(np.random.SeedSequence(entropy))
+
+
+def shuffled(count: int, bits: np.random.PCG64) -> npt.NDArray[np.int64]:
+    """Give the numbers below `count` in a random order."""
+    return np.argsort(bits.random_raw(count), kind="stable")
+
+
+def saved_place(
+    state: Mapping[str, object], identity: Mapping[str, object], num_batches: int
+) -> tuple[int, int]:
+    """Read the epoch and the batches consumed in it out of a saved state.
+
+    Args:
+        state: What `Batches.state_dict` gave.
+        identity: What decides the present order; the state must say the same.
+        num_batches: Batches of an epoch.
+
+    Raises:
+        DataError: Where the place is in another order, or there is no such place.
+    """
+    differences = [
+        f"{name} was {state.get(name, 'not recorded')} and is {own}"
+        for name, own in identity.items()
+        if state.get(name) != own
+    ]
+    if differences:
+        raise DataError(
+            f"cannot continue in the middle of these data: {', '.join(differences)}; resume "
+            "with the settings of the saved run, or start a new run from its weights"
+        )
+    epoch, consumed = state.get("epoch"), state.get("consumed")
+    if not (isinstance(epoch, int) and isinstance(consumed, int)):
+        raise DataError("cannot continue in these data: the saved place has no epoch or count")
+    if epoch < 0 or not 0 <= consumed <= num_batches:
+        raise DataError(
+            f"cannot continue in these data: there is no batch {consumed} in epoch {epoch}, "
+            f"which has {num_batches} batches"
+        )
+    return epoch, consumed
 
 
 @dataclass(slots=True)
@@ -146,25 +240,7 @@ class ShuffledBatches:
         Raises:
             DataError: Where the place is in another order than this one.
         """
-        differences = [
-            f"{name} was {state.get(name, 'not recorded')} and is {own}"
-            for name, own in self._identity().items()
-            if state.get(name) != own
-        ]
-        if differences:
-            raise DataError(
-                f"cannot continue in the middle of these data: {', '.join(differences)}; resume "
-                "with the settings of the saved run, or start a new run from its weights"
-            )
-        epoch, consumed = state.get("epoch"), state.get("consumed")
-        if not (isinstance(epoch, int) and isinstance(consumed, int)):
-            raise DataError("cannot continue in these data: the saved place has no epoch or count")
-        if epoch < 0 or not 0 <= consumed <= len(self):
-            raise DataError(
-                f"cannot continue in these data: there is no batch {consumed} in epoch {epoch}, "
-                f"which has {len(self)} batches"
-            )
-        self.epoch, self.consumed = epoch, consumed
+        self.epoch, self.consumed = saved_place(state, self._identity(), len(self))
 
     def _identity(self) -> dict[str, int | bool | str]:
         return {
@@ -178,15 +254,12 @@ class ShuffledBatches:
             "shuffle": self.shuffle,
         }
 
-    def _order(self) -> np.ndarray:
+    def _order(self) -> npt.NDArray[np.int64]:
         if not self.shuffle:
             return np.arange(self.num_samples)
-        # Sorting raw draws, since numpy promises the same raw stream in every version and does not
-        # promise that of its own permutation: a run may be resumed under a newer numpy.
-        entropy = np.random.SeedSequence([self.seed, self.epoch, _SHUFFLE_STREAM])
-        return np.argsort(np.random.PCG64(entropy).random_raw(self.num_samples), kind="stable")
+        return shuffled(self.num_samples, raw_bits(self.seed, self.epoch, _SHUFFLE_STREAM))
 
-    def _batch(self, order: np.ndarray, round_index: int) -> list[int]:
+    def _batch(self, order: npt.NDArray[np.int64], round_index: int) -> list[int]:
         share, extra = divmod(self.samples_in_round(round_index), self.world_size)
         first = round_index * self.batch_size * self.world_size
         start = first + self.rank * share + min(self.rank, extra)

@@ -1,12 +1,13 @@
 """What the probe learns about somebody's training script, beside the times of its steps.
 
-Top-level spans of such a step, each where it was seen: ``data`` (wait for the next batch), ``copy``
-(to the device), ``forward``, ``loss``, ``backward``, ``sync`` (collectives called outside the
-backward pass), ``clip``, ``zero_grad``, ``optimizer``, ``wait`` (the host waits for a GPU: ``item``,
-``cpu``, ``synchronize``), and ``host`` (Python between two observed points; `HostLine` says which
-lines). A part inside another is taken out of it, so that parts never overlap; only recomputation
-is a child: ``("backward", "recompute")``. Events apart from the steps: ``start-up``, ``evaluation``,
-``checkpoint``, ``epoch boundary``, ``compile``.
+Top-level spans of such a step, each where it was seen: ``data`` (wait for the next batch),
+``copy`` (to the device), ``forward``, ``loss``, ``backward``, ``sync`` (collectives called outside
+the backward pass), ``clip``, ``zero_grad``, ``optimizer``, ``wait`` (the host waits for a GPU:
+``item``, ``cpu``, ``synchronize``), and ``host`` (Python between two observed points; `HostLine`
+says which lines). A part inside another is taken out of it, so that parts never overlap; only
+recomputation is a child: ``("backward", "recompute")``. Events apart from the steps: ``start-up``,
+``evaluation``, ``checkpoint``, ``epoch boundary``, ``compile``, and ``pitstop`` (steps slowed down
+to look more closely).
 
 Every class here is a kind of reading (`KINDS`). ``None`` means "not measured" and never zero.
 """
@@ -139,7 +140,7 @@ class KernelTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """One profiled step on a GPU. Kind ``kernels``; such steps count for nothing else."""
+    """Profiled steps on a GPU, means of a step. Kind ``kernels``; they count for nothing else."""
 
     step: int
     wall_us: float
@@ -159,6 +160,15 @@ class Kernels:
     """Calls in which the host waited for the device, as the driver saw them."""
     sync_us: float
     top: tuple[KernelTotal, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Rates of large products on the script's own device, measured after its steps. ``rates``."""
+
+    device: str
+    flops_per_s: Mapping[str, float]
+    """By number format: fp32, tf32, bf16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +292,7 @@ KINDS: Final[Mapping[str, type]] = {
     "host_lines": HostLines,
     "syncs": Syncs,
     "kernels": Kernels,
+    "rates": Rates,
     "work": Work,
     "owners": Owners,
     "modules": Modules,

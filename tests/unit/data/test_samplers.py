@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pitstop.data.samplers import ShuffledBatches
+from pitstop.data.samplers import Deal, ShuffledBatches, train_order
 from pitstop.errors import DataError
 
 sizes = st.integers(1, 60)
@@ -200,3 +200,21 @@ def test_a_place_outside_the_epoch_is_refused(place: dict[str, int | None]) -> N
 def test_an_empty_dataset_is_refused() -> None:
     with pytest.raises(DataError, match="empty"):
         ShuffledBatches(0, 1, seed=0, drop_last=False)
+
+
+def test_a_task_without_an_order_of_its_own_is_shuffled() -> None:
+    deal = Deal(batch_size=3, seed=5, rank=1, world_size=2, drop_last=True)
+    order = train_order(object(), range(20), deal)
+    same = ShuffledBatches(20, 3, seed=5, rank=1, world_size=2, drop_last=True)
+    assert list(order.rest()) == list(same.rest())
+
+
+def test_a_task_may_bring_an_order_of_its_own() -> None:
+    class Straight:
+        def train_batches(self, samples: range, deal: Deal) -> ShuffledBatches:
+            return ShuffledBatches(
+                len(samples), deal.batch_size, seed=0, drop_last=False, shuffle=False
+            )
+
+    deal = Deal(batch_size=2, seed=5, rank=0, world_size=1, drop_last=True)
+    assert list(train_order(Straight(), range(3), deal).rest()) == [[0, 1], [2]]
