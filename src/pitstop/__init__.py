@@ -12,17 +12,33 @@ if TYPE_CHECKING:
     from pitstop.data.cache import SharedCache
     from pitstop.data.pk_sampler import PKSampler
     from pitstop.data.prefetch import DevicePrefetcher
+    from pitstop.measure.attach import attach, span
+    from pitstop.measure.callbacks import lightning_callback, trainer_callback
     from pitstop.train.optim import build_optimizer
 
 __version__ = version("pitstop")
 
-__all__ = ["DevicePrefetcher", "PKSampler", "SharedCache", "__version__", "build_optimizer"]
+__all__ = [
+    "DevicePrefetcher",
+    "PKSampler",
+    "SharedCache",
+    "__version__",
+    "attach",
+    "build_optimizer",
+    "lightning_callback",
+    "span",
+    "trainer_callback",
+]
 
 _HOMES = {
     "DevicePrefetcher": "pitstop.data.prefetch",
     "PKSampler": "pitstop.data.pk_sampler",
     "SharedCache": "pitstop.data.cache",
+    "attach": "pitstop.measure.attach",
     "build_optimizer": "pitstop.train.optim",
+    "lightning_callback": "pitstop.measure.callbacks",
+    "span": "pitstop.measure.attach",
+    "trainer_callback": "pitstop.measure.callbacks",
 }
 
 

@@ -20,8 +20,8 @@ _current: Optional[Measurement] = None
 
 
 def current() -> Optional[Measurement]:
-    """The measurement of this process, if it is attached."""
-    return _current
+    """The measurement of this process, if one is under way."""
+    return None if _current is None or _current.is_closed else _current
 
 
 def from_environment() -> None:
@@ -42,10 +42,11 @@ def from_environment() -> None:
 def attach(folder: str, steps: Optional[int] = None) -> Measurement:
     """Attach to this process, whose torch is imported already.
 
-    A process is measured once: a second call gives the measurement under way.
+    A process has one measurement at a time: a second call gives the one under way.
     """
-    if _current is not None:
-        return _current
+    under_way = current()
+    if under_way is not None:
+        return under_way
     torch = sys.modules.get("torch")
     if torch is None:
         raise RuntimeError("import torch before attaching: there is nothing to observe yet")

@@ -135,6 +135,11 @@ class Measurement:
         return self._writer
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the record is complete and everything is taken off."""
+        return self._closed
+
+    @property
     def has_steps(self) -> bool:
         """Whether the script has trained."""
         return self.watch.steps > 0
@@ -326,7 +331,7 @@ class Measurement:
 
     def _setup(self) -> Dict[str, Any]:
         optimizers = list(self.optimizers.seen.values())
-        models = list(self.models.called.values())
+        models = list(self.models.names)
         return describe_setup(self._torch, models, optimizers, self._loader_setups())
 
     def _loader_setups(self) -> List[Dict[str, Any]]:

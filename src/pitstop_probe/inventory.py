@@ -8,7 +8,7 @@ _MOST_REASONS = 5
 
 
 def describe_setup(
-    torch: Any, models: List[Any], optimizers: List[Any], loaders: List[Dict[str, Any]]
+    torch: Any, models: List[str], optimizers: List[Any], loaders: List[Dict[str, Any]]
 ) -> Dict[str, Any]:
     """Describe the script's set-up; what only the hooks know is added by the caller."""
     parameters = trained_parameters(optimizers)
@@ -21,7 +21,7 @@ def describe_setup(
     return {
         "device": device,
         "device_name": torch.cuda.get_device_name(device) if on_cuda else None,
-        "models": [type(model).__name__ for model in models],
+        "models": models,
         "optimizers": [_optimizer_name(optimizer) for optimizer in optimizers],
         "parameters": sum(dtypes.values()) if parameters else None,
         "parameter_dtypes": dtypes,
@@ -59,11 +59,10 @@ def _all_on_cuda(optimizer: Any) -> bool:
     return all(parameter.is_cuda for parameter in trained_parameters([optimizer]))
 
 
-def _wrapper(models: List[Any]) -> Optional[str]:
-    names = {type(model).__name__ for model in models}
-    if "DistributedDataParallel" in names:
+def _wrapper(models: List[str]) -> Optional[str]:
+    if "DistributedDataParallel" in models:
         return "DDP"
-    if any("FSDP" in name or "FullyShardedDataParallel" in name for name in names):
+    if any("FSDP" in name or "FullyShardedDataParallel" in name for name in models):
         return "FSDP"
     return None
 

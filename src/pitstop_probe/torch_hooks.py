@@ -182,6 +182,8 @@ class Models:
         self._torch = torch
         self.called: Dict[int, Any] = weakref.WeakValueDictionary()  # type: ignore[assignment]
         """Modules called from outside, by identity."""
+        self.names: Dict[str, None] = {}
+        """Their classes, also of those that are gone."""
         self.autocast: Optional[str] = None
         """Format that autocast was last seen to use in a forward pass."""
         self._looked = False
@@ -253,6 +255,7 @@ class Models:
         identity = id(module)
         if identity not in self.called:
             self.called[identity] = module
+            self.names[type(module).__name__] = None
             self._losses.discard(identity)
             if _is_loss(module):
                 self._losses.add(identity)

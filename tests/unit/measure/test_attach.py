@@ -1,0 +1,125 @@
+"""Measuring from inside one's own code: parts are named, results are the same to the bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pitstop
+from pitstop.errors import PitstopError
+from pitstop.records.run import RankRecord
+from pitstop.records.script import Setup, Work
+from pitstop.records.store import decode, read_run
+
+
+def train(steps: int = 30, *, evaluate: bool = False) -> list[torch.Tensor]:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(40, 8), torch.randn(40, 1))
+    made = 0
+    while made < steps:
+        model.train()
+        for x, y in DataLoader(data, batch_size=4, shuffle=True):
+            with pitstop.span("own part"):
+                loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            made += 1
+        if evaluate:
+            model.eval()
+            with torch.no_grad():
+                for x, _ in DataLoader(data, batch_size=40):
+                    model(x)
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def measured(folder: Path, *, evaluate: bool = False) -> tuple[RankRecord, list[torch.Tensor]]:
+    with pitstop.attach(folder):
+        weights = train(evaluate=evaluate)
+    return read_run(folder).first, weights
+
+
+def test_training_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    _, watched = measured(tmp_path / "run")
+    bare = train()
+    assert all(torch.equal(a, b) for a, b in zip(watched, bare, strict=True))
+
+
+def test_parts_are_named_and_add_up(tmp_path: Path) -> None:
+    rank, _ = measured(tmp_path / "run")
+    assert rank.steps is not None
+    assert rank.notes == ()
+    names = {path[0] for path in rank.paths}
+    assert names >= {"data", "own part", "zero_grad", "forward", "backward", "clip", "optimizer"}
+    for step in list(rank.steps)[5:]:
+        assert step.unaccounted_us == 0
+        assert step.samples == 4
+        assert step.micro_steps == 1
+
+
+def test_what_the_script_uses_is_recorded(tmp_path: Path) -> None:
+    rank, _ = measured(tmp_path / "run")
+    setup = next(decode(r, Setup) for r in rank.readings if r.kind == "setup")
+    assert setup.device == "cpu"
+    assert setup.models == ("Sequential",)
+    assert setup.optimizers == ("SGD(for-loop)",)
+    assert setup.parameters == 8 * 16 + 16 + 16 + 1
+    assert setup.loaders[0].workers == 0
+    assert all(loader.trains for loader in setup.loaders)
+    work = next(decode(r, Work) for r in rank.readings if r.kind == "work")
+    forward = 2 * 4 * (8 * 16 + 16 * 1)
+    backward = 2 * 4 * (8 * 16 + 2 * 16 * 1)  # the first layer needs no gradient of its input
+    assert work.flops == forward + backward
+
+
+def test_an_evaluation_is_told_apart_from_the_steps(tmp_path: Path) -> None:
+    rank, _ = measured(tmp_path / "run", evaluate=True)
+    evaluations = [event for event in rank.events if event.name == "evaluation"]
+    assert len(evaluations) == 2  # one after each pass but the last, whose step has no end
+    assert rank.steps is not None
+    assert {step.micro_steps for step in rank.steps} == {1}
+
+
+def test_every_wrapper_is_taken_off_again(tmp_path: Path) -> None:
+    watched = (torch.autograd, "backward"), (torch, "save"), (nn.utils, "clip_grad_norm_")
+    watched = (*watched, (nn.Sequential, "__call__"), (DataLoader, "__iter__"))
+    before = [getattr(owner, name) for owner, name in watched]
+    measured(tmp_path / "run")
+    assert [getattr(owner, name) for owner, name in watched] == before
+
+
+def test_two_trainings_one_after_the_other_have_two_records(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        rank, _ = measured(tmp_path / name)
+        assert rank.steps is not None
+        assert len(rank.steps) > 20
+
+
+def test_a_folder_with_a_record_is_refused(tmp_path: Path) -> None:
+    measured(tmp_path / "run")
+    with pytest.raises(PitstopError, match="holds a record already"):
+        pitstop.attach(tmp_path / "run")
+
+
+def test_a_failed_training_leaves_a_record_that_says_so(tmp_path: Path) -> None:
+    def fail() -> None:
+        with pitstop.attach(tmp_path / "run"):
+            train()
+            raise ZeroDivisionError("planted")
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    ending = read_run(tmp_path / "run").first.ending
+    assert ending is not None
+    assert (ending.status, ending.reason) == ("failed", "ZeroDivisionError: planted")
+
+
+def test_a_span_where_nothing_measures_does_nothing() -> None:
+    with pitstop.span("alone"):
+        pass
