@@ -1,0 +1,172 @@
+"""How keys and arrays look as bytes: plain C order, and eight truth values in a byte.
+
+No pickle: what is read back is a name, a type, a shape and numbers.
+"""
+
+import math
+import operator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from pitstop.errors import DataError
+
+Key: TypeAlias = str | int | tuple["Key", ...]
+Window: TypeAlias = slice | tuple[slice, ...]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+ALIGNMENT_BYTES: Final = 64
+
+# Last axes this long lose at most one byte in eight when each row starts a byte of its own.
+_ROWS_FROM: Final = 64
+
+_MOST_LAYOUTS: Final = 4096
+
+
+def encode_key(key: Key) -> bytes:
+    """Write a key so that different keys have different bytes.
+
+    Raises:
+        DataError: Where the key is neither text, nor a whole number, nor a tuple of those.
+    """
+    if isinstance(key, str):
+        return b"s" + key.encode("utf-8", "surrogatepass")
+    if isinstance(key, tuple):
+        parts = [encode_key(part) for part in key]
+        return b"t" + b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    try:
+        return b"i%d" % operator.index(key)
+    except TypeError:
+        raise DataError(
+            f"a cache key is text, a whole number or a tuple of those, not {type(key).__name__}"
+        ) from None
+
+
+def hash_key(name: bytes) -> int:
+    """Give 64 bits that are the same in every process, unlike the built-in hash."""
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little", signed=True)
+
+
+def aligned(size_bytes: int) -> int:
+    """Round up to where the next block may begin."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Type and shape of an array, and how its bytes are stored."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    packing: Literal["plain", "rows", "flat"]
+    """Truth values are packed row by row, or as one run of bits where rows are too short."""
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """Type of the numbers that are stored."""
+        return self.dtype if self.packing == "plain" else np.dtype(np.uint8)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of the numbers that are stored."""
+        if self.packing == "plain":
+            return self.shape
+        if self.packing == "flat":
+            return (-(-math.prod(self.shape) // 8),)
+        return (*self.shape[:-1], -(-self.shape[-1] // 8))
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes the array takes in the cache."""
+        return math.prod(self.stored_shape) * self.stored_dtype.itemsize
+
+    def encode(self) -> bytes:
+        """Write the layout so that `decode_layout` gives it back."""
+        return f"{self.dtype.str};{self.packing};{','.join(map(str, self.shape))}".encode()
+
+    def write(self, array: Array, memory: memoryview, start: int) -> None:
+        """Store an array of this layout in `memory`."""
+        place = np.ndarray(self.stored_shape, self.stored_dtype, memory, start)
+        if self.packing == "plain":
+            place[...] = array
+        elif self.packing == "rows":
+            place[...] = np.packbits(array, axis=-1)
+        else:
+            place[...] = np.packbits(array)
+
+    def whole(self, memory: Array, start: int) -> Array:
+        """Give the stored array: a view of `memory`, or a copy where it was packed."""
+        stored = self._stored(memory, start)
+        if self.packing == "plain":
+            return stored
+        if self.packing == "rows":
+            return np.unpackbits(stored, axis=-1, count=self.shape[-1]).view(np.bool_)
+        bits = np.unpackbits(stored, count=math.prod(self.shape))
+        return bits.view(np.bool_).reshape(self.shape)
+
+    def crop(self, memory: Array, start: int, window: Window) -> Array:
+        """Copy a part of the stored array; only the bytes it lies in are touched.
+
+        Raises:
+            DataError: Where the window is not made of slices or has more axes than the array.
+        """
+        slices = (window,) if isinstance(window, slice) else tuple(window)
+        if len(slices) > len(self.shape) or not all(isinstance(part, slice) for part in slices):
+            raise DataError(
+                f"a window into an array of shape {self.shape} is at most {len(self.shape)} "
+                f"slices, not {window!r}"
+            )
+        if self.packing == "rows" and len(slices) == len(self.shape):
+            return self._crop_bits(memory, start, slices)
+        return np.array(self.whole(memory, start)[slices], order="C")
+
+    def _stored(self, memory: Array, start: int) -> Array:
+        # Not through ndarray(buffer=...): numpy would look past a read-only view of a mapping,
+        # and let its users make the array writable.
+        stored = memory[start : start + self.stored_bytes].view(self.stored_dtype)
+        return stored.reshape(self.stored_shape)
+
+    def _crop_bits(self, memory: Array, start: int, slices: tuple[slice, ...]) -> Array:
+        *leading, last = slices
+        first, stop, step = last.indices(self.shape[-1])
+        if step < 0 or stop <= first:
+            return np.array(self.whole(memory, start)[slices], order="C")
+        stored = self._stored(memory, start)
+        first_byte = first // 8
+        bits = np.unpackbits(stored[(*leading, slice(first_byte, -(-stop // 8)))], axis=-1)
+        cut = bits[..., first - 8 * first_byte : stop - 8 * first_byte : step]
+        return np.array(cut, order="C").view(np.bool_)
+
+
+def layout_of(array: Array) -> Layout:
+    """Say how an array would be stored.
+
+    Raises:
+        DataError: Where its elements are objects or records.
+    """
+    dtype = array.dtype
+    if dtype.kind not in "biufcSUMm":
+        raise DataError(f"a cache holds arrays of numbers, truth values or text, not of {dtype}")
+    if dtype.kind != "b":
+        return Layout(dtype, array.shape, "plain")
+    by_rows = array.ndim > 0 and (array.shape[-1] % 8 == 0 or array.shape[-1] >= _ROWS_FROM)
+    return Layout(dtype, array.shape, "rows" if by_rows else "flat")
+
+
+_LAYOUTS: dict[bytes, Layout] = {}
+
+
+def decode_layout(text: bytes) -> Layout:
+    """Read a layout. A dataset has few of them, so each is parsed once."""
+    layout = _LAYOUTS.get(text)
+    if layout is None:
+        dtype, packing, shape = text.decode().split(";")
+        sizes = tuple(int(size) for size in shape.split(",") if size)
+        assert packing in ("plain", "rows", "flat")
+        layout = Layout(np.dtype(dtype), sizes, packing)
+        if len(_LAYOUTS) >= _MOST_LAYOUTS:
+            _LAYOUTS.clear()
+        _LAYOUTS[text] = layout
+    return layout
