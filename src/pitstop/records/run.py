@@ -6,6 +6,7 @@ RunRecord
     ├── StepTable              one row a step: wall clock and spans, host and device
     │   └── StepTiming         one of its rows
     ├── Block ...              the same steps summarised 256 at a time
+    ├── WindowTable            instead of steps, for a foreign log: one row a logged record
     ├── Timeline ...           where spans lay inside a few sampled steps
     ├── ScalarSeries ...       loss, learning rate, ... at the steps where they were read
     ├── Event ...              evaluation, checkpoint, start-up: apart from the steps
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pitstop.records.distribution import Distribution
+from pitstop.records.windows import WindowTable
 
 SCHEMA = 1
 
@@ -243,6 +245,8 @@ class RankRecord:
     ending: Ending | None = None
     notes: tuple[str, ...] = ()
     """What could not be read, and what that means."""
+    windows: WindowTable | None = None
+    """Records of a foreign log; None when the run was measured."""
 
     @property
     def rank(self) -> int:

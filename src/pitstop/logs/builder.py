@@ -1,0 +1,359 @@
+"""Collects what a format's reader understood, in columns whose size does not follow the file's.
+
+A reader says what it saw (a training record, an evaluation, a checkpoint, ...); what follows from
+that (which steps a record covers, what its time holds, where the run was restarted) is worked out
+once for all formats in `pitstop.logs.finish`.
+"""
+
+import math
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import isnan
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pitstop.logs.clock import Clock
+from pitstop.logs.numbers import number
+
+if TYPE_CHECKING:
+    from pitstop.records.windows import Disagreement
+
+NAN = math.nan
+
+TRAIN, EVAL, EPOCH = 0, 1, 2
+AFTER_EVAL, AFTER_CHECKPOINT, NEW_EPOCH, NEW_ATTEMPT = 1, 2, 4, 8
+
+RAW = (
+    "attempt", "epoch", "step", "inside", "at", "total", "error", "data_total", "since", "span",
+    "printed", "data", "rate", "lr", "memory",
+)  # fmt: skip
+_MOST_ROWS = 1 << 17
+_MOST_POINTS = 1 << 16
+_MOST_NAMES = 512
+_MOST_EVENTS = 1 << 14
+
+
+@dataclass(slots=True)
+class RawEvent:
+    """Something apart from the steps; `wall_s` NaN when its duration is not known yet."""
+
+    name: str
+    attempt: int
+    step: float
+    at: float
+    wall_s: float
+    formula: str
+    detail: dict[str, float] = field(default_factory=dict)
+    row: int = -1
+    """Row of the evaluation in the table, to find the training record after it."""
+
+
+class Series:
+    """One named value, thinned to every second, fourth, ... point when there are too many."""
+
+    __slots__ = ("_skip", "step", "stride", "value")
+
+    def __init__(self) -> None:
+        self.step = array("d")
+        self.value = array("d")
+        self.stride = 1
+        self._skip = 0
+
+    def add(self, step: float, value: float) -> None:
+        """Take the next point."""
+        if self._skip:
+            self._skip -= 1
+            return
+        self.step.append(step)
+        self.value.append(value)
+        self._skip = self.stride - 1
+        if len(self.step) > _MOST_POINTS:
+            self.step, self.value = self.step[::2], self.value[::2]
+            self.stride *= 2
+
+
+def _nothing() -> None:
+    """Do nothing: most readers hold nothing back."""
+
+
+class LogBuilder:
+    """What one reader understood of one log.
+
+    Args:
+        is_rebuilt: Whether step times come from totals (then records may be dropped without loss
+            where there are too many) or from printed means (then they are averaged).
+    """
+
+    version: str | None = None
+    steps_per_epoch: int | None = None
+    total_steps: int | None = None
+    total_epochs: int | None = None
+    batch_size: int | None = None
+    batch_size_from: str | None = None
+    world_size: int | None = None
+    world_size_from: str | None = None
+    workers: int | None = None
+
+    def __init__(self, *, is_rebuilt: bool) -> None:
+        self.clock = Clock()
+        self.flat = array("d")
+        """Row after row, in the order of RAW: one call fills a row."""
+        self.code = bytearray()
+        self.flags = bytearray()
+        self.series: dict[str, Series] = {}
+        self._known: dict[str, dict[bytes, Series]] = {}
+        self.events: list[RawEvent] = []
+        self.settings: dict[str, str] = {}
+        self.notes: dict[str, None] = {}
+        self.attempt = 0
+        self.last_step = -math.inf
+        self.last_epoch = NAN
+        self.restarts: list[str] = []
+        self.found: list[Disagreement] = []
+        self.repeated = 0
+        self.went_back = 0
+        self.damaged = 0
+        self.joined = False
+        self.is_steps_known = True
+        self.close: Callable[[], None] = _nothing
+        """Called once after the last line; a reader that holds lines back sets it."""
+        self._is_rebuilt = is_rebuilt
+        self._pending = NEW_ATTEMPT
+        self._mark_s = NAN
+        self._evaluated = NAN
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def columns(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Give the rows column by column."""
+        table = np.frombuffer(self.flat, np.float64) if self.flat else np.empty(0)
+        return {name: table[place :: len(RAW)].copy() for place, name in enumerate(RAW)}
+
+    def train(  # noqa: PLR0913 - one argument a column; keywords throughout
+        self,
+        step: float,
+        *,
+        epoch: float = NAN,
+        inside: float = NAN,
+        at: float = NAN,
+        total: float = NAN,
+        error: float = 0.0,
+        data_total: float = NAN,
+        since: float = NAN,
+        printed: float = NAN,
+        data: float = NAN,
+        rate: float = NAN,
+        lr: float = NAN,
+        memory: float = NAN,
+    ) -> None:
+        """Take a training record.
+
+        Args:
+            step: Step over the whole run.
+            epoch: As printed.
+            inside: Step within the epoch, counted from one.
+            at: Moment, from the clock.
+            total: Seconds spent up to here since some moment; differences give step times.
+            error: Largest error of `total`.
+            data_total: The same for waits for data.
+            since: What `total` was when the epoch began.
+            printed: Time of a step as printed.
+            data: Wait for data in a step as printed.
+            rate: Samples per second as printed.
+            lr: Learning rate.
+            memory: Bytes.
+        """
+        if epoch != self.last_epoch and not isnan(epoch):
+            self._turn_epoch(epoch)
+        if step <= self.last_step and self._comes_again(step, epoch, printed, at):
+            return
+        self.last_step = step
+        span = NAN
+        if self._pending:
+            if isnan(since):
+                since = self._mark_s
+            begins = self._pending & (NEW_EPOCH | NEW_ATTEMPT)
+            if begins and not isnan(since) and not isnan(inside):
+                span = inside
+                # Time counts from the beginning of the epoch, which lies after the evaluation.
+                self._pending &= ~AFTER_EVAL
+        else:
+            since = NAN
+        self.flat.extend(
+            (
+                self.attempt, epoch, step, inside, at, total, error, data_total, since, span,
+                printed, data, rate, lr, memory,
+            )
+        )  # fmt: skip
+        self.code.append(TRAIN)
+        self.flags.append(self._pending)
+        self._pending = 0
+        self._mark_s = NAN
+        if len(self.code) > _MOST_ROWS:
+            self._join()
+
+    def _turn_epoch(self, epoch: float) -> None:
+        if not isnan(self.last_epoch):
+            self._pending |= NEW_EPOCH
+        self.last_epoch = epoch
+
+    def _comes_again(self, step: float, epoch: float, printed: float, at: float) -> bool:
+        """Tell a record printed twice from a run that went on from an earlier step."""
+        if step == self.last_step:
+            # NaN differs from nothing: only what both records tell can differ.
+            before = dict(zip(RAW, self.flat[-len(RAW) :], strict=True))
+            apart = abs(printed - before["printed"]) > 0 or abs(at - before["at"]) > 1
+            self.repeated += apart
+            return True
+        self.went_back += 1
+        self.restart(f"the step went back from {self.last_step:.0f} to {step:.0f}")
+        self.last_epoch = epoch
+        return False
+
+    def summary(
+        self,
+        code: int,
+        *,
+        step: float = NAN,
+        epoch: float = NAN,
+        at: float = NAN,
+        printed: float = NAN,
+        rate: float = NAN,
+    ) -> None:
+        """Take a record of an evaluation or of a whole epoch."""
+        row = dict.fromkeys(RAW, NAN)
+        row |= {"attempt": self.attempt, "step": step, "epoch": epoch, "at": at, "error": 0.0}
+        row |= {"printed": printed, "rate": rate}
+        self.flat.extend([row[name] for name in RAW])
+        self.code.append(code)
+        self.flags.append(0)
+
+    def evaluation(
+        self,
+        *,
+        step: float = NAN,
+        epoch: float = NAN,
+        at: float = NAN,
+        wall_s: float = NAN,
+        formula: str = "",
+    ) -> None:
+        """Take an evaluation; the next training record may hold its time."""
+        is_same = self._pending & AFTER_EVAL and (isnan(step) or step == self._evaluated)
+        if not is_same:
+            self._evaluated = step
+            if isnan(step) and self.last_step > 0:
+                step = self.last_step
+            self._event(RawEvent("evaluation", self.attempt, step, at, wall_s, formula))
+            self.summary(EVAL, step=step, epoch=epoch, at=at)
+        elif self.events and isnan(self.events[-1].wall_s):
+            self.events[-1].wall_s, self.events[-1].formula = wall_s, formula
+        self._pending |= AFTER_EVAL
+        self._mark_s = at
+
+    def checkpoint(self, *, at: float = NAN) -> None:
+        """Take the saving of a checkpoint; the next training record may hold its time."""
+        self._event(RawEvent("checkpoint", self.attempt, self.last_step, at, NAN, ""))
+        self._pending |= AFTER_CHECKPOINT
+
+    def mark(self, at: float) -> None:
+        """Say that the next training record's time counts from here (an epoch or the run began)."""
+        self._mark_s = at
+
+    def restart(self, why: str) -> None:
+        """Say that another process went on with the run; nothing before the first record counts."""
+        if not self.code:
+            return
+        if self._pending & NEW_ATTEMPT:
+            return
+        self.attempt += 1
+        self.last_step = -math.inf
+        self.last_epoch = NAN
+        self._pending = NEW_ATTEMPT
+        if len(self.restarts) < 64:
+            self.restarts.append(why)
+
+    def scalars(self, step: float, pairs: Iterable[tuple[bytes, bytes]], prefix: str = "") -> None:
+        """Take named values as printed."""
+        known = self._known.get(prefix)
+        if known is None:
+            known = self._known[prefix] = {}
+        for name, text in pairs:
+            found = known.get(name)
+            if found is None:
+                found = self._named(prefix + name.decode("utf-8", "replace"))
+                if found is None:
+                    continue
+                known[name] = found
+            found.add(step, number(text))
+
+    def scalar(self, name: str, step: float, value: float) -> None:
+        """Take one named value."""
+        found = self.series.get(name) or self._named(name)
+        if found is not None:
+            found.add(step, value)
+
+    def _named(self, name: str) -> Series | None:
+        if name not in self.series:
+            if len(self.series) >= _MOST_NAMES:
+                self.note(f"more than {_MOST_NAMES} named values; the others are left out")
+                return None
+            self.series[name] = Series()
+        return self.series[name]
+
+    def note(self, text: str) -> None:
+        """Remember what could not be read or is not known, once."""
+        if len(self.notes) < 64:
+            self.notes[text] = None
+
+    def _event(self, event: RawEvent) -> None:
+        if len(self.events) >= _MOST_EVENTS:
+            self.note(f"more than {_MOST_EVENTS} events; the others are left out")
+            return
+        event.step = event.step if math.isfinite(event.step) else 0.0
+        event.row = len(self.code)
+        self.events.append(event)
+
+    def _join(self) -> None:
+        """Halve the records: join each plain one with the plain one after it."""
+        columns = self.columns()
+        plain = (np.frombuffer(self.code, np.uint8) == TRAIN) & (
+            np.frombuffer(self.flags, np.uint8) == 0
+        )
+        later = np.flatnonzero(plain)
+        later = later[later > 0]
+        later = later[plain[later - 1]]
+        taken = np.zeros(len(plain), dtype=bool)
+        kept: list[int] = []
+        for row in later.tolist():
+            if not taken[row - 1]:
+                taken[row] = True
+                kept.append(row)
+        rows = np.array(kept, dtype=np.intp)
+        if not self._is_rebuilt:
+            self._average(columns, rows)
+        keep = np.ones(len(plain), dtype=bool)
+        keep[rows - 1] = False
+        place = np.cumsum(keep) - 1
+        for event in self.events:
+            event.row = int(place[event.row]) if event.row < len(place) else int(keep.sum())
+        table = np.stack([columns[name][keep] for name in RAW], axis=1)
+        self.flat = array("d", table.tobytes())
+        self.code = bytearray(np.frombuffer(self.code, np.uint8)[keep].tobytes())
+        self.flags = bytearray(np.frombuffer(self.flags, np.uint8)[keep].tobytes())
+        self.joined = True
+
+    @staticmethod
+    def _average(columns: dict[str, np.ndarray], rows: np.ndarray) -> None:
+        """Give the later record of each pair the mean of both, weighed by the steps they cover."""
+        step = columns["step"]
+        before = np.maximum(rows - 2, 0)
+        first = np.maximum(step[rows - 1] - step[before], 1.0)
+        second = np.maximum(step[rows] - step[rows - 1], 1.0)
+        for name in ("printed", "data", "rate"):
+            values = columns[name]
+            mean = (values[rows - 1] * first + values[rows] * second) / (first + second)
+            values[rows] = mean

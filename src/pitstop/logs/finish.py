@@ -1,0 +1,484 @@
+"""From what a reader saw to the record: what each row covers and holds, and what follows from it.
+
+All formats share these rules:
+
+- A record covers the steps since the one before; the first of an epoch or of an attempt covers
+  those since its beginning.
+- Where totals are known (timestamps, running means, a bar's elapsed time), the time of a step is
+  the difference of two totals over the steps between them. Records are joined until rounding
+  changes that by at most 5 %.
+- Records after an evaluation, a checkpoint, or the beginning of an epoch or attempt are marked;
+  the median of the others is the steady step, and what a marked record has above it is the
+  duration of what it is marked for.
+"""
+
+import math
+
+import numpy as np
+
+from pitstop.logs.builder import (
+    AFTER_CHECKPOINT,
+    AFTER_EVAL,
+    EPOCH,
+    EVAL,
+    NEW_ATTEMPT,
+    NEW_EPOCH,
+    TRAIN,
+    LogBuilder,
+    RawEvent,
+)
+from pitstop.logs.reader import Reader
+from pitstop.logs.rows import Rows
+from pitstop.records.run import Attempt, Event, RankRecord, ScalarSeries
+from pitstop.records.windows import (
+    ColumnNote,
+    Disagreement,
+    Kind,
+    LogSource,
+    Meaning,
+    WindowTable,
+)
+
+_ROUNDING = 0.05
+_FEW_REPEATS = 3
+_MANY_REPEATS = 0.2
+_MANY_EPOCHS = 0.5
+_DIFFERS = 1.2
+_SHORTEST_EVENT_S = 0.1
+
+
+def finish(builder: LogBuilder, reader: Reader, *, confidence: float, file: str) -> RankRecord:
+    """Work out the record of one log."""
+    rows = _rows(builder)
+    _forgive_short_epochs(builder, rows)
+    _cover(rows, is_joined=builder.joined)
+    if reader.rebuild:
+        _rebuild(rows)
+    else:
+        rows.step_s[rows.code == TRAIN] = rows.raw["printed"][rows.code == TRAIN]
+        rows.data_s = rows.raw["data"].copy()
+    found = [*builder.found, *_contradictions(builder, rows)]
+    found += _compare(builder, reader, rows)
+    if reader.judge is not None:
+        found += reader.judge(builder, rows)
+    events = _events(builder, rows)
+    log = _source(builder, reader, confidence=confidence, file=file, found=found)
+    return RankRecord(
+        attempts=_attempts(builder, reader),
+        paths=(),
+        blocks=(),
+        steps=None,
+        scalars={
+            name: ScalarSeries(step=np.array(series.step), value=np.array(series.value))
+            for name, series in builder.series.items()
+        },
+        events=events,
+        notes=log.notes,
+        windows=_table(builder, reader, rows, log),
+    )
+
+
+def _rows(builder: LogBuilder) -> Rows:
+    count = len(builder)
+    return Rows(
+        raw=builder.columns(),
+        code=np.frombuffer(bytes(builder.code), np.uint8).copy(),
+        flags=np.frombuffer(bytes(builder.flags), np.uint8).copy(),
+        first=np.full(count, np.nan),
+        step_s=np.full(count, np.nan),
+        data_s=np.full(count, np.nan),
+        keep=np.ones(count, dtype=bool),
+        doubtful=np.zeros(count, dtype=bool),
+    )
+
+
+def _forgive_short_epochs(builder: LogBuilder, rows: Rows) -> None:
+    """Mark no epochs where nearly every record holds the beginning of one: none is without it."""
+    train = (rows.code == TRAIN) & np.isnan(rows.raw["inside"])
+    new = train & ((rows.flags & NEW_EPOCH) != 0)
+    if new.sum() > _MANY_EPOCHS * max(int(train.sum()), 1):
+        rows.flags[new] &= ~np.uint8(NEW_EPOCH)
+        builder.note("records are further apart than epochs: each holds the beginning of one")
+
+
+def _cover(rows: Rows, *, is_joined: bool) -> None:
+    """Work out the first step of every training row."""
+    train = np.flatnonzero(rows.code == TRAIN)
+    if not len(train):
+        return
+    step, inside, flags = rows.raw["step"][train], rows.raw["inside"][train], rows.flags[train]
+    first = np.concatenate(([np.nan], step[:-1])) + 1
+    gaps = np.diff(step)[flags[1:] == 0]
+    usual = float(np.median(gaps)) if len(gaps) else math.nan
+    begins = (flags & NEW_ATTEMPT) != 0
+    # Records at 199, 399, ... are those of a count from zero.
+    from_zero = not is_joined and usual > 1 and bool((((step + 1) % usual) == 0).all())
+    lowest = 0.0 if from_zero else np.minimum(step[begins], 1.0)
+    first[begins] = np.maximum(step[begins] - usual + 1, lowest)
+    known = ((flags & (NEW_EPOCH | NEW_ATTEMPT)) != 0) & np.isfinite(inside)
+    first[known] = step[known] - inside[known] + 1
+    rows.first[train] = first
+
+
+def _rebuild(rows: Rows) -> None:
+    """Turn totals into times of a step, joining rows until rounding matters little."""
+    before = left = -1
+    held = 0
+    # Lists: single elements of arrays are slow to reach.
+    total, error, step = (rows.raw[name].tolist() for name in ("total", "error", "step"))
+    every = rows.flags.tolist()
+    begins = (rows.flags & (NEW_EPOCH | NEW_ATTEMPT) != 0) | ~np.isnan(rows.raw["since"])
+    starts = begins.tolist()
+    for row in np.flatnonzero(rows.code == TRAIN).tolist():
+        flags = every[row] | held
+        if before < 0 or starts[row]:
+            _keep_rest(rows, left, before)
+            _begin(rows, row, before)
+            before, left, held = row, -1, 0
+            continue
+        spent = total[row] - total[before]
+        if spent >= 0 and error[row] + error[before] > _ROUNDING * spent:
+            rows.keep[row] = False  # its steps and time go to the next row
+            left, held = row, flags
+            continue
+        rows.flags[row] = flags
+        rows.first[row] = step[before] + 1
+        _set_times(rows, row, spent / (step[row] - step[before]), before)
+        before, left, held = row, -1, 0
+    _keep_rest(rows, left, before)
+
+
+def _keep_rest(rows: Rows, left: int, before: int) -> None:
+    """Keep the last row of an epoch whose time is too coarse: only its steps count."""
+    if left >= 0:
+        rows.keep[left] = True
+        rows.first[left] = rows.raw["step"][before] + 1
+
+
+def _set_times(rows: Rows, row: int, step_s: float, before: int) -> None:
+    if step_s < 0:
+        rows.doubtful[row] = True
+        return
+    rows.step_s[row] = step_s
+    steps = rows.raw["step"][row] - rows.raw["step"][before]
+    waited = (rows.raw["data_total"][row] - rows.raw["data_total"][before]) / steps
+    # Rounding of two large totals can make a short wait negative; then it is below its error.
+    rows.data_s[row] = max(waited, 0.0) if not math.isnan(waited) else rows.raw["data"][row]
+
+
+def _begin(rows: Rows, row: int, before: int) -> None:
+    """Time the first row of an epoch or attempt from its beginning, where that is known."""
+    raw = rows.raw
+    since, span = raw["since"][row], raw["span"][row]
+    flags = int(rows.flags[row])
+    if math.isnan(since):
+        if before < 0 or flags & NEW_ATTEMPT:
+            return
+        since, span = raw["total"][before], raw["step"][row] - raw["step"][before]
+        rows.first[row] = raw["step"][before] + 1
+    elif math.isnan(span):
+        begins = before < 0 or flags & NEW_ATTEMPT
+        span = raw["step"][row] - (rows.first[row] - 1 if begins else raw["step"][before])
+    step_s = (raw["total"][row] - since) / span if span else math.nan
+    if step_s < 0:
+        rows.doubtful[row] = True
+        return
+    rows.step_s[row] = step_s
+    waited = raw["data_total"][row] / span
+    rows.data_s[row] = waited if not math.isnan(waited) else raw["data"][row]
+
+
+def _contradictions(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
+    found: list[Disagreement] = []
+    clock = builder.clock
+    if clock.times_back:
+        found.append(
+            Disagreement(
+                code="clock went back",
+                sentence=(
+                    f"the timestamps go back {clock.times_back} times, by up to "
+                    f"{clock.most_back_s:.0f} s: the clock was set, or files were joined"
+                ),
+                extra_s=clock.most_back_s,
+                unit="s",
+                times=clock.times_back,
+            )
+        )
+    again = builder.went_back + builder.repeated
+    records = int((rows.code == TRAIN).sum()) + builder.repeated
+    if again > _FEW_REPEATS and again > _MANY_REPEATS * records:
+        rows.doubtful |= rows.code == TRAIN
+        found.append(
+            Disagreement(
+                code="steps went back",
+                sentence=(
+                    f"{again} of {records} records repeat a step or go back: two runs seem to "
+                    "write into one file, so no time of a step can be trusted"
+                ),
+                times=again,
+            )
+        )
+    return found
+
+
+def _compare(builder: LogBuilder, reader: Reader, rows: Rows) -> list[Disagreement]:
+    """Hold the printed step time against the rebuilt one, over the plain rows."""
+    plain = np.flatnonzero(rows.is_plain & np.isfinite(rows.raw["printed"]))
+    steady = rows.steady_s()
+    if len(plain) < 2 or not steady > 0:
+        return []
+    if not reader.rebuild:
+        return _against_clock(builder, rows, plain)
+    printed, rebuilt = rows.raw["printed"][plain], rows.step_s[plain]
+    ratio = np.maximum(printed, rebuilt) / np.maximum(np.minimum(printed, rebuilt), 1e-9)
+    bad = np.flatnonzero(np.isfinite(ratio) & (ratio > _DIFFERS))
+    if not len(bad) or len(bad) < 0.1 * len(plain):
+        return []
+    row = int(bad[np.argmax(ratio[bad])])
+    return [
+        Disagreement(
+            code="smoothed rate" if reader.step == "EMA" else "mean hides spikes",
+            sentence=(
+                f"the printed time of a step is a {_in_words(reader.step)}: it says "
+                f"{printed[row]:.4g} s where the log's own {reader.rebuild} gives "
+                f"{rebuilt[row]:.4g} s"
+            ),
+            printed=float(printed[row]),
+            rebuilt=float(rebuilt[row]),
+            unit="s",
+            attempt=int(rows.raw["attempt"][plain[row]]),
+            step=int(rows.raw["step"][plain[row]]),
+            times=len(bad),
+        )
+    ]
+
+
+def _in_words(meaning: Meaning) -> str:
+    return "moving average" if meaning == "EMA" else meaning
+
+
+def _against_clock(builder: LogBuilder, rows: Rows, plain: np.ndarray) -> list[Disagreement]:
+    later = plain[1:][(np.diff(plain) == 1)]
+    at, step = rows.raw["at"], rows.raw["step"]
+    clock = (at[later] - at[later - 1]) / (step[later] - step[later - 1])
+    printed = rows.step_s[later]
+    good = np.isfinite(clock) & np.isfinite(printed) & (clock > 0)
+    if good.sum() < 3:
+        return []
+    by_clock, by_print = float(np.median(clock[good])), float(np.median(printed[good]))
+    resolution = builder.clock.resolution_s / max(float(np.median(np.diff(step[plain]))), 1.0)
+    high, low = max(by_clock, by_print), min(by_clock, by_print)
+    if high - low <= resolution or high < _DIFFERS * low:
+        return []
+    return [
+        Disagreement(
+            code="printed differs from clock",
+            sentence=(
+                f"the log prints {by_print:.4g} s a step (median), its timestamps say "
+                f"{by_clock:.4g} s: something between the steps is not in the printed time"
+            ),
+            printed=by_print,
+            rebuilt=by_clock,
+            unit="s",
+            times=int(good.sum()),
+        )
+    ]
+
+
+_MARKED = (
+    (AFTER_EVAL, "evaluation"),
+    (AFTER_CHECKPOINT, "checkpoint"),
+    (NEW_ATTEMPT, "start-up"),
+    (NEW_EPOCH, "epoch boundary"),
+)
+_EXCESS = "(step_s - median step_s of plain records) x steps, in the record after it"
+
+
+def _events(builder: LogBuilder, rows: Rows) -> tuple[Event, ...]:
+    """Give events their durations; add those that only a long record shows."""
+    steady = rows.steady_s()
+    raws = list(builder.events)
+    waiting = {
+        name: [e for e in raws if e.name == name and math.isnan(e.wall_s)]
+        for name in ("evaluation", "checkpoint")
+    }
+    for row in np.flatnonzero((rows.code == TRAIN) & (rows.flags != 0) & rows.keep).tolist():
+        steps = rows.raw["step"][row] - rows.first[row] + 1
+        excess = float((rows.step_s[row] - steady) * steps)
+        name = next(name for flag, name in _MARKED if rows.flags[row] & flag)
+        if not excess > 0:
+            continue
+        if name in waiting:
+            _give_duration(waiting[name], row, excess)
+        elif excess > max(steady, _SHORTEST_EVENT_S):
+            raws.append(_boundary(rows, row, name, excess))
+    raws.sort(key=lambda event: (event.attempt, event.step))
+    return tuple(_event(event) for event in raws)
+
+
+def _give_duration(waiting: list[RawEvent], row: int, excess: float) -> None:
+    """Give the last event before this row what the row has in excess; drop those before it."""
+    last = None
+    while waiting and waiting[0].row <= row:
+        last = waiting.pop(0)
+    if last is not None:
+        last.wall_s, last.formula = excess, _EXCESS
+
+
+def _boundary(rows: Rows, row: int, name: str, excess: float) -> RawEvent:
+    return RawEvent(
+        name=name,
+        attempt=int(rows.raw["attempt"][row]),
+        step=float(np.nan_to_num(rows.first[row])),
+        at=float(rows.raw["since"][row]),
+        wall_s=excess,
+        formula=_EXCESS,
+    )
+
+
+def _event(raw: RawEvent) -> Event:
+    detail: dict[str, object] = dict(raw.detail)
+    known = math.isfinite(raw.wall_s)
+    if known:
+        detail["formula"] = raw.formula
+    return Event(
+        attempt=raw.attempt,
+        name=raw.name,
+        step=int(raw.step),
+        start_us=round(raw.at * 1e6) if math.isfinite(raw.at) else 0,
+        wall_us=round(raw.wall_s * 1e6) if known else 0,
+        detail=detail,
+    )
+
+
+def _attempts(builder: LogBuilder, reader: Reader) -> tuple[Attempt, ...]:
+    reasons = ["the log begins", *builder.restarts]
+    return tuple(
+        Attempt(
+            schema=1,
+            started_unix_s=None,
+            rank=0,
+            local_rank=0,
+            world_size=builder.world_size or 1,
+            host=None,
+            pid=None,
+            python=None,
+            torch=None,
+            command=(),
+            about={"format": reader.name, "why": reasons[min(number, len(reasons) - 1)]},
+        )
+        for number in range(builder.attempt + 1)
+    )
+
+
+def _source(
+    builder: LogBuilder, reader: Reader, *, confidence: float, file: str, found: list[Disagreement]
+) -> LogSource:
+    notes = [*reader.notes, *builder.notes]
+    if not builder.clock.has_year:
+        notes.append("the timestamps have no year; a jump back over half a year counts as new year")
+    if builder.damaged:
+        notes.append(f"{builder.damaged} damaged lines left out")
+    if builder.joined:
+        notes.append("very many records: neighbours were joined, their means weighed by steps")
+    if any(series.stride > 1 for series in builder.series.values()):
+        notes.append("very many values: only every second, fourth, ... point of a curve is kept")
+    return LogSource(
+        format=reader.name,
+        confidence=confidence,
+        defined_by=reader.defined_by,
+        version=builder.version,
+        files=(file,),
+        batch_size=builder.batch_size,
+        batch_size_from=builder.batch_size_from,
+        world_size=builder.world_size,
+        world_size_from=builder.world_size_from,
+        workers=builder.workers,
+        steps_per_epoch=builder.steps_per_epoch,
+        total_steps=builder.total_steps,
+        total_epochs=builder.total_epochs,
+        started=builder.clock.started,
+        settings=dict(builder.settings),
+        disagreements=tuple(found),
+        notes=tuple(notes),
+    )
+
+
+def _table(builder: LogBuilder, reader: Reader, rows: Rows, log: LogSource) -> WindowTable:
+    keep = rows.keep
+    raw = {name: values[keep] for name, values in rows.raw.items()}
+    table = {
+        "attempt": raw["attempt"],
+        "epoch": raw["epoch"],
+        "first_step": rows.first[keep],
+        "last_step": raw["step"] if builder.is_steps_known else np.full(keep.sum(), np.nan),
+        "at_s": raw["at"],
+        "step_s": rows.step_s[keep],
+        "printed_step_s": raw["printed"],
+        "data_s": rows.data_s[keep],
+        "samples_per_s": raw["rate"],
+        "lr": raw["lr"],
+        "memory_bytes": raw["memory"],
+    }
+    notes = _column_notes(builder, reader)
+    return WindowTable(
+        log=log,
+        kind=_kinds(rows)[keep],
+        columns={
+            name: note
+            for name, note in notes.items()
+            if name in ("attempt", "first_step") or np.isfinite(table[name]).any()
+        },
+        **table,
+    )
+
+
+def _kinds(rows: Rows) -> np.ndarray:
+    kinds = np.full(len(rows.code), "train", dtype="<U16")
+    names: tuple[tuple[int, Kind], ...] = (
+        (NEW_EPOCH, "epoch start"),
+        (NEW_ATTEMPT, "first"),
+        (AFTER_CHECKPOINT, "after checkpoint"),
+        (AFTER_EVAL, "after eval"),
+    )
+    for flag, kind in names:
+        kinds[(rows.flags & flag) != 0] = kind
+    kinds[rows.doubtful] = "doubtful"
+    kinds[rows.code == EVAL] = "eval"
+    kinds[rows.code == EPOCH] = "epoch"
+    return kinds
+
+
+def _column_notes(builder: LogBuilder, reader: Reader) -> dict[str, ColumnNote]:
+    joined = "mean of joined records, weighed by steps" if builder.joined else ""
+    step = (
+        ColumnNote(meaning="window mean", source="rebuilt", formula=reader.rebuild)
+        if reader.rebuild
+        else ColumnNote(
+            meaning=reader.step,
+            source="rebuilt" if joined else "printed",
+            formula=joined or reader.step_formula,
+        )
+    )
+    data_formula = joined or reader.data_formula
+    return {
+        "attempt": _note("total", "rebuilt", "a new one where steps go back or the log says so"),
+        "epoch": _note("last step", "printed"),
+        "first_step": _note("last step", "rebuilt", "last_step of the record before + 1"),
+        "last_step": _note(
+            "last step", "rebuilt" if reader.counting else "printed", reader.counting
+        ),
+        "at_s": _note("last step", "rebuilt", "timestamp - first timestamp"),
+        "step_s": step,
+        "printed_step_s": _note(reader.step, "printed", joined or reader.step_formula),
+        "data_s": _note(reader.data, "rebuilt" if data_formula else "printed", data_formula),
+        "samples_per_s": _note(reader.rate, "printed", joined),
+        "lr": _note("last step", "printed"),
+        "memory_bytes": _note("total", "printed", reader.memory_formula),
+    }
+
+
+def _note(meaning: Meaning, source: str, formula: str = "") -> ColumnNote:
+    return ColumnNote(
+        meaning=meaning, source="printed" if source == "printed" else "rebuilt", formula=formula
+    )

@@ -1,0 +1,143 @@
+"""Which files are of one run, and what they say together.
+
+A run often leaves several files: text and JSON, a bar's output and a table. They are of one run
+when their formats differ and either their curves agree or their names belong together. Two files
+of one format are never joined: runs from one seed print the same losses at different speeds.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pitstop.records.run import RankRecord, ScalarSeries
+from pitstop.records.windows import LogSource, WindowTable
+
+_FEWEST_COMMON = 3
+_SAME = 2e-3
+_AGREE = 0.9
+_NAMES = re.compile(r"(?:\.(?:log|txt|json|csv|out|gz|jsonl))+$")
+_ANY_RUN = frozenset(("metrics", "scalars", "log", "train", "trainer_state", "stdout", "events"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """One file, read."""
+
+    path: Path
+    rank: RankRecord
+    formats: frozenset[str]
+
+
+def group(files: Sequence[Read]) -> list[list[Read]]:
+    """Put files of one run together; groups stand in the order of their first files."""
+    groups: list[list[Read]] = []
+    for file in files:
+        home = next((members for members in groups if _belongs(file, members)), None)
+        if home is None:
+            groups.append([file])
+        else:
+            home.append(file)
+    return groups
+
+
+def _belongs(file: Read, members: list[Read]) -> bool:
+    if any(file.formats & other.formats for other in members):
+        return False
+    return any(_agree(file.rank, other.rank) for other in members) or (
+        all(_named_alike(file.path, other.path) for other in members)
+        and not any(_contradict(file.rank, other.rank) for other in members)
+    )
+
+
+def _named_alike(one: Path, other: Path) -> bool:
+    first, second = _NAMES.sub("", one.name), _NAMES.sub("", other.name)
+    near = one.parent == other.parent or one.parent.parent in (other.parent, other.parent.parent)
+    if near and first == second:
+        return True
+    generic = first in _ANY_RUN or second in _ANY_RUN or "tfevents" in one.name + other.name
+    inside = one.parent == other.parent or "vis_data" in (one.parent.name, other.parent.name)
+    return near and generic and inside
+
+
+def _common(one: RankRecord, other: RankRecord) -> tuple[int, int]:
+    """Count points that both have, and those that are equal."""
+    points = equal = 0
+    for name in one.scalars.keys() & other.scalars.keys():
+        first, second = one.scalars[name], other.scalars[name]
+        _, here, there = np.intersect1d(first.step, second.step, return_indices=True)
+        a, b = first.value[here], second.value[there]
+        good = np.isfinite(a) & np.isfinite(b)
+        a, b = a[good], b[good]
+        points += len(a)
+        equal += int((np.abs(a - b) <= _SAME * np.maximum(np.abs(a), np.abs(b)) + 1e-4).sum())
+    return points, equal
+
+
+def _agree(one: RankRecord, other: RankRecord) -> bool:
+    points, equal = _common(one, other)
+    return points >= _FEWEST_COMMON and equal >= _AGREE * points
+
+
+def _contradict(one: RankRecord, other: RankRecord) -> bool:
+    points, equal = _common(one, other)
+    return points >= _FEWEST_COMMON and equal < _AGREE * points
+
+
+def join(ranks: Sequence[RankRecord]) -> RankRecord:
+    """Join what several formats say of one run; the one that knows most step times leads."""
+    ordered = sorted(ranks, key=_knows, reverse=True)
+    lead = ordered[0]
+    assert lead.windows is not None, "a log's record has a table"
+    scalars: dict[str, ScalarSeries] = {}
+    for rank in reversed(ordered):
+        scalars |= rank.scalars
+    events = lead.events or next((rank.events for rank in ordered if rank.events), ())
+    log = _joined_source(
+        lead.windows.log, [rank.windows.log for rank in ordered[1:] if rank.windows]
+    )
+    return replace(
+        lead,
+        scalars=scalars,
+        events=events,
+        notes=log.notes,
+        windows=_with_log(lead.windows, log),
+    )
+
+
+def _with_log(table: WindowTable, log: LogSource) -> WindowTable:
+    return replace(table, log=log)
+
+
+def _knows(rank: RankRecord) -> tuple[int, int, int]:
+    table = rank.windows
+    if table is None:
+        return (0, 0, 0)
+    return (
+        int(np.isfinite(table.step_s).sum()),
+        int(np.isfinite(table.data_s).sum() + np.isfinite(table.at_s).sum()),
+        len(table),
+    )
+
+
+def _joined_source(lead: LogSource, others: Sequence[LogSource]) -> LogSource:
+    every = (lead, *others)
+
+    def first(name: str) -> object:
+        return next((v for log in every if (v := getattr(log, name)) is not None), None)
+
+    names = ("batch_size", "batch_size_from", "world_size", "world_size_from", "workers",
+             "steps_per_epoch", "total_steps", "total_epochs", "started", "version")  # fmt: skip
+    return replace(
+        lead,
+        format=" + ".join(dict.fromkeys(log.format for log in every)),
+        confidence=min(log.confidence for log in every),
+        defined_by="; ".join(dict.fromkeys(log.defined_by for log in every)),
+        files=tuple(dict.fromkeys(file for log in every for file in log.files)),
+        settings={k: v for log in reversed(every) for k, v in log.settings.items()},
+        disagreements=tuple(item for log in every for item in log.disagreements),
+        notes=tuple(dict.fromkeys(note for log in every for note in log.notes)),
+        **{name: first(name) for name in names},
+    )

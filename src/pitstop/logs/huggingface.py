@@ -1,0 +1,210 @@
+"""What the Hugging Face Trainer leaves: ``trainer_state.json``, and dicts on the console.
+
+Neither has the time of a step. The state's last entry has the time of the whole training, each
+evaluation its own; their difference over the steps is all that can be said. transformers 5 writes
+the numbers of a dict as strings.
+"""
+
+import math
+import re
+from itertools import pairwise
+
+import numpy as np
+
+from pitstop.logs.builder import EPOCH, LogBuilder
+from pitstop.logs.numbers import number
+from pitstop.logs.reader import Feed, Reader
+from pitstop.logs.rows import Rows
+from pitstop.records.windows import Disagreement
+
+NAN = math.nan
+_SOURCE = "huggingface/transformers: src/transformers/trainer_callback.py"
+_KEY = re.compile(rb'^\s*"([\w./-]+)": ("?)([^",\s]+)\2,?\s*$')
+_NUMBER = re.compile(rb"^-?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|NaN|Infinity)$")
+_FORMULA = (
+    "whole training: (train_runtime - sum of eval_runtime) / steps, or 1 / train_steps_per_second "
+    "where the steps are not known"
+)
+
+
+class _Entries:
+    """Turns log entries into records; shared by the state and the console."""
+
+    def __init__(self, builder: LogBuilder) -> None:
+        self._builder = builder
+        self.evaluated_s = 0.0
+
+    def take(self, entry: dict[bytes, bytes], step: float) -> None:
+        """Take one entry of the log: names and numbers as printed."""
+        builder = self._builder
+        if b"loss" in entry:
+            # The epoch is a fraction of the way, so a new value is no new epoch.
+            builder.train(step, lr=number(entry.pop(b"learning_rate", b"nan")))
+        elif b"train_runtime" in entry:
+            self._whole(entry, step)
+        elif any(name.startswith(b"eval_") for name in entry):
+            wall_s = number(entry.get(b"eval_runtime", b"nan"))
+            self.evaluated_s += 0.0 if math.isnan(wall_s) else wall_s
+            builder.evaluation(step=step, wall_s=wall_s, formula="printed: eval_runtime")
+        entry.pop(b"step", None)
+        entry.pop(b"total_flos", None)
+        builder.scalars(step, entry.items())
+
+    def _whole(self, entry: dict[bytes, bytes], step: float) -> None:
+        builder = self._builder
+        builder.summary(
+            EPOCH, step=step, rate=number(entry.get(b"train_samples_per_second", b"nan"))
+        )
+        for name in (b"train_runtime", b"train_steps_per_second"):
+            builder.settings[name.decode()] = entry.get(name, b"nan").decode()
+        builder.settings["eval_runtime"] = repr(self.evaluated_s)
+
+
+class _State:
+    """Reads trainer_state.json line by line: it is always written with indentation."""
+
+    def __init__(self, builder: LogBuilder) -> None:
+        self._builder = builder
+        self._entries = _Entries(builder)
+        self._entry: dict[bytes, bytes] | None = None
+        self._in_history = False
+
+    def feed(self, line: bytes) -> None:
+        """Take one line."""
+        if b'"log_history"' in line:
+            self._in_history = True
+        elif (found := _KEY.match(line)) is not None:
+            self._key(found[1], found[3])
+        elif self._in_history and line.strip() == b"{":
+            self._entry = {}
+        elif self._in_history and line.lstrip().startswith(b"}"):
+            self._end()
+        elif line.startswith(b"  ]"):
+            self._in_history = False
+
+    def _key(self, name: bytes, value: bytes) -> None:
+        if not _NUMBER.match(value):
+            return
+        if self._entry is not None:
+            self._entry[name] = value
+        elif not self._in_history and value.isdigit() and int(value):
+            self._top(name, int(value))
+
+    def _top(self, name: bytes, value: int) -> None:
+        builder = self._builder
+        if name == b"max_steps":
+            builder.total_steps = value
+        elif name == b"num_train_epochs":
+            builder.total_epochs = value
+        elif name == b"train_batch_size":
+            builder.batch_size = value
+            builder.batch_size_from = "train_batch_size in the file (of one device)"
+
+    def _end(self) -> None:
+        entry, self._entry = self._entry, None
+        if entry and b"step" in entry:
+            self._entries.take(entry, number(entry[b"step"]))
+
+
+def _state(builder: LogBuilder) -> Feed:
+    return _State(builder).feed
+
+
+_DICT = re.compile(rb"\{'(?:loss|eval_\w+|train_runtime|grad_norm)': ")
+_PAIR = re.compile(rb"'([\w./-]+)': '?(-?[\dni][\w.+-]*)'?[,}]")
+_BAR = re.compile(rb"\s(\d+)/(\d+) \[")
+
+
+class _Console:
+    """Reads dicts; the step is the bar's count last seen, or else the number of the record."""
+
+    def __init__(self, builder: LogBuilder) -> None:
+        self._builder = builder
+        self._entries = _Entries(builder)
+        self._bar_step = NAN
+        self._bar_total = 0
+        self._records = 0.0
+        self._has_bar = False
+
+    def feed(self, line: bytes) -> None:
+        """Take one line."""
+        if b"%|" in line:
+            for found in _BAR.finditer(line):
+                self._bar(int(found[1]), int(found[2]))
+        place = line.find(b"{'")
+        if place >= 0 and _DICT.match(line, place) is not None:
+            self._dict(line[place:])
+
+    def _bar(self, count: int, total: int) -> None:
+        # Evaluations have shorter bars of their own.
+        if total >= self._bar_total:
+            self._bar_step, self._bar_total = float(count), total
+            self._builder.total_steps = total
+
+    def _dict(self, text: bytes) -> None:
+        builder = self._builder
+        entry = dict(_PAIR.findall(text))
+        builder.version = "5.x (strings)" if b": '" in text else "4.x (numbers)"
+        self._records += 1
+        step = self._bar_step
+        if math.isnan(step):
+            step = self._records
+            if builder.is_steps_known:
+                builder.is_steps_known = False
+                builder.note("the log gives no steps: curves are over the number of the record")
+        elif not self._has_bar:
+            self._has_bar = True
+            builder.note("the step of a record is the count of the bar printed last before it")
+        self._entries.take(entry, step)
+
+
+def _console(builder: LogBuilder) -> Feed:
+    return _Console(builder).feed
+
+
+def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
+    """Give the record of the whole training its time of a step."""
+    for row in np.flatnonzero(rows.code == EPOCH).tolist():
+        runtime = float(builder.settings.get("train_runtime", "nan"))
+        evaluated = float(builder.settings.get("eval_runtime", "nan"))
+        speed = float(builder.settings.get("train_steps_per_second", "nan"))
+        steps = rows.raw["step"][row]
+        if builder.is_steps_known and steps > 0:
+            rows.step_s[row] = max(runtime - evaluated, 0.0) / steps
+            rows.first[row] = 1
+        elif speed > 0:
+            rows.step_s[row] = 1 / speed
+    steps = rows.raw["step"]
+    if any(later < earlier for earlier, later in pairwise(steps[np.isfinite(steps)])):
+        builder.note("steps go back: train_runtime is of the last process only")
+    return []
+
+
+HF_STATE = Reader(
+    name="Hugging Face trainer_state.json",
+    defined_by=f"{_SOURCE} (TrainerState)",
+    start=_state,
+    needle=b'"',
+    mark=re.compile(
+        rb'^  "(?:best_metric|best_model_checkpoint|global_step|is_hyper_param_search|log_history'
+        rb'|max_steps|num_train_epochs|total_flos)": '
+    ),
+    rebuild=_FORMULA,
+    scalars="window mean",
+    rate="total",
+    judge=judge,
+    notes=("the file has no time of single records",),
+)
+HF_CONSOLE = Reader(
+    name="Hugging Face console",
+    defined_by=f"{_SOURCE} (PrinterCallback, ProgressCallback)",
+    start=_console,
+    needle=b"{'",
+    mark=_DICT,
+    rebuild=_FORMULA,
+    scalars="window mean",
+    rate="total",
+    judge=judge,
+    notes=("the dicts have no time of single records",),
+)
+READERS = (HF_STATE, HF_CONSOLE)

@@ -1,0 +1,113 @@
+"""Lines of a log file, in one pass with bounded memory, whatever the file holds.
+
+Carriage returns end a line as line feeds do, for progress bars write nothing else. Colour codes
+are taken out. Files packed with gzip are unpacked on the way, and UTF-16, which some shells write
+when output is redirected, becomes UTF-8.
+"""
+
+import codecs
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from pitstop.errors import RecordError
+
+_CHUNK_BYTES = 1 << 20
+_LONGEST_LINE = 1 << 20
+_HEAD_BYTES = 1 << 20
+_SAMPLE_BYTES = 1 << 17
+_GZIP = b"\x1f\x8b"
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def stream(path: Path) -> Iterator[tuple[list[bytes], bool]]:
+    """Give the file's lines, portion by portion, and whether they are whole.
+
+    A last line without its end comes alone and is not whole: its last number may be cut off.
+
+    Raises:
+        RecordError: The file cannot be opened or read.
+    """
+    torn = b""
+    for chunk in portions(path):
+        lines = _split(torn + chunk)
+        torn = lines.pop()
+        if len(torn) > _LONGEST_LINE:  # no text has such lines: what follows is not worth keeping
+            torn = torn[:_LONGEST_LINE]
+        yield lines, True
+    if torn:
+        yield [torn], False
+
+
+def _split(data: bytes) -> list[bytes]:
+    if b"\x1b" in data:
+        data = _COLOUR.sub(b"", data)
+    if b"\r" in data:
+        data = data.replace(b"\r", b"\n")
+    return data.split(b"\n")
+
+
+def portions(path: Path) -> Iterator[bytes]:
+    """Give the file's bytes, unpacked and as UTF-8; a damaged end is left out.
+
+    Raises:
+        RecordError: The file cannot be opened or read.
+    """
+    try:
+        with path.open("rb") as raw:
+            start = raw.read(2)
+            raw.seek(0)
+            yield from _decoded(_unpacked(raw, start), start)
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _unpacked(raw: BinaryIO, start: bytes) -> Iterator[bytes]:
+    if start != _GZIP:
+        while chunk := raw.read(_CHUNK_BYTES):
+            yield chunk
+        return
+    with gzip.GzipFile(fileobj=raw) as packed:
+        try:
+            while chunk := packed.read(_CHUNK_BYTES):
+                yield chunk
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            return  # cut off while it was written: what came before still counts
+
+
+def _decoded(chunks: Iterator[bytes], start: bytes) -> Iterator[bytes]:
+    if start not in _UTF16:
+        yield from chunks
+        return
+    decoder = codecs.getincrementaldecoder(_UTF16[start])(errors="replace")
+    for chunk in chunks:
+        yield decoder.decode(chunk).encode("utf-8", "replace")
+
+
+def sample(path: Path) -> list[bytes]:
+    """Give lines from the head, the middle and the end, to find out what the file is.
+
+    Raises:
+        RecordError: The file cannot be opened or read.
+    """
+    head = b""
+    for chunk in portions(path):
+        head += chunk
+        if len(head) >= _HEAD_BYTES:
+            break
+    lines = _split(head)
+    if len(head) < _HEAD_BYTES or head[:2] in (_GZIP, *_UTF16):
+        return lines
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            for place in (size // 2, max(0, size - _SAMPLE_BYTES)):
+                file.seek(place)
+                lines += _split(file.read(_SAMPLE_BYTES))[1:]
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    return lines
