@@ -154,6 +154,10 @@ _FREE = {
 }
 
 
+# An operation that writes this much less than it reads is a reduction.
+_REDUCES = 4
+
+
 class WorkTally:
     """Adds up operations. Bytes are those of their tensors; views move none."""
 
@@ -167,8 +171,7 @@ class WorkTally:
         self.small = 0
         self.bytes = 0
         self.pointwise_bytes = 0
-        self.fused_bytes = 0
-        self._run: List[Tuple[List[Tuple[int, int]], List[Tuple[int, int]]]] = []
+        self._fusion = _Fusion()
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Take in one operation that has run."""
@@ -176,20 +179,20 @@ class WorkTally:
         if str(packet).rsplit(".", 1)[-1] in _FREE:
             return
         inputs, outputs = _sizes((args, kwargs)), _sizes(result)
-        moved = sum(size for _, size in inputs) + sum(size for _, size in outputs)
+        read, written = sum(size for _, size in inputs), sum(size for _, size in outputs)
+        moved = read + written
         self.operations += 1
         self.bytes += moved
         formula = self._formulas.get(packet)
         if formula is None:
             self.pointwise_bytes += moved
-            self._run.append((inputs, outputs))
+            self._fusion.add(inputs, outputs)
+            if written < read / _REDUCES:
+                self._fusion.end_run()
             return
-        self._end_run()
+        self._fusion.end_run()
+        self._fusion.made_elsewhere(outputs)
         self._count(formula, args, kwargs, result)
-
-    def finish(self) -> None:
-        """End the last run of element-wise operations."""
-        self._end_run()
 
     def _count(self, formula: Any, args: Any, kwargs: Any, result: Any) -> None:
         try:
@@ -208,28 +211,9 @@ class WorkTally:
         if sides and min(sides) < 64:
             self.small += flops
 
-    def _end_run(self) -> None:
-        """Count a run of element-wise operations as if it were one.
-
-        It would read what it did not make itself, and write what is still used afterwards, which
-        is not known here: the outputs that nothing in the run reads, and the last one.
-        """
-        made: Dict[int, int] = {}
-        read: Dict[int, int] = {}
-        used = set()
-        for inputs, outputs in self._run:
-            for key, size in inputs:
-                if key in made:
-                    used.add(key)
-                else:
-                    read[key] = size
-            made.update(outputs)
-        written = sum(size for key, size in made.items() if key not in used)
-        self.fused_bytes += sum(read.values()) + written
-        self._run = []
-
     def values(self, step: int) -> Dict[str, Any]:
         """Give the totals as a reading."""
+        self._fusion.end_run()
         return {
             "step": step,
             "flops": self.flops,
@@ -238,10 +222,51 @@ class WorkTally:
             "small_flops": self.small,
             "bytes_moved": self.bytes,
             "pointwise_bytes": self.pointwise_bytes,
-            "pointwise_bytes_fused": min(self.fused_bytes, self.pointwise_bytes),
+            "pointwise_bytes_fused": min(self._fusion.bytes, self.pointwise_bytes),
             "operations": self.operations,
             "left_out": self.left_out,
         }
+
+
+class _Fusion:
+    """Counts the bytes of element-wise work as if every run of it were one operation.
+
+    A run reads what it did not make and writes what something outside it reads; products and
+    reductions end it. Memory is used again, so a tensor is an address and how often it was made.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._times_made: Dict[int, int] = {}
+        self._read: Dict[Tuple[int, int], int] = {}
+        self._made: Dict[Tuple[int, int], int] = {}
+        self._inner: Dict[Tuple[int, int], int] = {}
+
+    def add(self, inputs: List[Tuple[int, int]], outputs: List[Tuple[int, int]]) -> None:
+        """Add an operation to the present run."""
+        for address, size in inputs:
+            key = self._key(address)
+            if key not in self._made:
+                self._read[key] = size
+        self.made_elsewhere(outputs)
+        for address, size in outputs:
+            self._made[self._key(address)] = size
+
+    def made_elsewhere(self, outputs: List[Tuple[int, int]]) -> None:
+        """Take note that tensors were made, so that their addresses stand for new ones."""
+        for address, _ in outputs:
+            self._times_made[address] = self._times_made.get(address, 0) + 1
+
+    def end_run(self) -> None:
+        """End the present run; whatever it made is written once somebody outside reads it."""
+        for key, size in self._read.items():
+            # Read here and made in an earlier run: that one had to write it.
+            self.bytes += size + self._inner.pop(key, 0)
+        self._inner.update(self._made)
+        self._read, self._made = {}, {}
+
+    def _key(self, address: int) -> Tuple[int, int]:
+        return address, self._times_made.get(address, 0)
 
 
 def _sides(tensor: Any) -> Any:

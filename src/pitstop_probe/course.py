@@ -129,7 +129,7 @@ class Measurement:
         if self._writer is None:
             self._writer = RecordWriter(
                 record_path(self._settings.folder),
-                {"name": "script", "attached": True},
+                {"name": "script", "attached": True, "warm_up_steps": WARM_UP},
                 origin_us=_STARTED_US,
             )
         return self._writer
@@ -242,7 +242,6 @@ class Measurement:
 
     def _end_work(self, step: int) -> None:
         self._look.__exit__(None, None, None)
-        self._look.tally.finish()
         self._reading("work", self._look.tally.values(step))
 
     def _begin_profile(self) -> None:
@@ -323,6 +322,9 @@ class Measurement:
         self._reading("owners", memory_by_owner(self._torch, optimizers, before))
         if self.waits is not None and self._before:
             self._reading("syncs", self._sync_summary())
+        exchange = self.models.exchanges.summary(self.watch.steps)
+        if exchange is not None:
+            self._reading("communication", exchange)
         counts = compile_counts()
         if counts is not None:
             self._reading("compiled", self._compile_summary(counts))

@@ -169,6 +169,38 @@ def _compiling() -> bool:
     return bool(compiler is not None and compiler.is_compiling())
 
 
+class Exchanges:
+    """Observes how DDP exchanges gradients, through its own counters."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        """Forward passes whose gradients were exchanged."""
+        self._module: Any = None
+
+    def watch(self, module: Any) -> None:
+        """Have a module that exchanges gradients time it now and then."""
+        sample = getattr(module, "_set_ddp_runtime_logging_sample_rate", None)
+        if sample is not None:
+            self._module = module
+            sample(_EXCHANGES_TIMED_EVERY)
+
+    def summary(self, steps: int) -> Optional[Dict[str, Any]]:
+        """Give the means of an exchange; None where none was timed."""
+        data = {} if self._module is None else self._module._get_ddp_logging_data()
+        exchange_ns = data.get("avg_backward_comm_time", 0)
+        if not exchange_ns or not steps:
+            return None
+        return {
+            "backward_us": data.get("avg_backward_compute_time", 0) / 1000,
+            "exchange_us": exchange_ns / 1000,
+            "overlapped_us": data.get("avg_backward_compute_comm_overlap_time", 0) / 1000,
+            "exchanges_per_step": self.calls / steps,
+        }
+
+
+_EXCHANGES_TIMED_EVERY = 10
+
+
 class Models:
     """Observes the modules that the script calls itself; those inside them are theirs.
 
@@ -186,6 +218,7 @@ class Models:
         """Their classes, also of those that are gone."""
         self.autocast: Optional[str] = None
         """Format that autocast was last seen to use in a forward pass."""
+        self.exchanges = Exchanges()
         self._looked = False
         self._trained: Set[int] = set()
         self._losses: Set[int] = set()
@@ -256,6 +289,7 @@ class Models:
         if identity not in self.called:
             self.called[identity] = module
             self.names[type(module).__name__] = None
+            self.exchanges.watch(module)
             self._losses.discard(identity)
             if _is_loss(module):
                 self._losses.add(identity)
@@ -266,6 +300,7 @@ class Models:
         watch.enter("forward", purpose)
         if purpose == TRAIN:
             watch.count(identity, _batch_size(args) or _batch_size(kwargs))
+            self.exchanges.calls += getattr(module, "require_backward_grad_sync", False)
             if not self._looked:
                 self._look_at_autocast()
         return "forward"

@@ -20,15 +20,16 @@ import sys
 import torch
 from torch import nn
 
-model = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(24)]).cuda()
+width = 2048
+model = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(8)]).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-x = torch.randn(4096, 512, device="cuda")
+x = torch.randn(4096, width, device="cuda")
 
 
 def step(watch):
+    seen = x[0, 0].cpu()  # cheap: nothing is queued before it
     optimizer.zero_grad()
     loss = (model(x) - x).square().mean()
-    seen = x[0, 0].cpu()  # cheap: hardly anything is queued before it
     loss.backward()
     optimizer.step()
     if watch:

@@ -1,40 +1,126 @@
 """From a record to a verdict: run every rule, order what they found, bound the gain."""
 
-from pitstop.doctor.facts import Facts, facts_of
-from pitstop.doctor.rules import RULES
-from pitstop.records.run import RunRecord
-from pitstop.records.verdict import Bound, Finding, Outcome, Verdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
-_FEWEST_STEPS = 20
+import numpy as np
+
+from pitstop.doctor.combine import combined_bound, ladder
+from pitstop.doctor.compute_rules import slowest_modules
+from pitstop.doctor.facts import Facts, facts_of
+from pitstop.doctor.rank_rules import own_parts_us
+from pitstop.doctor.rules import ENTRIES, RANK_RULES, RULES
+from pitstop.records.run import RankRecord, Reading, RunRecord
+from pitstop.records.verdict import Finding, Outcome, Verdict
+
+__all__ = ["combined_bound", "examine"]
+
+_FEWEST_STEPS: Final = 20
+
+_OF_THE_HOST: Final = ("memory", "load", "machine")
+
+# Ranks that wait for each other have steps of one length, up to this.
+_SAME_LENGTH: Final = 0.98
+# A specific finding comes before the general one that it explains at least half of.
+_EXPLAINS: Final = 0.5
 
 
 def examine(record: RunRecord) -> Verdict:
-    """Judge a run by its slowest rank: that is the one the others wait for."""
-    facts = max((facts_of(rank) for rank in record.ranks), key=_mean_step_us)
-    notes = (*record.notes, *(note for rank in record.ranks for note in rank.notes))
-    notes = (*notes, *_ending_notes(record))
+    """Judge a run, all ranks together: by the one that the others wait for."""
+    ranks = [facts_of(rank) for rank in with_host_readings(record.ranks)]
+    facts = judged_rank(ranks)
     if facts.steps < _FEWEST_STEPS or not facts.parts_us:
         return Verdict(
             outcome="not enough evidence",
+            verdict="not enough evidence",
             sentence=_too_little(facts),
             findings=(),
             steps=facts.steps,
             rank=facts.summary.rank,
-            notes=notes,
+            notes=_notes(record, ranks),
         )
     found = [finding for rule in RULES if (finding := rule(facts)) is not None]
-    findings = tuple(sorted(found, key=_bound_share, reverse=True))
-    principal = next((finding for finding in findings if finding.severity != "info"), None)
+    found += [finding for rule in RANK_RULES if (finding := rule(ranks)) is not None]
+    principal = _principal(found)
+    findings = _ordered(found, principal)
+    # What is told as information is not to be mended, so nothing is promised for it.
+    to_mend = [finding for finding in findings if finding.severity != "info"]
+    outcome = _outcome(principal)
+    hours = _whole_run_hours(facts)
     return Verdict(
-        outcome=_outcome(principal),
+        outcome=outcome,
+        verdict=ENTRIES[principal.code].name
+        if principal is not None and outcome == "bottleneck"
+        else outcome,
+        principal=None if principal is None else principal.code,
         sentence=_sentence(principal, facts),
         findings=findings,
         shares=facts.shares(),
-        combined_bound=combined_bound(findings),
+        combined_bound=combined_bound(to_mend),
+        ladder=ladder(to_mend, whole_run_hours=hours),
+        whole_run_hours=hours,
         steps=facts.steps,
         rank=facts.summary.rank,
-        notes=notes,
+        start_up_s=None if facts.start_up_us is None else facts.start_up_us / 1e6,
+        notes=_notes(record, ranks),
     )
+
+
+def with_host_readings(ranks: Sequence[RankRecord]) -> list[RankRecord]:
+    """Let ranks of one host share what was read of that host, which one file alone holds."""
+    by_host: dict[str | None, tuple[Reading, ...]] = {}
+    for rank in ranks:
+        found = tuple(reading for reading in rank.readings if reading.kind in _OF_THE_HOST)
+        if found:
+            by_host.setdefault(_host(rank), found)
+    return [
+        rank
+        if any(reading.kind in _OF_THE_HOST for reading in rank.readings)
+        else replace(rank, readings=(*rank.readings, *by_host.get(_host(rank), ())))
+        for rank in ranks
+    ]
+
+
+def _host(rank: RankRecord) -> str | None:
+    return rank.attempts[-1].host if rank.attempts else None
+
+
+def judged_rank(ranks: Sequence[Facts]) -> Facts:
+    """Choose the rank that the others wait for.
+
+    Where all steps take equally long, because ranks wait for each other, it is the one with most
+    work of its own; where that is equal, too, the first.
+    """
+    pace = [facts.step_us for facts in ranks]
+    slow = [facts for facts, us in zip(ranks, pace, strict=True) if us >= _SAME_LENGTH * max(pace)]
+    own = [sum(own_parts_us(facts).values()) for facts in slow]
+    most = int(np.argmax(own))
+    return slow[most] if own[0] < _SAME_LENGTH * own[most] else slow[0]
+
+
+def _principal(found: Sequence[Finding]) -> Finding | None:
+    """Choose the finding that decides: the largest bound, unless another one explains it."""
+    grave = [finding for finding in found if finding.severity != "info"]
+    bounded = [finding for finding in grave if finding.bound is not None]
+    if not bounded:
+        # What was not measured is the last thing to blame.
+        return max(
+            grave, key=lambda f: (f.code != "TIME001", f.severity == "critical"), default=None
+        )
+    largest = max(bounded, key=_share)
+    for finding in bounded:
+        assert finding.bound is not None
+        assert largest.bound is not None
+        same = finding.bound.part == largest.bound.part
+        explains = _share(finding) >= _EXPLAINS * _share(largest)
+        if same and explains and ENTRIES[finding.code].is_specific:
+            return finding
+    return largest
+
+
+def _ordered(found: Sequence[Finding], principal: Finding | None) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda f: (f is principal, _share(f)), reverse=True))
 
 
 def _outcome(principal: Finding | None) -> Outcome:
@@ -44,31 +130,7 @@ def _outcome(principal: Finding | None) -> Outcome:
     return "not enough evidence" if principal.code == "TIME001" else "bottleneck"
 
 
-def _ending_notes(record: RunRecord) -> tuple[str, ...]:
-    if not record.is_finished:
-        return ("the run has no ending: it was killed, or it is still running",)
-    endings = [rank.ending for rank in record.ranks if rank.ending is not None]
-    bad = next((ending for ending in endings if ending.status != "finished"), None)
-    return () if bad is None else (f"the run {bad.status}: {bad.reason}",)
-
-
-def combined_bound(findings: tuple[Finding, ...]) -> Bound | None:
-    """Bound the gain of mending everything: shares of different parts add, none counts twice."""
-    largest: dict[str, float] = {}
-    for finding in findings:
-        if finding.bound is not None:
-            part = finding.bound.part
-            largest[part] = max(largest.get(part, 0.0), finding.bound.share)
-    if not largest:
-        return None
-    return Bound(part=" + ".join(largest), share=min(1.0, sum(largest.values())))
-
-
-def _mean_step_us(facts: Facts) -> float:
-    return float(facts.wall_us.mean()) if facts.steps else 0.0
-
-
-def _bound_share(finding: Finding) -> float:
+def _share(finding: Finding) -> float:
     return finding.bound.share if finding.bound is not None else 0.0
 
 
@@ -80,8 +142,48 @@ def _too_little(facts: Facts) -> str:
 
 def _sentence(principal: Finding | None, facts: Facts) -> str:
     if principal is None:
-        return f"nothing holds this run back by a tenth or more, in {facts.steps} steps"
+        shares = {name: share for name, share in facts.shares().items() if name != "unaccounted"}
+        name = max(shares, key=shares.__getitem__)
+        most = f"most of the time is {name} ({shares[name]:.0%})"
+        modules = slowest_modules(facts)
+        inside = f", above all {modules[0]}" if modules else ""
+        return (
+            f"nothing holds this run back by a tenth or more, in {facts.steps} steps; "
+            f"{most}{inside}"
+        )
     if principal.bound is None or principal.bound.speedup is None:
         return principal.summary
     gain = f"{principal.bound.speedup:.2f}x"
-    return f"{principal.summary}; mending it makes a step at most {gain} as fast"
+    return f"{principal.summary}; mending it makes the run at most {gain} as fast"
+
+
+def _whole_run_hours(facts: Facts) -> float | None:
+    total = _total_steps(facts)
+    return None if total is None else total * facts.total_us / facts.steps / 3.6e9
+
+
+def _total_steps(facts: Facts) -> int | None:
+    setup = facts.setup
+    if setup is not None:
+        return setup.total_steps
+    about: Mapping[str, Any] = facts.record.attempts[-1].about if facts.record.attempts else {}
+    config = about.get("config")
+    train = config.get("train") if isinstance(config, Mapping) else None
+    steps = about.get("total_steps") or (train.get("steps") if isinstance(train, Mapping) else None)
+    return steps if isinstance(steps, int) and steps > 0 else None
+
+
+def _notes(record: RunRecord, ranks: Sequence[Facts]) -> tuple[str, ...]:
+    notes = [*record.notes, *(note for rank in record.ranks for note in rank.notes)]
+    damaged = sum(facts.readings.damaged for facts in ranks)
+    if damaged:
+        notes.append(f"{damaged} readings could not be understood and were left out")
+    return (*notes, *_ending_notes(record))
+
+
+def _ending_notes(record: RunRecord) -> tuple[str, ...]:
+    if not record.is_finished:
+        return ("the run has no ending: it was killed, or it is still running",)
+    endings = [rank.ending for rank in record.ranks if rank.ending is not None]
+    bad = next((ending for ending in endings if ending.status != "finished"), None)
+    return () if bad is None else (f"the run {bad.status}: {bad.reason}",)

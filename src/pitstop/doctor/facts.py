@@ -1,15 +1,45 @@
-"""The facts that rules judge: a rank's steps after warm-up, as shares of the wall clock."""
+"""The facts that rules judge: a rank's run after warm-up, as shares of the wall clock.
+
+The base of every share is the wall clock after warm-up: the counted steps, and what lay apart
+between them (evaluation, checkpoints, epoch boundaries). So parts of the step and cadences stand
+on one scale, and all shares with ``unaccounted`` add up to one.
+
+On a GPU the host runs ahead of the device. There `Facts.waste` is what host time can cost at most,
+and `Facts.cost` what a computing part costs; both say None where the record does not tell.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from pitstop.records.run import Array, RankRecord, StepTable
+from pitstop.doctor.apart import Apart, apart_between
+from pitstop.doctor.readings import Readings
+from pitstop.records.run import Array, RankRecord, SpanPath, StepTable
+from pitstop.records.script import Kernels, Modules, Setup, Work
 from pitstop.records.summary import RunSummary, summarise
+from pitstop.records.verdict import WALL_CLOCK, Bound
 
 _WARM_UP_SHARE = 0.1
 _MOST_WARM_UP_STEPS = 50
+
+# Spans are marked on the device in a quarter of the steps; fewer tell little of all of them.
+_FEWEST_MARKED_STEPS = 5
+
+IDLE = "time in which the device idles"
+BUSY = "time in which the device works"
+
+Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceTimes:
+    """The device's own clock over the counted steps that have its marks for spans."""
+
+    steps: int
+    wall_us: float
+    parts_us: Mapping[str, float]
+    """From a part's first mark to its last: work, and gaps in which nothing was queued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -19,62 +49,249 @@ class Facts:
     steps: int
     """Steps after warm-up."""
     warm_up_steps: int
+    first_us: float
+    """When the first step after warm-up began, since the attempt did."""
+    indices: Array
+    """Numbers of the steps after warm-up."""
     wall_us: Array
     """Wall clock of each step after warm-up."""
     parts_us: Mapping[str, Array]
     """Host time of each top-level part in each step; zero where it was not opened."""
+    inner_us: Mapping[SpanPath, float]
+    """Host time of each part of a part, over all counted steps."""
+    apart: Mapping[str, Apart]
+    """What lay apart between the counted steps, by name."""
+    start_up_us: int | None
+    """Spent before the first counted step; None where the record does not tell."""
+    device: DeviceTimes | None
+    device_step_us: float | None
+    """Mean of the counted steps on the device's clock; None where it was not read."""
+    samples: float | None
+    """Samples of one step on this rank: the median."""
+    micro_steps: float | None
+    record: RankRecord
+    readings: Readings
     summary: RunSummary
     """The whole run, warm-up included."""
+
+    @property
+    def total_us(self) -> float:
+        """Wall clock after warm-up: what every share is a share of."""
+        return float(self.wall_us.sum()) + sum(apart.total_us for apart in self.apart.values())
+
+    @property
+    def step_us(self) -> float:
+        """Mean wall clock of a step, what lies apart left out.
+
+        By the device's clock where it was read: the host runs ahead of it at first, by as much as
+        the queue holds, so its own steps are too short.
+        """
+        if self.device_step_us is not None:
+            return self.device_step_us
+        return float(self.wall_us.mean()) if self.steps else 0.0
+
+    @property
+    def steps_share(self) -> float:
+        """Share of the wall clock inside steps."""
+        total = self.total_us
+        return float(self.wall_us.sum()) / total if total else 0.0
 
     @property
     def unaccounted_us(self) -> Array:
         """Wall clock of each step that no part saw."""
         return self.wall_us - sum(self.parts_us.values(), start=np.zeros(self.steps))
 
+    @property
+    def setup(self) -> Setup | None:
+        """What somebody's script uses; None for a run that was not watched from outside."""
+        return self.readings.last(Setup)
+
+    @property
+    def is_engine_run(self) -> bool:
+        """Whether pitstop's own engine wrote it, so that its settings are the ones to change."""
+        return self.readings.has("applied") and self.setup is None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the steps ran on a device with a queue of its own."""
+        setup = self.setup
+        named = setup is not None and (setup.device or "").startswith("cuda")
+        return named or self.device is not None or bool(self.readings.all(Kernels))
+
     def share(self, part: str) -> float | None:
-        """Share of the wall clock that a part took; None when it was not measured."""
-        times = self.parts_us.get(part)
-        if times is None or not self.wall_us.sum():
+        """Share of the wall clock a part took on the host; None when it was not measured."""
+        times, apart = self.parts_us.get(part), self.apart.get(part)
+        if (times is None and apart is None) or not self.total_us:
             return None
-        return float(times.sum() / self.wall_us.sum())
+        inside = 0.0 if times is None else float(times.sum())
+        return (inside + (0.0 if apart is None else apart.total_us)) / self.total_us
+
+    def share_error(self, part: str) -> float:
+        """Standard error of a part's share, from how unevenly it falls on the steps."""
+        times, total = self.parts_us.get(part), self.total_us
+        if times is None or self.steps < 2 or not total:
+            return 0.0
+        rest = times - float(times.sum()) / float(self.wall_us.sum()) * self.wall_us
+        return float(np.sqrt(self.steps * np.sum(rest**2) / (self.steps - 1))) / total
 
     def shares(self) -> dict[str, float]:
-        """Share of every part and of what is unaccounted; they add up to one."""
-        total = float(self.wall_us.sum())
+        """Share of every part, of what lay apart and of what is unaccounted; they add up to one."""
+        total = self.total_us
         if not total:
             return {}
-        shares = {name: float(times.sum()) / total for name, times in self.parts_us.items()}
+        names = (*self.parts_us, *(name for name in self.apart if name not in self.parts_us))
+        shares = {name: share for name in names if (share := self.share(name)) is not None}
         return {**shares, "unaccounted": float(self.unaccounted_us.sum()) / total}
 
-    def quartiles_ms(self, part: str) -> tuple[float, float, float]:
-        """First quartile, median and third quartile of a part's time in a step."""
-        low, middle, high = np.percentile(self.parts_us[part], (25, 50, 75)) / 1e3
-        return float(low), float(middle), float(high)
+    def busy_share(self) -> float | None:
+        """Share of the wall clock in which the device computed; None when nobody looked."""
+        found = [kernels.busy_us for kernels in self.readings.all(Kernels)]
+        if not found or not self.step_us:
+            return None
+        return min(1.0, float(np.median(found)) / self.step_us) * self.steps_share
+
+    def idle_share(self) -> float | None:
+        """Share of the wall clock, inside steps, in which the device did nothing."""
+        busy = self.busy_share()
+        return None if busy is None else max(0.0, self.steps_share - busy)
+
+    def device_share(self, part: str) -> float | None:
+        """Share of the wall clock between a part's marks on the device; None without marks."""
+        if self.device is None or part not in self.device.parts_us or not self.device.wall_us:
+            return None
+        inside = self.device.parts_us[part] / self.device.wall_us
+        return min(1.0, inside) * self.steps_share
+
+    def cost(self, part: str) -> Bound | None:
+        """Bound what a computing part costs: the device's time on a GPU, else the host's."""
+        if not self.on_gpu:
+            share = self.share(part)
+            return None if share is None else Bound(part=part, share=share)
+        share = self.device_share(part)
+        return None if share is None else self.of_busy(part, share)
+
+    def waste(self, part: str, share: float | None = None) -> Bound | None:
+        """Bound what the run gains when the host no longer spends its time on a part.
+
+        Without a GPU that is the time itself. With one it is the device's idle time inside the
+        part, and never more than it idles in all.
+
+        Args:
+            part: Name of the part.
+            share: Share of the wall clock to judge, where it is not the whole part.
+        """
+        whole = self.share(part)
+        asked = whole if share is None else share
+        if asked is None:
+            return None
+        if not self.on_gpu:
+            return Bound(part=part, share=min(1.0, asked))
+        idle, inside = self.idle_share(), self.device_share(part)
+        if idle is not None:
+            return Bound(part=part, share=min(asked, idle), pool=IDLE, pool_share=idle)
+        if inside is None:
+            return None
+        shown = inside if not whole else inside * min(1.0, asked / whole)
+        return Bound(part=part, share=min(asked, shown))
+
+    def of_idle(self, part: str, share: float) -> Bound:
+        """Bound by the device's idle time."""
+        idle = self.idle_share()
+        if idle is None:
+            return Bound(part=part, share=min(1.0, share))
+        return Bound(part=part, share=min(share, idle), pool=IDLE, pool_share=idle)
+
+    def of_busy(self, part: str, share: float) -> Bound:
+        """Bound by the device's working time."""
+        busy = self.busy_share()
+        if busy is None:
+            return Bound(part=part, share=min(1.0, share), pool=WALL_CLOCK)
+        return Bound(part=part, share=min(share, busy), pool=BUSY, pool_share=busy)
 
 
 def facts_of(rank: RankRecord) -> Facts:
     """Leave out warm-up and lay the top-level parts side by side.
 
     Steps whose rows kept no spans (the byte budget ran out) are left out as well: their parts are
-    not known.
+    not known. So are steps that a profiler or a counter slowed down.
     """
     assert rank.steps is not None, "rules need single steps; read the run with its steps"
     table = rank.steps
+    readings = Readings(rank.readings)
     top = [number for number, path in enumerate(table.paths) if len(path) == 1]
-    known = _rows_with_parts(table, top)
-    warm_up = min(_MOST_WARM_UP_STEPS, int(len(known) * _WARM_UP_SHARE))
+    known = _rows_with_parts(table, top, _slowed_steps(readings))
+    warm_up = _warm_up_steps(rank, table.index[known])
     rows = known[warm_up:]
     host = np.nan_to_num(table.host_us[rows], nan=0.0)
+    apart, start_up_us = apart_between(rank, rows)
     return Facts(
         steps=len(rows),
         warm_up_steps=warm_up,
+        first_us=float(table.start_us[rows[0]]) if len(rows) else 0.0,
+        indices=table.index[rows],
         wall_us=table.wall_us[rows],
         parts_us={table.paths[number][0]: host[:, number] for number in top},
+        inner_us={
+            path: float(host[:, number].sum())
+            for number, path in enumerate(table.paths)
+            if len(path) == 2
+        },
+        apart=apart,
+        start_up_us=start_up_us,
+        device=_device_times(table, rows, top),
+        device_step_us=_mean(table.device_wall_us[rows]),
+        samples=_median(table.samples[rows]),
+        micro_steps=_median(table.micro_steps[rows]),
+        record=rank,
+        readings=readings,
         summary=summarise(rank),
     )
 
 
-def _rows_with_parts(table: StepTable, top: list[int]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    if not top:
-        return np.arange(len(table))
-    return np.flatnonzero(~np.isnan(table.host_us[:, top]).all(axis=1))
+def _warm_up_steps(rank: RankRecord, indices: Array) -> int:
+    """Count the steps to leave out: a tenth, or as many as the writer said it needed itself."""
+    share = min(_MOST_WARM_UP_STEPS, int(len(indices) * _WARM_UP_SHARE))
+    said = rank.attempts[0].about.get("warm_up_steps") if rank.attempts else None
+    if not isinstance(said, int):
+        return share
+    return max(share, int(np.sum(indices < said)))
+
+
+def _slowed_steps(readings: Readings) -> set[int]:
+    slowed = {kernels.step for kernels in readings.all(Kernels)}
+    slowed |= {work.step for work in readings.all(Work)}
+    return slowed | {modules.step for modules in readings.all(Modules)}
+
+
+def _rows_with_parts(table: StepTable, top: list[int], slowed: set[int]) -> Rows:
+    wanted = ~np.isin(table.index, list(slowed))
+    if top:
+        wanted &= ~np.isnan(table.host_us[:, top]).all(axis=1)
+    return np.flatnonzero(wanted)
+
+
+def _device_times(table: StepTable, rows: Rows, top: list[int]) -> DeviceTimes | None:
+    if not top or not len(rows):
+        return None
+    marks = table.device_us[rows][:, top]
+    walls = table.device_wall_us[rows]
+    marked = ~np.isnan(marks).all(axis=1) & (walls > 0)
+    if marked.sum() < _FEWEST_MARKED_STEPS:
+        return None
+    sums = np.nansum(marks[marked], axis=0)
+    return DeviceTimes(
+        steps=int(marked.sum()),
+        wall_us=float(walls[marked].sum()),
+        parts_us={table.paths[number][0]: float(us) for number, us in zip(top, sums, strict=True)},
+    )
+
+
+def _mean(values: Array) -> float | None:
+    """Mean of what is known; None where most is not."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) > len(values) / 2 else None
+
+
+def _median(values: Array) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else None

@@ -1,76 +1,107 @@
-"""Rules: from facts to a finding, or to none. One function each, listed in `RULES`."""
+"""Every rule and every code the doctor knows. Rules are functions: facts to a finding, or none.
 
-from collections.abc import Callable
+A rule abstains (None) where its facts are missing: what was not measured is not judged. Each
+family has a file; this one lists them, and names what each code stands for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from pitstop.doctor import (
+    cadence_rules,
+    compute_rules,
+    device_rules,
+    input_rules,
+    machine_rules,
+    memory_rules,
+    rank_rules,
+    run_rules,
+)
 from pitstop.doctor.facts import Facts
-from pitstop.records.verdict import Bound, Finding
+from pitstop.records.verdict import Finding
 
 Rule = Callable[[Facts], Finding | None]
-
-_WAITING_WARNING = 0.10
-_WAITING_CRITICAL = 0.30
-_UNACCOUNTED = 0.10
-_APART = 0.20
+RankRule = Callable[[Sequence[Facts]], Finding | None]
 
 
-def data_wait(facts: Facts) -> Finding | None:
-    """Report a run that waits for its next batch more than a tenth of the time."""
-    share = facts.share("data")
-    if share is None or share < _WAITING_WARNING:
-        return None
-    low, middle, high = facts.quartiles_ms("data")
-    return Finding(
-        code="DATA001",
-        severity="critical" if share >= _WAITING_CRITICAL else "warning",
-        summary="the training loop waits for data",
-        evidence=(
-            f"waiting for the next batch took {share:.1%} of {facts.steps} steps",
-            f"median wait {middle:.1f} ms, middle half {low:.1f} to {high:.1f} ms",
-        ),
-        bound=Bound(part="data", share=share),
-        remedy=(
-            "prepare batches in parallel with the step: raise loader.workers",
-            "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack",
-        ),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a code stands for; docs/findings has a page for each."""
+
+    code: str
+    name: str
+    """What a run is called whose principal bottleneck this is."""
+    is_specific: bool = False
+    """Whether it explains a general finding on the same part, and so comes before it."""
 
 
-def unaccounted_time(facts: Facts) -> Finding | None:
-    """Report a run with more than a tenth of its time in no span: the verdict may miss it."""
-    share = facts.shares().get("unaccounted")
-    if share is None or share < _UNACCOUNTED:
-        return None
-    return Finding(
-        code="TIME001",
-        severity="warning",
-        summary="part of the step was not measured",
-        evidence=(f"{share:.1%} of the wall clock of {facts.steps} steps lies in no span",),
-        # Naming what was not measured makes nothing faster; what it holds is not known.
-        bound=None,
-        remedy=("name the missing parts with spans and run again",),
-    )
+CATALOGUE: Final[tuple[Entry, ...]] = (
+    Entry(code="DATA001", name="input-bound"),
+    Entry(code="DATA002", name="stalled at epoch boundaries", is_specific=True),
+    Entry(code="DATA003", name="cache below its possible hit rate", is_specific=True),
+    Entry(code="DATA004", name="more workers than cores"),
+    Entry(code="COPY001", name="copy-bound"),
+    Entry(code="LAUNCH001", name="launch-bound"),
+    Entry(code="SYNC001", name="sync-bound"),
+    Entry(code="TRAFFIC001", name="memory-traffic-bound"),
+    Entry(code="COMM001", name="communication-bound"),
+    Entry(code="COMM002", name="held up by one rank", is_specific=True),
+    Entry(code="OPT001", name="optimizer-bound"),
+    Entry(code="RECOMP001", name="recomputing activations"),
+    Entry(code="EVAL001", name="evaluating too often"),
+    Entry(code="CKPT001", name="saving too often"),
+    Entry(code="LOG001", name="logging-bound"),
+    Entry(code="HOST001", name="bound by Python on the host"),
+    Entry(code="LOSS001", name="loss-bound"),
+    Entry(code="MEM001", name="host memory grows"),
+    Entry(code="MEM002", name="cache too large"),
+    Entry(code="MEM003", name="device memory fragmented"),
+    Entry(code="SHARE001", name="sharing its device or host"),
+    Entry(code="COMPILE001", name="compiling again and again"),
+    Entry(code="COMPILE002", name="cut by graph breaks"),
+    Entry(code="PREC001", name="in 32-bit arithmetic"),
+    Entry(code="TENSOR001", name="tensor cores idle", is_specific=True),
+    Entry(code="BATCH001", name="batch too small"),
+    Entry(code="CLOCK001", name="clocks held back"),
+    Entry(code="NAN001", name="loss not finite"),
+    Entry(code="SETTING001", name="a setting without effect"),
+    Entry(code="TIME001", name="not measured"),
+    Entry(code="APART001", name="busy beside the steps"),
+)
 
+ENTRIES: Final[Mapping[str, Entry]] = {entry.code: entry for entry in CATALOGUE}
 
-def time_apart(facts: Facts) -> Finding | None:
-    """Report a run that spends more than a fifth of its time beside the steps."""
-    apart_us = facts.summary.apart_us
-    total_us = facts.summary.wall.total_us + apart_us
-    if not total_us or apart_us / total_us < _APART:
-        return None
-    named = sorted(facts.summary.events.items(), key=lambda item: -item[1].total_us)
-    evidence = tuple(
-        f"{name}: {event.count} times, {event.total_us / 1e6:.1f} s" for name, event in named[:3]
-    )
-    return Finding(
-        code="APART001",
-        severity="warning",
-        summary="much of the run is spent beside the steps",
-        evidence=(f"{apart_us / total_us:.1%} of the run was no training step", *evidence),
-        # The share is of the run, not of the step, so it does not add to the others.
-        bound=None,
-        remedy=("evaluate and save less often: eval.every_steps, checkpoint.every_steps",),
-    )
+RULES: Final[tuple[Rule, ...]] = (
+    input_rules.data_wait,
+    input_rules.epoch_stalls,
+    input_rules.hit_rate,
+    input_rules.too_many_workers,
+    device_rules.copy_bound,
+    device_rules.launch_bound,
+    device_rules.sync_bound,
+    device_rules.memory_traffic,
+    device_rules.precision,
+    device_rules.tensor_cores,
+    device_rules.small_batch,
+    compute_rules.optimizer_bound,
+    compute_rules.loss_bound,
+    compute_rules.recompute_cost,
+    compute_rules.recompilation,
+    compute_rules.graph_breaks,
+    cadence_rules.evaluation,
+    cadence_rules.checkpoint,
+    cadence_rules.logging,
+    cadence_rules.host_work,
+    memory_rules.host_growth,
+    memory_rules.large_cache,
+    memory_rules.device_memory,
+    machine_rules.other_jobs,
+    machine_rules.held_clocks,
+    run_rules.non_finite,
+    run_rules.without_effect,
+    cadence_rules.time_apart,
+    cadence_rules.unaccounted_time,
+)
 
-
-RULES: Final[tuple[Rule, ...]] = (data_wait, unaccounted_time, time_apart)
+RANK_RULES: Final[tuple[RankRule, ...]] = (rank_rules.straggler, rank_rules.communication)

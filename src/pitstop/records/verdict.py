@@ -7,10 +7,12 @@ add; speed-ups never multiply.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Severity = Literal["info", "warning", "critical"]
 Outcome = Literal["bottleneck", "healthy", "not enough evidence"]
+
+WALL_CLOCK: Final = "wall clock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,19 +20,24 @@ class Bound:
     """The most that mending one thing can give."""
 
     part: str
-    """Span whose time would go; bounds of the same part overlap, those of others add."""
+    """What would go; bounds of the same part overlap, those of others add."""
     share: float
     """Share of the wall clock that would go at most, 0 to 1; measured."""
+    pool: str = WALL_CLOCK
+    """Time it is taken from: the host may waste what the device idles, and no more than that."""
+    pool_share: float = 1.0
+    """All of the pool, as a share of the wall clock: what its bounds give together at most."""
+    speedup: float | None = None
+    """How many times as fast the run becomes at most; None when nothing would remain. It follows
+    from the share, whatever is given here."""
 
     def __post_init__(self) -> None:
-        """Refuse a share that is none."""
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"a share lies between 0 and 1, not at {self.share}")
-
-    @property
-    def speedup(self) -> float | None:
-        """How many times as fast the run becomes at most; None when nothing would remain."""
-        return None if self.share >= 1 else 1 / (1 - self.share)
+        """Refuse a share that is none; work out the speed-up."""
+        for share in (self.share, self.pool_share):
+            if not 0 <= share <= 1:
+                raise ValueError(f"a share lies between 0 and 1, not at {share}")
+        speedup = None if self.share >= 1 else 1 / (1 - self.share)
+        object.__setattr__(self, "speedup", speedup)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +45,7 @@ class Finding:
     """One thing that holds a run back, or that a reader must know of."""
 
     code: str
-    """Stable name such as ``DATA001``."""
+    """Stable name such as ``DATA001``; docs/findings has a page of that name."""
     severity: Severity
     summary: str
     """One sentence, in lower case, without a full stop."""
@@ -51,6 +58,18 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """What mending the first findings gives together."""
+
+    code: str
+    """The finding that this rung adds to those before it."""
+    bound: Bound
+    """Of this one and all before it: shares of the time that is left, never a product."""
+    hours_saved: float | None
+    """Over the whole training; None where its length is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The judgement over a run."""
 
@@ -58,14 +77,30 @@ class Verdict:
     sentence: str
     """The verdict in one sentence."""
     findings: tuple[Finding, ...]
-    """Largest bound first."""
+    """The principal one first, then by the size of their bounds."""
+    verdict: str = ""
+    """Name of the principal bottleneck, such as ``input-bound``; else the outcome."""
+    principal: str | None = None
+    """Code of the finding that decided it."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Share of the wall clock by top-level part, ``unaccounted`` among them; adds up to 1."""
+    """Share of the wall clock after warm-up: parts of the step, what lay apart between steps, and
+    ``unaccounted``; adds up to 1."""
     combined_bound: Bound | None = None
-    """What mending every finding could give at most."""
+    """What mending every warning and every critical finding could give at most."""
+    ladder: tuple[Rung, ...] = ()
+    """Mending one of these after the other, in the order given."""
+    whole_run_hours: float | None = None
+    """The whole training at the measured pace; None where its length is not known."""
     steps: int = 0
     """Steps the verdict rests on, warm-up left out."""
     rank: int = 0
     """Rank the verdict rests on: the slowest, for the others wait for it."""
+    start_up_s: float | None = None
+    """Spent before the first step, as far as the record tells; no part of the shares."""
     notes: tuple[str, ...] = ()
     """What the record does not hold."""
+
+    def __post_init__(self) -> None:
+        """Call a verdict without a name by its outcome."""
+        if not self.verdict:
+            object.__setattr__(self, "verdict", self.outcome)

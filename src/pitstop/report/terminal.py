@@ -36,7 +36,8 @@ def verdict_report(verdict: Verdict) -> RenderableType:
         parts += ["", *_finding_lines(finding)]
     bound = verdict.combined_bound
     if bound is not None and len(verdict.findings) > 1:
-        parts += ["", Text(f"all of it together: {_limit(bound)}")]
+        parts += ["", *_ladder_lines(verdict), Text(f"all of it together: {_limit(bound)}")]
+    parts += _length_lines(verdict)
     parts += [Text(f"note: {literal(note)}", style="dim") for note in verdict.notes]
     return Group(*parts)
 
@@ -115,6 +116,29 @@ def _finding_lines(finding: Finding) -> Iterable[RenderableType]:
         yield Text(f"  {_limit(finding.bound)} without it (measured)")
     for line in finding.remedy:
         yield Text(f"  try: {literal(line)}")
+
+
+def _ladder_lines(verdict: Verdict) -> Iterable[RenderableType]:
+    """What mending the first, the first two, ... gives, where there is more than one to mend."""
+    if len(verdict.ladder) < 2:
+        return
+    yield Text("mended one after the other:")
+    for rung in verdict.ladder:
+        hours = "" if rung.hours_saved is None else f", {_hours(rung.hours_saved)} saved at most"
+        yield Text(f"  {rung.code}: {_limit(rung.bound)}{hours}")
+
+
+def _length_lines(verdict: Verdict) -> Iterable[RenderableType]:
+    if verdict.whole_run_hours is not None:
+        line = f"the whole training takes {_hours(verdict.whole_run_hours)} at this pace"
+        saved = verdict.ladder[-1].hours_saved if verdict.ladder else None
+        yield Text(line if saved is None else f"{line}; at most {_hours(saved)} can be saved")
+    if verdict.start_up_s is not None:
+        yield Text(f"start-up took {seconds_text(verdict.start_up_s)}; no share above holds it")
+
+
+def _hours(hours: float) -> str:
+    return seconds_text(hours * 3600)
 
 
 def _limit(bound: Bound) -> str:

@@ -1,18 +1,38 @@
 """Verdicts over whole runs: bounds that add, evidence that suffices, gaps that are said."""
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.doctor.examine import combined_bound, examine
-from pitstop.doctor.facts import facts_of
+from pitstop.doctor.combine import combined_bound, ladder
+from pitstop.doctor.examine import examine
+from pitstop.doctor.facts import IDLE, facts_of
+from pitstop.doctor.rules import CATALOGUE, ENTRIES
 from pitstop.records.store import from_json, read_run, to_json
 from pitstop.records.verdict import Bound, Finding, Verdict
 from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock
+from tests.unit.doctor.records import (
+    KERNELS,
+    LOADER,
+    ON_CPU,
+    OWNERS,
+    SETUP,
+    WORK,
+    host_line,
+    host_lines,
+    noisy,
+    rank,
+    raw,
+    run_of,
+)
 
 
 def write_rank(
@@ -121,9 +141,9 @@ def test_the_slowest_rank_is_judged_wherever_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    for rank, data_us in enumerate((0, 100, 1)):
-        monkeypatch.setenv("RANK", str(rank))
-        write_rank(tmp_path, 100, {"data": data_us, "forward": 100}, rank=rank)
+    for number, data_us in enumerate((0, 100, 1)):
+        monkeypatch.setenv("RANK", str(number))
+        write_rank(tmp_path, 100, {"data": data_us, "forward": 100}, rank=number)
     verdict = examine(read_run(tmp_path))
     assert (verdict.rank, verdict.shares["data"]) == (1, 0.5)
     assert verdict.notes == ("1 of 4 ranks left no record: 3",)
@@ -132,12 +152,12 @@ def test_the_slowest_rank_is_judged_wherever_it_stands(
 def test_steps_whose_rows_had_no_room_for_spans_are_left_out(tmp_path: Path) -> None:
     parts = {f"part {number}": 10 for number in range(40)} | {"data": 400}
     write_rank(tmp_path, 400, parts, bytes_per_step=60)
-    rank = read_run(tmp_path).first
-    assert rank.steps is not None
-    data = rank.paths.index(("data",))
-    with_spans = int((rank.steps.host_us[:, data] == 400).sum())
+    first = read_run(tmp_path).first
+    assert first.steps is not None
+    data = first.paths.index(("data",))
+    with_spans = int((first.steps.host_us[:, data] == 400).sum())
     assert 30 < with_spans < 400, "the budget should leave spans to some rows only"
-    facts = facts_of(rank)
+    facts = facts_of(first)
     assert facts.steps == with_spans - min(50, with_spans // 10)
     assert facts.shares()["data"] == 0.5
     assert facts.shares()["unaccounted"] == 0
@@ -207,3 +227,156 @@ def test_bounds_never_exceed_the_whole_step() -> None:
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match="share lies between"):
         Bound(part="data", share=share)
+
+
+pooled = st.tuples(
+    st.sampled_from("abcdef"), st.floats(0, 1), st.sampled_from(["wall clock", IDLE])
+)
+
+
+def pooled_finding(part: str, share: float, pool: str) -> Finding:
+    most = 1.0 if pool == "wall clock" else 0.3
+    bound = Bound(part=part, share=min(share, most), pool=pool, pool_share=most)
+    return replace(finding(part, 0.0), bound=bound)
+
+
+@given(st.lists(pooled, max_size=8))
+def test_each_further_cure_adds_something_and_never_more_than_its_own(
+    triples: list[tuple[str, float, str]],
+) -> None:
+    findings = tuple(pooled_finding(*triple) for triple in triples)
+    rungs = ladder(findings, whole_run_hours=100.0)
+    before = 0.0
+    for rung, found in zip(rungs, findings, strict=True):
+        assert found.bound is not None
+        assert before - 1e-12 <= rung.bound.share <= min(1.0, before + found.bound.share) + 1e-12
+        assert rung.hours_saved == pytest.approx(100 * rung.bound.share)
+        before = rung.bound.share
+    idle = [found for found in findings if found.bound is not None and found.bound.pool == IDLE]
+    together = combined_bound(idle)
+    assert together is None or together.share <= 0.3
+
+
+def test_bounds_of_one_pool_share_its_time() -> None:
+    got = combined_bound((pooled_finding("a", 0.25, IDLE), pooled_finding("b", 0.25, IDLE)))
+    assert got is not None
+    assert got.share == pytest.approx(0.3)
+
+
+def test_hours_are_saved_of_the_whole_training() -> None:
+    setup = replace(ON_CPU, total_steps=360_000)
+    parts = {"data": 4_000, "forward": 6_000}
+    verdict = examine(run_of(rank(parts, readings=[setup])))
+    assert verdict.whole_run_hours == pytest.approx(1.0)
+    [rung] = verdict.ladder
+    assert rung.hours_saved == pytest.approx(0.4)
+    ours = rank(parts, about={"config": {"train": {"steps": 720_000}}})
+    assert examine(run_of(ours)).whole_run_hours == pytest.approx(2.0)
+    unknown = examine(run_of(rank(parts)))
+    assert (unknown.whole_run_hours, unknown.ladder[0].hours_saved) == (None, None)
+
+
+def test_the_json_holds_what_a_machine_needs() -> None:
+    verdict = examine(run_of(rank({"data": 4_000, "forward": 6_000})))
+    values = json.loads(to_json(verdict))
+    assert (values["outcome"], values["verdict"]) == ("bottleneck", "input-bound")
+    assert values["principal"] == "DATA001"
+    [found] = values["findings"]
+    assert found.keys() >= {"code", "severity", "summary", "evidence", "bound", "remedy"}
+    assert found["bound"]["part"] == "data"
+    assert found["bound"]["share"] == pytest.approx(0.4)
+    assert found["bound"]["speedup"] == pytest.approx(1 / 0.6)
+    assert values["shares"] == pytest.approx({"data": 0.4, "forward": 0.6, "unaccounted": 0.0})
+
+
+def test_a_healthy_run_is_called_so_in_every_field() -> None:
+    verdict = examine(run_of(rank({"data": 100, "forward": 4_000, "backward": 5_900})))
+    assert (verdict.outcome, verdict.verdict, verdict.principal) == ("healthy", "healthy", None)
+    assert verdict.sentence.endswith("most of the time is backward (59%)")
+
+
+def test_the_specific_finding_decides_over_the_general_one_it_explains() -> None:
+    waits = noisy(3_000, 400, 5)
+    waits[39::40] += 400_000
+    verdict = examine(run_of(rank({"data": waits, "forward": 7_000}, steps=400)))
+    codes = [found.code for found in verdict.findings]
+    assert codes == ["DATA002", "DATA001"]
+    assert verdict.principal == "DATA002"
+    assert verdict.combined_bound is not None
+    assert verdict.combined_bound.share == pytest.approx(verdict.shares["data"]), "the same part"
+
+
+def test_readings_that_could_not_be_understood_are_noted() -> None:
+    verdict = examine(run_of(rank({"forward": 100}, readings=[raw("setup", device=5)])))
+    assert "1 readings could not be understood and were left out" in verdict.notes
+
+
+def test_only_an_unbounded_warning_is_still_the_verdict() -> None:
+    verdict = examine(run_of(rank({"forward": 100}, scalars={"loss": [1.0, math.nan]})))
+    assert (verdict.outcome, verdict.principal) == ("bottleneck", "NAN001")
+    assert verdict.combined_bound is None
+
+
+def test_every_code_has_one_entry() -> None:
+    assert len(ENTRIES) == len(CATALOGUE) == 31
+    assert len({entry.name for entry in CATALOGUE}) == 31
+
+
+def faulty(kind: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """A noisy run with one planted fault; the last is sound."""
+    mean: dict[str, float] = {"data": 200, "forward": 3_000, "backward": 6_000}
+    extra: dict[str, dict[str, Any]] = {
+        "DATA001": {"parts": {"data": 4_000}},
+        "HOST001": {"parts": {"host": 4_000}},
+        "LOG001": {
+            "parts": {"host": 4_000},
+            "readings": [ON_CPU, host_lines(host_line("print(x)", 400))],
+        },
+        "OPT001": {"parts": {"optimizer": 6_000}},
+        "LOSS001": {"parts": {"loss": 8_000}},
+        "EVAL001": {"apart": {"evaluation": dict.fromkeys(range(9, 200, 10), 50_000)}},
+        "SYNC001": {
+            "parts": {"host": 5_000},
+            "readings": [SETUP, replace(KERNELS, busy_us=9_000.0, sync_us=4_500.0), WORK, OWNERS],
+        },
+        "": {"parts": {"optimizer": 800}, "readings": [ON_CPU]},
+    }
+    planted = extra[kind]
+    parts = {**mean, **planted.get("parts", {})}
+    noise = {name: noisy(us, 200, seed + place) for place, (name, us) in enumerate(parts.items())}
+    return noise, {key: value for key, value in planted.items() if key != "parts"}
+
+
+KINDS = ["DATA001", "HOST001", "LOG001", "OPT001", "LOSS001", "EVAL001", "SYNC001", ""]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6))
+def test_repeated_runs_agree_on_the_verdict(kind: str, seed: int) -> None:
+    parts, rest = faulty(kind, seed)
+    verdict = examine(run_of(rank(parts, steps=200, **rest)))
+    assert (verdict.principal or "") == kind
+
+
+@given(st.integers(0, 10**6), st.floats(0, 0.08))
+@settings(max_examples=30, deadline=None)
+def test_a_sound_loop_is_accused_of_nothing(seed: int, share: float) -> None:
+    """Every part that a rule looks at takes less than a tenth, with the noise of a busy host."""
+    small = {name: max(1.0, 10_000 * share) for name in ("data", "host", "loss", "optimizer")}
+    parts = {**small, "forward": 3_000, "backward": 7_000}
+    noise = {
+        name: noisy(us, 120, seed + place, spread=0.5)
+        for place, (name, us) in enumerate(parts.items())
+    }
+    setup = replace(ON_CPU, loaders=(replace(LOADER, pinned=False),))
+    verdict = examine(run_of(rank(noise, steps=120, readings=[setup])))
+    assert (verdict.outcome, verdict.findings) == ("healthy", ())
+
+
+def test_nothing_is_promised_for_mere_information() -> None:
+    fused = replace(ON_CPU, optimizers=("AdamW(fused)",))
+    parts = {"forward": 3_000, "backward": 3_000, "optimizer": 4_000}
+    verdict = examine(run_of(rank(parts, readings=[fused])))
+    assert [found.severity for found in verdict.findings] == ["info"]
+    assert (verdict.outcome, verdict.combined_bound, verdict.ladder) == ("healthy", None, ())

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pitstop.doctor.cadence_rules import evaluation, time_apart, unaccounted_time
 from pitstop.doctor.facts import Facts, facts_of
-from pitstop.doctor.rules import RULES, data_wait, time_apart, unaccounted_time
+from pitstop.doctor.input_rules import data_wait
+from pitstop.doctor.rules import RULES
 from pitstop.records.store import read_run
 from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock
@@ -94,18 +96,15 @@ def test_time_in_no_span_is_named(tmp_path: Path) -> None:
     assert unaccounted_time(fine) is None
 
 
-def test_time_beside_the_steps_is_named_and_promises_no_faster_step(tmp_path: Path) -> None:
-    finding = time_apart(
-        facts_from(tmp_path / "r", 50, lambda _: {"forward": 80_000}, apart_us=20_000)
-    )
+def test_an_evaluation_beside_the_steps_is_a_share_of_the_run(tmp_path: Path) -> None:
+    facts = facts_from(tmp_path / "r", 50, lambda _: {"forward": 80_000}, apart_us=20_000)
+    assert facts.shares() == {"forward": 0.8, "evaluation": 0.2, "unaccounted": 0.0}
+    finding = evaluation(facts)
     assert finding is not None
-    assert (finding.code, finding.bound) == ("APART001", None)
-    assert finding.evidence == (
-        "20.0% of the run was no training step",
-        "evaluation: 50 times, 1.0 s",
-    )
-    less = facts_from(tmp_path / "r", 50, lambda _: {"forward": 80_000}, apart_us=19_000)
-    assert time_apart(less) is None
+    assert finding.bound is not None
+    assert (finding.code, finding.bound.share, finding.bound.speedup) == ("EVAL001", 0.2, 1.25)
+    assert finding.evidence[1] == "45 times, one in 1 steps"
+    assert time_apart(facts) is None, "it has a rule of its own"
 
 
 @settings(

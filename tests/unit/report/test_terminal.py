@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from pitstop.records.store import read_run
 from pitstop.records.summary import RunSummary, summarise
-from pitstop.records.verdict import Bound, Finding, Verdict
+from pitstop.records.verdict import Bound, Finding, Rung, Verdict
 from pitstop.report.terminal import make_console, run_report, verdict_report
 from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock, FakeDevice
@@ -164,3 +164,28 @@ def test_a_row_stays_one_line_where_no_terminal_sets_a_width(tmp_path: Path) -> 
     lines = rendered(run_report(summary_of(tmp_path / "rank-0.jsonl", name=name)))
     assert lines[2].startswith(name)
     assert lines[2].endswith("500 ms")
+
+
+def test_several_cures_are_shown_one_after_the_other_with_hours() -> None:
+    first, second = finding("data", 0.5), finding("log", 0.25)
+    verdict = Verdict(
+        outcome="bottleneck",
+        sentence="data is slow",
+        findings=(first, second),
+        combined_bound=Bound(part="data + log", share=0.75),
+        ladder=(
+            Rung(code="DATA001", bound=Bound(part="data", share=0.5), hours_saved=10.0),
+            Rung(code="LOG001", bound=Bound(part="data + log", share=0.75), hours_saved=15.0),
+        ),
+        whole_run_hours=20.0,
+        start_up_s=12.0,
+    )
+    lines = rendered(verdict_report(verdict))
+    assert lines[-6:] == [
+        "mended one after the other:",
+        "  DATA001: at most 2.00x as fast, 10 h 00 min saved at most",
+        "  LOG001: at most 4.00x as fast, 15 h 00 min saved at most",
+        "all of it together: at most 4.00x as fast",
+        "the whole training takes 20 h 00 min at this pace; at most 15 h 00 min can be saved",
+        "start-up took 12.0 s; no share above holds it",
+    ]

@@ -1,0 +1,68 @@
+"""``pitstop doctor LOG ...``: a verdict on a log of another tool, or several logs compared."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pitstop.cli.output import show
+
+# Every line of a run record is JSON, and the first one begins like this.
+_RUN_LINE = b'{"kind":"run"'
+NOT_COMPARABLE = 2
+SLOWER = 1
+
+
+def is_log(path: Path) -> bool:
+    """Whether a path is a log of another tool rather than a run that pitstop measured.
+
+    A folder with ``rank-*.jsonl`` and a file that begins with a run line are measured runs. What is
+    not there is no log either: whoever reads runs says so.
+    """
+    if path.is_dir():
+        return not any(path.glob("rank-*.jsonl"))
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_RUN_LINE)) != _RUN_LINE
+    except OSError:
+        return False
+
+
+def doctor_logs(
+    paths: Sequence[Path],
+    *,
+    log_format: str | None = None,
+    batch_sizes: Sequence[int] = (),
+    world_sizes: Sequence[int] = (),
+    json: str | None = None,
+) -> int:
+    """Judge one log, or compare several on samples per second; give the exit code.
+
+    Args:
+        paths: Files of other tools, or folders of theirs.
+        log_format: Name of the format, for a file that is not recognised.
+        batch_sizes: Samples of one optimizer step on one rank: one for all logs, or one a log.
+        world_sizes: Ranks of each run, given the same way.
+        json: Where to write the record; ``-`` for stdout.
+
+    Returns:
+        Of one log: 1 when it shows a bottleneck, else 0. Of several: 2 when some cannot be
+        compared, 1 when one is slower than the first, else 0.
+
+    Raises:
+        RecordError: A file cannot be read or is of no known format, or the sizes do not fit.
+    """
+    from pitstop.doctor.log_compare import compare_logs
+    from pitstop.doctor.log_examine import examine_log
+    from pitstop.logs.read import read_logs
+    from pitstop.report.logs import log_comparison_report, log_report
+
+    records = read_logs(paths, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes)
+    if len(records) == 1:
+        one = examine_log(records[0])
+        show(one, lambda: log_report(one.summary, one.verdict), json)
+        return 1 if one.verdict.outcome == "bottleneck" else 0
+    comparison = compare_logs(records)
+    show(comparison, lambda: log_comparison_report(comparison), json)
+    results = {pair.result for pair in comparison.pairs}
+    if "not comparable" in results:
+        return NOT_COMPARABLE
+    return SLOWER if "slower" in results else 0

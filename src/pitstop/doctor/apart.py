@@ -1,0 +1,87 @@
+"""What lay apart between the counted steps: evaluations, checkpoints, epoch boundaries."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pitstop.records.run import Event, RankRecord
+
+START_UP = "start-up"
+OWN = "pitstop"
+"""What measuring itself spent apart: the run without us does not."""
+NOT_NAMED = "apart, not named"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """Everything of one name that lay between counted steps."""
+
+    times_us: tuple[float, ...]
+
+    @property
+    def count(self) -> int:
+        """How often it happened."""
+        return len(self.times_us)
+
+    @property
+    def total_us(self) -> float:
+        """All of it together."""
+        return sum(self.times_us)
+
+
+def apart_between(
+    rank: RankRecord, rows: npt.NDArray[np.intp]
+) -> tuple[dict[str, Apart], int | None]:
+    """Share out, step by step, the time that was taken out of the counted steps.
+
+    A step's own count of what lay apart decides. An event inside another one, or in another
+    thread, is in that time already or ran beside the step, and gets nothing.
+
+    Returns:
+        What lay apart by name, and start-up in microseconds where the record tells.
+    """
+    table = rank.steps
+    assert table is not None
+    rows = rows[table.apart_us[rows] > 0]
+    keys = zip(table.attempt[rows].tolist(), table.index[rows].tolist(), strict=True)
+    spent = dict(zip(keys, table.apart_us[rows].tolist(), strict=True))
+    inside: dict[tuple[float, float], list[Event]] = {}
+    for event in rank.events:
+        key = (float(event.attempt), float(event.step))
+        if key in spent:
+            inside.setdefault(key, []).append(event)
+    found: dict[str, list[float]] = {}
+    for key, apart_us in spent.items():
+        for name, us in _shared_out(inside.get(key, ()), apart_us):
+            found.setdefault(name, []).append(us)
+    for name in (START_UP, OWN):
+        found.pop(name, None)
+    return {name: Apart(times_us=tuple(us)) for name, us in found.items()}, _start_up_us(rank)
+
+
+def _shared_out(events: Iterable[Event], apart_us: float) -> list[tuple[str, float]]:
+    left = apart_us
+    shared: list[tuple[str, float]] = []
+    end_us = -1
+    # The outer one of two that begin together is the longer one.
+    for event in sorted(events, key=lambda event: (event.start_us, -event.wall_us)):
+        if event.start_us < end_us or event.wall_us <= 0:
+            continue
+        end_us = event.start_us + event.wall_us
+        us = min(left, event.wall_us)
+        left -= us
+        if us:
+            shared.append((event.name, us))
+    return [*shared, (NOT_NAMED, left)] if left > 0 else shared
+
+
+def _start_up_us(rank: RankRecord) -> int | None:
+    found = [event.wall_us for event in rank.events if event.name == START_UP]
+    return sum(found) if found else None
+
+
+def total_us(apart: Mapping[str, Apart], names: Iterable[str]) -> float:
+    """Time of some names together."""
+    return sum(apart[name].total_us for name in names if name in apart)

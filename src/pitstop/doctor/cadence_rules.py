@@ -1,0 +1,207 @@
+"""Rules on what happens every so often: evaluation, checkpoints, logging, and what has no name."""
+
+from typing import Final
+
+import numpy as np
+
+from pitstop.doctor.apart import total_us
+from pitstop.doctor.device_rules import sync_share
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.grading import HOST_WORTH, WORTH_A_WARNING, is_sure, severity_of
+from pitstop.doctor.host_lines import (
+    HostTime,
+    is_sync,
+    line_text,
+    lines_of_part,
+    logging_lines,
+)
+from pitstop.doctor.remedies import remedy_for
+from pitstop.doctor.words import percent, spread_ms, times
+from pitstop.records.script import HostLines
+from pitstop.records.verdict import Bound, Finding
+
+_UNACCOUNTED: Final = 0.10
+
+# Names under which engines and scripts keep what they write down.
+_LOG_NAMES: Final = ("log", "logging", "progress", "memory")
+
+# Names that have a rule of their own.
+_NAMED: Final = ("evaluation", "checkpoint", "epoch boundary", "compile", *_LOG_NAMES)
+
+# What has no name is not known to be in vain, so it takes a fifth to speak of it.
+_APART: Final = 0.20
+
+
+def evaluation(facts: Facts) -> Finding | None:
+    """Report a run that spends a tenth of its time or more on evaluations."""
+    return _cadence(facts, "evaluation", "EVAL001", "evaluating takes much of the run")
+
+
+def checkpoint(facts: Facts) -> Finding | None:
+    """Report a run that spends a tenth of its time or more on saving checkpoints."""
+    return _cadence(facts, "checkpoint", "CKPT001", "saving checkpoints takes much of the run")
+
+
+def _cadence(facts: Facts, name: str, code: str, summary: str) -> Finding | None:
+    share, apart = facts.share(name), facts.apart.get(name)
+    if share is None or share < WORTH_A_WARNING:
+        return None
+    evidence = [f"{percent(share)} of the time after warm-up, in {facts.steps} steps"]
+    if apart is not None:
+        every = facts.steps / apart.count
+        evidence.append(f"{times(apart.count, 'time')}, one in {every:.0f} steps")
+        evidence.append(spread_ms(np.array(apart.times_us)))
+    # Of one alone the distance to the next is not known, nor, so, the share of a longer run.
+    is_rhythm = apart is None or apart.count > 1
+    if not is_rhythm:
+        evidence.append("it happened once, so how often it comes is not known")
+    return Finding(
+        code=code,
+        severity=severity_of(share) if is_rhythm else "info",
+        summary=summary,
+        evidence=tuple(evidence),
+        bound=Bound(part=name, share=share),
+        remedy=remedy_for(facts, code),
+    )
+
+
+def logging(facts: Facts) -> Finding | None:
+    """Report a run that spends a tenth of its time or more on writing down what it does."""
+    apart_share = total_us(facts.apart, _LOG_NAMES) / facts.total_us if facts.total_us else 0.0
+    spans = [name for name in _LOG_NAMES if name in facts.parts_us]
+    span_share = sum(float(facts.parts_us[name].sum()) for name in spans) / max(1, facts.total_us)
+    found = [host for part in _sampled_parts(facts) if (host := lines_of_part(facts, part))]
+    line_share, error, evidence = _logging_lines(facts, found)
+    inside = _of_host(facts, span_share + line_share)
+    if inside is None:
+        return None
+    share = min(1.0, apart_share + inside.share)
+    errors = [2 * facts.share_error(name) for name in spans]
+    if share - 2 * error - sum(errors) < WORTH_A_WARNING:
+        return None
+    if apart_share or span_share:
+        evidence.insert(
+            0,
+            f"{percent(apart_share + span_share)} of the time in: "
+            + ", ".join((*spans, *(n for n in _LOG_NAMES if n in facts.apart))),
+        )
+    bound = inside if not apart_share else Bound(part="logging", share=share)
+    return Finding(
+        code="LOG001",
+        severity=severity_of(share),
+        summary="writing down what happens takes much of the step",
+        evidence=(f"{percent(share, error)} of {facts.steps} steps", *evidence),
+        bound=bound,
+        remedy=remedy_for(facts, "LOG001"),
+    )
+
+
+def _of_host(facts: Facts, share: float) -> Bound | None:
+    if not facts.on_gpu:
+        return Bound(part="logging", share=min(1.0, share))
+    if facts.idle_share() is not None:
+        return facts.of_idle("logging", share)
+    waste = facts.waste("host")
+    if waste is None:
+        return None if share else Bound(part="logging", share=0.0)
+    return Bound(part="logging", share=min(share, waste.share))
+
+
+def _sampled_parts(facts: Facts) -> list[str]:
+    found = facts.readings.last(HostLines)
+    if found is None:
+        return []
+    # What lies in a span named after logging counts whole; a part without a share has no scale.
+    parts = {line.part for line in found.lines}
+    return sorted(part for part in parts if part in facts.parts_us and part not in _LOG_NAMES)
+
+
+def _logging_lines(facts: Facts, found: list[HostTime]) -> tuple[float, float, list[str]]:
+    """Share of the run on lines that log, its standard error, and the lines that cost most."""
+    total, variance, words = 0.0, 0.0, []
+    for host in found:
+        lines = [line for line in logging_lines(facts, host) if not is_sync(facts, line)]
+        scale = facts.share(host.part) or 0.0
+        share = host.share_of(lines)
+        total += scale * share
+        variance += (scale * host.error_of(share)) ** 2
+        for line in lines[:3]:
+            cost = scale * line.samples / host.samples
+            words.append((cost, f"{percent(cost)} at {line_text(line)}"))
+    words.sort(reverse=True)
+    return total, float(np.sqrt(variance)), [text for _, text in words[:3]]
+
+
+def host_work(facts: Facts) -> Finding | None:
+    """Report Python between the parts of the step, naming the lines that cost most."""
+    whole = facts.share("host")
+    if whole is None:
+        return None
+    host = lines_of_part(facts, "host")
+    share, error, evidence = whole, 0.0, []
+    if host is not None:
+        logs = logging_lines(facts, host)
+        own = [line for line in host.lines if line not in logs and not is_sync(facts, line)]
+        part = host.share_of(own)
+        share, error = whole * part, whole * host.error_of(part)
+        evidence = [
+            f"{percent(whole * line.samples / host.samples)} at {line_text(line)}"
+            for line in own[:4]
+        ]
+    else:
+        share = max(0.0, whole - sync_share(facts))
+    bound = facts.waste("host", share)
+    if bound is None or not is_sure(facts, "host", bound.share - 2 * error, least=HOST_WORTH):
+        return None
+    first = f"Python outside the parts of the step took {percent(share, error)} of {facts.steps}"
+    return Finding(
+        code="HOST001",
+        severity=severity_of(bound.share),
+        summary="other Python work between the parts takes much of the step",
+        evidence=(f"{first} steps", *evidence),
+        bound=Bound(
+            part="other host work",
+            share=bound.share,
+            pool=bound.pool,
+            pool_share=bound.pool_share,
+        ),
+        remedy=remedy_for(facts, "HOST001"),
+    )
+
+
+def unaccounted_time(facts: Facts) -> Finding | None:
+    """Report a run with a tenth of its time or more in no span: the verdict may miss it."""
+    share = facts.shares().get("unaccounted")
+    if share is None or share < _UNACCOUNTED:
+        return None
+    return Finding(
+        code="TIME001",
+        severity="warning",
+        summary="part of the step was not measured",
+        evidence=(f"{share:.1%} of the wall clock of {facts.steps} steps lies in no span",),
+        # Naming what was not measured makes nothing faster; what it holds is not known.
+        bound=None,
+        remedy=remedy_for(facts, "TIME001"),
+    )
+
+
+def time_apart(facts: Facts) -> Finding | None:
+    """Report a fifth of the run or more beside the steps, under names that no other rule has."""
+    others = [name for name in facts.apart if name not in _NAMED]
+    share = total_us(facts.apart, others) / facts.total_us if facts.total_us else 0.0
+    if share < _APART:
+        return None
+    others.sort(key=lambda name: -facts.apart[name].total_us)
+    evidence = tuple(
+        f"{name}: {times(facts.apart[name].count, 'time')}, "
+        f"{facts.apart[name].total_us / 1e6:.1f} s"
+        for name in others[:3]
+    )
+    return Finding(
+        code="APART001",
+        severity=severity_of(share),
+        summary="much of the run is spent beside the steps",
+        evidence=(f"{share:.1%} of the run was no training step", *evidence),
+        bound=Bound(part="apart", share=share),
+        remedy=remedy_for(facts, "APART001"),
+    )

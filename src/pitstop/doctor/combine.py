@@ -1,0 +1,39 @@
+"""What several cures give together: shares of disjoint parts add, speed-ups never multiply."""
+
+from collections.abc import Sequence
+
+from pitstop.records.verdict import Bound, Finding, Rung
+
+
+def combined_bound(findings: Sequence[Finding]) -> Bound | None:
+    """Bound the gain of mending everything.
+
+    Bounds of one part overlap, so the largest counts. Those of one pool share its time, so they
+    give no more than all of it: what the host wastes while the device works costs nothing.
+    """
+    pools: dict[str, dict[str, float]] = {}
+    sizes: dict[str, float] = {}
+    for finding in findings:
+        bound = finding.bound
+        if bound is None:
+            continue
+        parts = pools.setdefault(bound.pool, {})
+        parts[bound.part] = max(parts.get(bound.part, 0.0), bound.share)
+        sizes[bound.pool] = max(sizes.get(bound.pool, 0.0), bound.pool_share)
+    if not pools:
+        return None
+    shares = [min(sizes[pool], sum(parts.values())) for pool, parts in pools.items()]
+    names = dict.fromkeys(name for parts in pools.values() for name in parts)
+    return Bound(part=" + ".join(names), share=min(1.0, sum(shares)))
+
+
+def ladder(findings: Sequence[Finding], *, whole_run_hours: float | None) -> tuple[Rung, ...]:
+    """Bound what the first n cures give together, for every n."""
+    bounded = [finding for finding in findings if finding.bound is not None]
+    rungs = []
+    for count, finding in enumerate(bounded, 1):
+        bound = combined_bound(bounded[:count])
+        assert bound is not None, "every finding here has a bound"
+        saved = None if whole_run_hours is None else whole_run_hours * bound.share
+        rungs.append(Rung(code=finding.code, bound=bound, hours_saved=saved))
+    return tuple(rungs)

@@ -1,0 +1,193 @@
+"""Rules on the computing parts: optimizer, loss, recomputation, and what torch.compile did."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.grading import (
+    LOSS_WORTH,
+    OPTIMIZER_WORTH,
+    WORTH_A_WARNING,
+    is_sure,
+    severity_of,
+)
+from pitstop.doctor.remedies import remedy_for
+from pitstop.doctor.words import ms, percent, spread_ms, times
+from pitstop.records.script import Compiled, Modules, Owners
+from pitstop.records.verdict import Bound, Finding, Severity
+
+_UPDATE: Final = ("optimizer", "zero_grad", "clip")
+
+# Above this share of the device's memory, recomputing is what makes the run fit.
+_MEMORY_IS_TIGHT: Final = 0.8
+
+# Single compiles after warm-up are usual (a last batch of another size); a series is not.
+_MANY_RECOMPILES: Final = 3
+# One break may lie around a harmless line; several cut the model to pieces.
+_MANY_BREAKS: Final = 3
+
+
+def optimizer_bound(facts: Facts) -> Finding | None:
+    """Report a step whose update takes a quarter of it or more."""
+    costs = {name: bound for name in _UPDATE if (bound := facts.cost(name)) is not None}
+    if "optimizer" not in costs:
+        return None
+    share = min(1.0, sum(bound.share for bound in costs.values()))
+    if not is_sure(facts, "optimizer", share, least=OPTIMIZER_WORTH):
+        return None
+    parts = ", ".join(f"{name} {percent(bound.share)}" for name, bound in costs.items())
+    evidence = [
+        f"{parts} of {facts.steps} steps",
+        spread_ms(facts.parts_us["optimizer"]).replace("median", "optimizer: median", 1),
+    ]
+    setup = facts.setup
+    kinds = () if setup is None else setup.optimizers
+    if kinds:
+        evidence.append(f"updated by {', '.join(kinds)}")
+    fused = any("fused" in kind for kind in kinds) or _is_fused(facts)
+    whole = costs["optimizer"]
+    return Finding(
+        code="OPT001",
+        # A fused update is as fast as it gets: what is left is to update less often.
+        severity="info" if fused else severity_of(share),
+        summary="updating the weights takes much of the step",
+        evidence=tuple(evidence),
+        bound=Bound(
+            part="optimizer",
+            share=share,
+            pool=whole.pool,
+            pool_share=max(whole.pool_share, share),
+        ),
+        remedy=remedy_for(facts, "OPT001"),
+    )
+
+
+def _is_fused(facts: Facts) -> bool:
+    proof = facts.readings.proof("optimizer.kind")
+    return proof is not None and bool(proof.get("fused"))
+
+
+def loss_bound(facts: Facts) -> Finding | None:
+    """Report a loss that takes a third of the step or more."""
+    bound = facts.cost("loss")
+    if bound is None or not is_sure(facts, "loss", bound.share, least=LOSS_WORTH):
+        return None
+    evidence = [
+        f"the loss took {percent(bound.share, facts.share_error('loss'))} of {facts.steps} steps",
+        spread_ms(facts.parts_us["loss"]),
+    ]
+    inner = {path[1]: us for path, us in facts.inner_us.items() if path[0] == "loss"}
+    if inner:
+        name = max(inner, key=inner.__getitem__)
+        evidence.append(f"most of it in {name}: {percent(inner[name] / facts.total_us)}")
+    return Finding(
+        code="LOSS001",
+        severity=severity_of(bound.share),
+        summary="computing the loss takes a third of the step or more",
+        evidence=tuple(evidence),
+        bound=bound,
+        remedy=remedy_for(facts, "LOSS001"),
+    )
+
+
+def recompute_cost(facts: Facts) -> Finding | None:
+    """Report activations that are computed a second time where memory would hold them."""
+    again_us = sum(us for path, us in facts.inner_us.items() if _is_recomputed(facts, path))
+    share = again_us / facts.total_us if facts.total_us else 0.0
+    if share < WORTH_A_WARNING:
+        return None
+    owners = facts.readings.last(Owners)
+    used = None
+    if owners is not None and owners.peak_bytes is not None and owners.total_bytes:
+        used = owners.peak_bytes / owners.total_bytes
+    evidence = [
+        f"{percent(share)} of {facts.steps} steps goes into running forward again in backward",
+    ]
+    evidence += [] if used is None else [f"{percent(used)} of the device's memory is used"]
+    tight = used is not None and used >= _MEMORY_IS_TIGHT
+    return Finding(
+        code="RECOMP001",
+        severity="info" if tight else severity_of(share),
+        summary="activations are computed a second time in backward",
+        evidence=tuple(evidence),
+        bound=Bound(part="backward: recompute", share=share),
+        remedy=remedy_for(facts, "RECOMP001"),
+    )
+
+
+def _is_recomputed(facts: Facts, path: tuple[str, ...]) -> bool:
+    """Whether a part of backward is forward run again: named so, or named like a part of it."""
+    if path[0] != "backward":
+        return False
+    return path[1] == "recompute" or ("forward", path[1]) in facts.inner_us
+
+
+def recompilation(facts: Facts) -> Finding | None:
+    """Report a model that is compiled again and again after warm-up."""
+    compiled = facts.readings.last(Compiled)
+    if compiled is None or not compiled.recompiles_after_warm_up:
+        return None
+    spent_us = compiled.compile_after_warm_up_us
+    share = max(spent_us / facts.total_us if facts.total_us else 0.0, facts.share("compile") or 0.0)
+    share = min(1.0, share)
+    many = compiled.recompiles_after_warm_up >= _MANY_RECOMPILES
+    if share < WORTH_A_WARNING and not many:
+        return None
+    severity: Severity = severity_of(share)
+    return Finding(
+        code="COMPILE001",
+        severity="warning" if many and severity == "info" else severity,
+        summary="the model is compiled again after warm-up",
+        evidence=(
+            f"{times(compiled.recompiles_after_warm_up, 'recompile')} after warm-up, "
+            f"{ms(spent_us)} of {ms(facts.total_us)}",
+            *compiled.reasons[:3],
+        ),
+        bound=Bound(part="compile", share=share),
+        remedy=remedy_for(facts, "COMPILE001"),
+    )
+
+
+def graph_breaks(facts: Facts) -> Finding | None:
+    """Report a compiled model that is cut to pieces."""
+    counts = _breaks(facts)
+    if counts is None:
+        return None
+    breaks, graphs, reasons = counts
+    if not breaks:
+        return None
+    return Finding(
+        code="COMPILE002",
+        severity="warning" if breaks >= _MANY_BREAKS else "info",
+        summary="the compiled model is cut by graph breaks",
+        evidence=(f"{times(breaks, 'break')}, {times(graphs, 'graph')}", *reasons[:3]),
+        # What a break costs cannot be told from its count.
+        bound=None,
+        remedy=remedy_for(facts, "COMPILE002"),
+    )
+
+
+def _breaks(facts: Facts) -> tuple[int, int, tuple[str, ...]] | None:
+    compiled = facts.readings.last(Compiled)
+    if compiled is not None:
+        return compiled.graph_breaks, compiled.graphs, compiled.reasons
+    proof = facts.readings.proof("train.compile.scope")
+    found: Any = None if proof is None else proof.get("breaks")
+    if proof is None or not isinstance(found, Mapping):
+        return None
+    counts = [count for count in found.values() if isinstance(count, int)]
+    return sum(counts), int(proof.get("graphs") or 0), tuple(map(str, found))
+
+
+def slowest_modules(facts: Facts) -> tuple[str, ...]:
+    """Name the parts of the model that take most of a sampled step, for the healthy verdict."""
+    found = facts.readings.last(Modules)
+    if found is None:
+        return ()
+    whole = sum(module.forward_us + (module.backward_us or 0) for module in found.modules)
+    ordered = sorted(found.modules, key=lambda m: m.forward_us + (m.backward_us or 0), reverse=True)
+    return tuple(
+        f"{module.name} ({module.kind}) "
+        f"{percent((module.forward_us + (module.backward_us or 0)) / max(1, whole))}"
+        for module in ordered[:3]
+    )

@@ -1,0 +1,39 @@
+"""From which share on a finding is worth a reader's time, and why there."""
+
+from typing import Final
+
+from pitstop.doctor.facts import Facts
+from pitstop.records.verdict import Severity
+
+# Below a tenth a cure gives less than 1.11x, which the noise between two runs can hide.
+WORTH_A_WARNING: Final = 0.10
+
+# From here on one cure gives more than 1.4x: nothing else should be looked at first.
+CRITICAL: Final = 0.30
+
+# Some Python between the parts is in every loop and cannot go, so a little more is asked for.
+HOST_WORTH: Final = 0.15
+
+# An update reads and writes every weight, so it is a visible part of any small model's step.
+OPTIMIZER_WORTH: Final = 0.25
+
+# A loss is a few operations on the output. At a third it computes more than a loss.
+LOSS_WORTH: Final = 1 / 3
+
+# A device that works less than this share of the time it is given is waiting for launches.
+BUSY_ENOUGH: Final = 0.70
+
+# Shorter kernels help only a device that is busy at least half of the time.
+DEVICE_DECIDES: Final = 0.50
+
+
+def severity_of(share: float) -> Severity:
+    """How much a share of the wall clock weighs."""
+    if share >= CRITICAL:
+        return "critical"
+    return "warning" if share >= WORTH_A_WARNING else "info"
+
+
+def is_sure(facts: Facts, part: str, share: float, *, least: float = WORTH_A_WARNING) -> bool:
+    """Whether a share is above a limit by more than two of its part's standard errors."""
+    return share >= least and share - 2 * facts.share_error(part) >= least

@@ -1,0 +1,127 @@
+"""Lines of Python on which the training thread was found: which part, whose fault."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pitstop.doctor.facts import Facts
+from pitstop.records.script import HostLine, HostLines, Syncs
+
+# Fewer looks tell no shares: the error of one half is then above a tenth.
+_FEWEST_SAMPLES: Final = 20
+
+# Parts whose calls stand in the training loop.
+_TRAINING: Final = ("forward", "backward", "optimizer", "zero_grad")
+
+# A function with this share of its time on lines that write is there for writing.
+_MOSTLY_LOGGING: Final = 0.2
+
+_LOGGING: Final = re.compile(
+    r"\b(print|pprint)\b"
+    r"|\b(logging|logger|loguru|tqdm|wandb|mlflow|comet_ml|tensorboardX?|json|csv)\b"
+    r"|\b(set_postfix|set_description|SummaryWriter|add_scalars?|add_histogram|add_images?"
+    r"|writerows?|log_metrics?|log_dict)\b"
+    r"|\b(stdout|stderr|log\w*|\w*_log|log_file|fh|fp|f)\.(write|flush|info|debug|warning)\b"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTime:
+    """Looks that found the training thread in one part."""
+
+    part: str
+    samples: int
+    lines: tuple[HostLine, ...]
+    """Most samples first."""
+
+    def share_of(self, lines: Sequence[HostLine]) -> float:
+        """Share of the part that lies on some lines."""
+        return sum(line.samples for line in lines) / self.samples
+
+    def error_of(self, share: float) -> float:
+        """Standard error of such a share: looks hit or miss a line."""
+        return math.sqrt(max(0.0, share * (1 - share)) / self.samples)
+
+
+def lines_of_part(facts: Facts, part: str) -> HostTime | None:
+    """Give the lines of a part; None where there were too few looks to tell shares."""
+    found = facts.readings.last(HostLines)
+    if found is None:
+        return None
+    lines = _merged(line for line in found.lines if line.part == part)
+    samples = sum(line.samples for line in lines)
+    if samples < _FEWEST_SAMPLES:
+        return None
+    return HostTime(part=part, samples=samples, lines=lines)
+
+
+def _merged(lines: Iterable[HostLine]) -> tuple[HostLine, ...]:
+    """Count a line once, whatever it was waiting for further down; most samples first."""
+    merged: dict[tuple[str, int, str], HostLine] = {}
+    for line in lines:
+        key = (line.file, line.line, line.function)
+        seen = merged.get(key)
+        if seen is None:
+            merged[key] = line
+            continue
+        calls = " ".join(dict.fromkeys(name for name in (seen.calls, line.calls) if name))
+        merged[key] = replace(seen, samples=seen.samples + line.samples, calls=calls or None)
+    return tuple(sorted(merged.values(), key=lambda line: line.samples, reverse=True))
+
+
+def is_logging(line: HostLine) -> bool:
+    """Whether a line prints, logs, draws a bar or writes a log file."""
+    return any(_LOGGING.search(text) for text in (line.calls or "", line.text))
+
+
+def logging_lines(facts: Facts, host: HostTime) -> tuple[HostLine, ...]:
+    """Give the lines of a part that log, and all lines of functions that do little else.
+
+    A function that writes a log also gathers and formats what it writes. The training loop itself
+    is no such function, however much it prints: of it, the lines that print count alone.
+    """
+    found = facts.readings.last(HostLines)
+    every = () if found is None else found.lines
+    loops = {(line.file, line.function) for line in every if line.part in _TRAINING}
+    by_function: dict[tuple[str, str], list[HostLine]] = {}
+    for line in host.lines:
+        by_function.setdefault(_function_of(line, host.lines), []).append(line)
+    logging: list[HostLine] = []
+    for function, lines in by_function.items():
+        direct = [line for line in lines if is_logging(line)]
+        written, whole = (sum(line.samples for line in group) for group in (direct, lines))
+        is_logger = function not in loops and written >= _MOSTLY_LOGGING * whole
+        logging += lines if is_logger else direct
+    return tuple(sorted(logging, key=lambda line: line.samples, reverse=True))
+
+
+def _function_of(line: HostLine, lines: Sequence[HostLine]) -> tuple[str, str]:
+    """The function a line stands in; of a comprehension, the one around it."""
+    if not line.function.startswith("<"):
+        return line.file, line.function
+    around: dict[str, list[int]] = {}
+    for other in lines:
+        if other.file == line.file and not other.function.startswith("<"):
+            around.setdefault(other.function, []).append(other.line)
+    inside = [name for name, at in around.items() if min(at) <= line.line <= max(at)]
+    closest = min(inside, key=lambda name: max(around[name]) - min(around[name]), default=None)
+    return line.file, line.function if closest is None else closest
+
+
+def is_sync(facts: Facts, line: HostLine) -> bool:
+    """Whether a line was seen to wait for the device; such time has a rule of its own."""
+    syncs = facts.readings.last(Syncs)
+    if syncs is None:
+        return False
+    return any((line.file, line.line) == (other.file, other.line) for other in syncs.lines)
+
+
+def line_text(line: HostLine) -> str:
+    """Where and what: ``train.py:41 `print(loss)` ``."""
+    name = line.file.replace("\\", "/").rpartition("/")[2]
+    called = (line.calls or "").split(" ")[0]
+    is_new = called and called.rpartition(".")[2] not in line.text
+    calls = f" (in {called})" if is_new else ""
+    return f"{name}:{line.line} `{line.text.strip()}`{calls}"

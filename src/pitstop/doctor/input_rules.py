@@ -1,0 +1,330 @@
+"""Rules on the way of a sample from storage to the training loop."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.feeding import (
+    Feeding,
+    feeding_of,
+    train_loader,
+    usable_cores,
+    workers_of,
+)
+from pitstop.doctor.grading import WORTH_A_WARNING, is_sure, severity_of
+from pitstop.doctor.host_lines import HostTime, line_text, lines_of_part
+from pitstop.doctor.machine_rules import contention
+from pitstop.doctor.readings import CacheUse
+from pitstop.doctor.remedies import remedy_for
+from pitstop.doctor.words import ms, percent, size, spread_ms, times
+from pitstop.records.memory import HostLoad
+from pitstop.records.verdict import Bound, Finding, Severity
+
+_EPOCH_BOUNDARY = "epoch boundary"
+
+# A stall is a wait this many times the usual one and at least half a step long.
+_STALL_FACTOR = 10.0
+_STALL_STEPS = 0.5
+_FEWEST_STALLS = 3
+# Stalls in more than one step in twenty are no epoch boundaries but batches that come too late.
+_MOST_STALLS = 0.05
+
+# Hits a policy may lack of the most that is possible before it is blamed.
+_ENOUGH_OF_THE_MOST = 0.9
+_FEWEST_LOOKUPS = 200
+
+# Workers this many times as fast as the loop cannot be what it waits for.
+_MUCH_FASTER = 3.0
+
+# Workers that work less than this share of their life are not what the loop waits for.
+_WORKERS_SATURATED = 0.7
+
+
+def data_wait(facts: Facts) -> Finding | None:
+    """Report a run that waits for its next batch a tenth of the time or more."""
+    bound = facts.waste("data")
+    if bound is None or not is_sure(facts, "data", bound.share):
+        return None
+    feeding = feeding_of(facts)
+    host = lines_of_part(facts, "data")
+    share, waits = facts.share("data") or 0.0, facts.parts_us.get("data")
+    evidence = [
+        f"waiting for the next batch took {percent(share, facts.share_error('data'))} "
+        f"of {facts.steps} steps"
+        + ("" if facts.steps_share > 0.99 else " and what lay between them")
+    ]
+    if waits is not None:
+        evidence.append(f"{spread_ms(waits).replace('median', 'median wait', 1)}")
+    if facts.on_gpu:
+        evidence.append(f"the device had nothing to do in {percent(bound.share)} of the time")
+    evidence += _stage_evidence(feeding, host)
+    crowded = contention(facts) if _are_ready_in_time(facts, feeding) else None
+    if crowded is not None:
+        evidence.append(f"batches are ready in time, but {crowded}")
+    return Finding(
+        code="DATA001",
+        # What the loop then waits for is its turn on a processor, and no fault of the script.
+        severity=severity_of(bound.share) if crowded is None else "info",
+        summary="the training loop waits for data",
+        evidence=tuple(evidence),
+        bound=bound,
+        remedy=tuple(_data_remedy(facts, feeding)),
+    )
+
+
+def _are_ready_in_time(facts: Facts, feeding: Feeding | None) -> bool:
+    """Whether all workers together make batches several times as fast as the loop takes them."""
+    if feeding is None or not feeding.workers or not feeding.batches:
+        return False
+    made_every_us = feeding.busy_us / feeding.batches / feeding.workers
+    return made_every_us * _MUCH_FASTER < facts.step_us * (1 - (facts.share("data") or 0.0))
+
+
+def _stage_evidence(feeding: Feeding | None, host: HostTime | None) -> Iterator[str]:
+    if feeding is not None and feeding.busy_us and feeding.batches:
+        stages = ", ".join(
+            f"{name} {percent(us / feeding.busy_us)}" for name, us in feeding.stages_us.items()
+        )
+        each = ms(feeding.busy_us / feeding.batches)
+        yield f"making a batch takes {each} in one of {times(feeding.workers, 'worker')}: {stages}"
+        yield from _worker_evidence(feeding)
+    elif host is not None:
+        for line in host.lines[:3]:
+            yield f"{percent(line.samples / host.samples)} of the wait at {line_text(line)}"
+
+
+def _worker_evidence(feeding: Feeding) -> Iterator[str]:
+    if feeding.processor_share is not None:
+        rest = "storage, or a processor" if feeding.waits_for_storage else "the processor"
+        share = percent(feeding.processor_share)
+        yield f"workers computed for {share} of that, so the stage waits for {rest}"
+    if feeding.unfinished_share is not None:
+        share = percent(feeding.unfinished_share)
+        yield f"{share} of the wait was for batches not finished, the rest for handing them over"
+    if feeding.used_share is not None:
+        yield f"workers worked for {percent(feeding.used_share)} of their life"
+    if feeding.read_bytes and feeding.alive_us:
+        per_s = feeding.read_bytes * feeding.workers / (feeding.alive_us / 1e6)
+        place = "storage" if feeding.volume is None else feeding.volume
+        yield f"{place} delivered {size(per_s)} a second"
+    elif feeding.volume is not None:
+        yield f"the files lie under {feeding.volume}"
+
+
+def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
+    workers, cores = workers_of(facts), usable_cores(facts)
+    enough = None if cores is None else max(1, int(cores) - 1)
+    if workers == 0 or workers is None:
+        yield _more_workers(facts, enough)
+        yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
+        return
+    if feeding is not None and feeding.waits_for_storage:
+        place = feeding.volume or "the dataset"
+        yield f"copy {place} to a local disk, or pack its small files into few large ones"
+        yield _cache_words(facts)
+    elif feeding is not None and _is_handed_over_late(feeding):
+        yield _prefetch_words(facts)
+        yield "hand over less: uint8 instead of float32, no copies in collate"
+    elif enough is not None and workers >= enough:
+        stage = "" if feeding is None or feeding.stage is None else f" ({feeding.stage})"
+        yield f"there is no core left for more workers: make a batch cheaper to prepare{stage}"
+        yield "decode only what the crop needs; prepare once what is the same every epoch"
+    else:
+        yield _more_workers(facts, enough)
+        yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
+
+
+def _is_handed_over_late(feeding: Feeding) -> bool:
+    """Whether batches are finished in time and the loop waits all the same."""
+    if feeding.unfinished_share is not None:
+        return feeding.unfinished_share < 0.5
+    return feeding.used_share is not None and feeding.used_share < _WORKERS_SATURATED
+
+
+def _more_workers(facts: Facts, enough: int | None) -> str:
+    count = "as many as there are spare cores" if enough is None else str(enough)
+    if facts.is_engine_run:
+        value = "raise loader.workers" if enough is None else f"loader.workers: {count}"
+        return f"prepare batches in parallel with the step: {value}"
+    number = "N" if enough is None else count
+    code = f"DataLoader(..., num_workers={number}, persistent_workers=True)"
+    return f"prepare batches in parallel with the step: {code}"
+
+
+def _prefetch_words(facts: Facts) -> str:
+    if facts.is_engine_run:
+        return "prepare further ahead: raise loader.prefetch; loader.pin: true"
+    return "prepare further ahead: DataLoader(..., prefetch_factor=4, pin_memory=True)"
+
+
+def _cache_words(facts: Facts) -> str:
+    if facts.is_engine_run:
+        return "keep decoded samples in memory: cache.budget"
+    return "keep decoded samples in memory, once for all workers"
+
+
+def epoch_stalls(facts: Facts) -> Finding | None:
+    """Report stalls at epoch boundaries: workers that start anew, a loader built again."""
+    stalls = _boundary_stalls(facts) or _waiting_stalls(facts)
+    if stalls is None:
+        return None
+    bound, stalls_us, words = stalls
+    loader = train_loader(facts)
+    evidence = [
+        f"{times(len(stalls_us), 'stall')} {words} took {percent(bound.share)} of the time",
+        spread_ms(stalls_us).replace("median", "median stall", 1),
+    ]
+    if loader is not None:
+        kept = "stay" if loader.persistent else "start anew for each pass"
+        evidence.append(f"{times(loader.workers, 'worker')} ({kept}), {loader.passes} passes")
+    return Finding(
+        code="DATA002",
+        severity=severity_of(bound.share) if len(stalls_us) > 1 else "info",
+        summary="each new epoch stalls the training loop",
+        evidence=tuple(evidence),
+        bound=bound,
+        remedy=remedy_for(facts, "DATA002"),
+    )
+
+
+def _boundary_stalls(facts: Facts) -> tuple[Bound, np.ndarray, str] | None:
+    apart, share = facts.apart.get(_EPOCH_BOUNDARY), facts.share(_EPOCH_BOUNDARY)
+    if apart is None or share is None or share < WORTH_A_WARNING:
+        return None
+    return Bound(part=_EPOCH_BOUNDARY, share=share), np.array(apart.times_us), "between epochs"
+
+
+def _waiting_stalls(facts: Facts) -> tuple[Bound, np.ndarray, str] | None:
+    """Find waits that come at even distances, as only passes over the data do."""
+    waits = facts.parts_us.get("data")
+    if waits is None or not facts.steps:
+        return None
+    usual = float(np.median(waits))
+    least = max(_STALL_FACTOR * usual, _STALL_STEPS * float(np.median(facts.wall_us)))
+    places = np.flatnonzero(waits > least)
+    if not _FEWEST_STALLS <= len(places) <= _MOST_STALLS * facts.steps:
+        return None
+    distances = np.diff(facts.indices[places])
+    even = distances.max() - distances.min() <= max(1.0, 0.02 * distances.mean())
+    # A worker that hands over its batches in turn makes a rhythm of its own.
+    of_workers = distances.mean() <= 4 * (workers_of(facts) or 0)
+    excess = waits[places] - usual
+    bound = facts.waste("data", float(excess.sum()) / facts.total_us)
+    if not even or of_workers or bound is None or bound.share < WORTH_A_WARNING:
+        return None
+    return bound, excess, f"every {distances.mean():.0f} steps"
+
+
+def hit_rate(facts: Facts) -> Finding | None:
+    """Report a cache that hits less than its size and the order of reading allow."""
+    settled = _after_first_pass(facts.readings.all(CacheUse))
+    if settled is None:
+        return None
+    cache, hits, lookups = settled
+    rate = hits / lookups
+    most = min(1.0, cache.items / max(1, cache.dataset_items or 0))
+    cause = _cache_cause(facts, cache, rate, most)
+    if cause is None:
+        return None
+    name, reachable, remedy = cause
+    evidence = (
+        f"{percent(rate)} of {times(lookups, 'lookup')} after the first pass were hits",
+        f"{cache.items:,} of {cache.dataset_items:,} items are held, policy {cache.policy}, "
+        f"read {cache.order}: at most {percent(most)} can hit in a shuffled pass",
+    )
+    return Finding(
+        code="DATA003",
+        severity=_hit_severity(facts, rate, reachable),
+        summary=f"the cache hits less often than it could, because of its {name}",
+        evidence=evidence,
+        bound=_hit_bound(facts, rate, reachable),
+        remedy=remedy,
+    )
+
+
+def _after_first_pass(readings: tuple[CacheUse, ...]) -> tuple[CacheUse, int, int] | None:
+    """Give the latest reading, and its hits and lookups without those that nobody can avoid."""
+    if not readings or not readings[-1].dataset_items:
+        return None
+    last, size_of_pass = readings[-1], readings[-1].dataset_items
+    first = next((reading for reading in readings if reading.lookups >= size_of_pass), last)
+    lookups = last.lookups - first.lookups
+    if lookups < _FEWEST_LOOKUPS:
+        return None
+    return last, last.hits - first.hits, lookups
+
+
+def _cache_cause(
+    facts: Facts, cache: CacheUse, rate: float, most: float
+) -> tuple[str, float, tuple[str, ...]] | None:
+    """Blame policy, sampler or budget; give the rate that mending it could reach."""
+    ours = facts.is_engine_run
+    if rate < _ENOUGH_OF_THE_MOST * most:
+        if cache.order == "shuffled" and cache.policy != "keep":
+            keep = "cache.policy: keep" if ours else "stop evicting when the cache is full"
+            return (
+                "policy",
+                most,
+                (
+                    keep,
+                    "a shuffled pass reads every item once, so the oldest "
+                    "goes just before it is needed",
+                ),
+            )
+        order = "read neighbours together: group samples of a sequence in the sampler"
+        return "sampler", most, (order,)
+    if most < _ENOUGH_OF_THE_MOST:
+        larger = "raise cache.budget" if ours else "give the cache more memory"
+        return "budget", 1.0, (larger, "or store items smaller: as bytes, not as floats")
+    return None
+
+
+def _hit_bound(facts: Facts, rate: float, reachable: float) -> Bound | None:
+    waste = facts.waste("data")
+    if waste is None or rate >= 1:
+        return None
+    # Waiting falls at most as the misses do.
+    fewer = max(0.0, (reachable - rate) / (1 - rate))
+    return facts.waste("data", waste.share * fewer)
+
+
+def _hit_severity(facts: Facts, rate: float, reachable: float) -> Severity:
+    bound = _hit_bound(facts, rate, reachable)
+    return "info" if bound is None else severity_of(bound.share)
+
+
+def too_many_workers(facts: Facts) -> Finding | None:
+    """Report more loader workers than cores, where that shows."""
+    workers, cores = workers_of(facts), usable_cores(facts)
+    ranks = _local_ranks(facts)
+    if workers is None or cores is None or workers * ranks <= cores:
+        return None
+    loads = [load for load in facts.readings.all(HostLoad) if load.window_s is not None]
+    shares = [share for load in loads if (share := load.tree_cpu_share) is not None]
+    held = [load.throttled_share for load in loads if load.throttled_share is not None]
+    evidence = [
+        f"{workers} workers for each of {times(ranks, 'rank')} on {cores:g} usable cores",
+    ]
+    if shares:
+        evidence.append(f"the job kept {percent(float(np.median(shares)))} of these cores busy")
+    if held and max(held) > 0:
+        evidence.append(f"it was held back for its quota {percent(float(np.mean(held)))}")
+    contended = bool(shares) and float(np.median(shares)) >= 0.9
+    contended = contended or (bool(held) and float(np.mean(held)) >= 0.05)
+    fit = max(1, int(cores / ranks) - 1)
+    ours = f"loader.workers: {fit * ranks}"
+    code = f"DataLoader(..., num_workers={fit})"
+    return Finding(
+        code="DATA004",
+        severity="warning" if contended else "info",
+        summary="there are more loader workers than usable cores",
+        evidence=tuple(evidence),
+        bound=None,
+        remedy=(ours if facts.is_engine_run else code,),
+    )
+
+
+def _local_ranks(facts: Facts) -> int:
+    # Ranks of one host are not told apart from those of others; one host is what most have.
+    return max(1, facts.summary.world_size)

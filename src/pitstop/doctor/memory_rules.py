@@ -1,0 +1,202 @@
+"""Rules on memory: growth of the host's, a cache too large, a device's cut to pieces."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.feeding import workers_of
+from pitstop.doctor.readings import CacheUse
+from pitstop.doctor.remedies import remedy_for
+from pitstop.doctor.words import percent, size, times
+from pitstop.records.memory import MemoryReading
+from pitstop.records.script import Owners
+from pitstop.records.verdict import Finding, Severity
+
+# After the first counted step buffers and caches may still fill, which every run does.
+_WARM_UP_READINGS: Final = 3
+_FEWEST_READINGS: Final = 12
+_LEAST_GROWTH_BYTES: Final = 64 << 20
+# Standard errors that the slope must lie above zero.
+_SURE_OF_SLOPE: Final = 4.0
+# A cache that fills up grows ever more slowly, and a jump grows once; a leak grows in every third
+# of the run, at this share of its pace at least.
+_STILL_GROWING: Final = 0.25
+_OWN_PROCESS: Final = 0.7
+_SOON_HOURS: Final = 24.0
+
+_MOST_CACHE_SHARE: Final = 0.5
+
+# Memory in blocks that are cut up, of all that is reserved, and how full the device must be for
+# that to matter: a device with room to spare simply takes a new block.
+_FRAGMENTED: Final = 0.25
+_NEARLY_FULL: Final = 0.8
+
+
+def host_growth(facts: Facts) -> Finding | None:
+    """Report host memory that only ever grows, and say in which processes."""
+    settled = facts.readings.since(facts.first_us, MemoryReading)
+    readings = [reading for reading in settled if reading.tree][_WARM_UP_READINGS:]
+    if len(readings) < _FEWEST_READINGS:
+        return None
+    at_s = np.array([reading.at_s for reading in readings])
+    tree = np.array([_tree_bytes(reading) for reading in readings])
+    slope, error = line_slope(at_s, tree)
+    growth = slope * float(at_s[-1] - at_s[0])
+    if growth < _LEAST_GROWTH_BYTES or slope < _SURE_OF_SLOPE * error:
+        return None
+    if _least_third(at_s, tree) < _STILL_GROWING * slope:
+        return None
+    own, _ = line_slope(at_s, np.array([_own_bytes(reading) for reading in readings]))
+    cause, remedy = _growth_cause(facts, own / slope)
+    evidence = [
+        f"{size(slope * 3600)} an hour (± {size(error * 3600)}), {size(growth)} so far, "
+        f"in {times(len(readings), 'reading')}",
+        f"{percent(min(1.0, max(0.0, own / slope)))} of it in the training process itself",
+    ]
+    hours = _hours_to_full(readings[-1], slope)
+    if hours is not None:
+        evidence.append(f"at this pace memory is full in {hours:.1f} hours")
+    severity: Severity = "critical" if hours is not None and hours < _SOON_HOURS else "warning"
+    return Finding(
+        code="MEM001",
+        severity=severity,
+        summary=f"host memory grows without end: {cause}",
+        evidence=tuple(evidence),
+        bound=None,
+        remedy=remedy,
+    )
+
+
+def _least_third(xs: np.ndarray, ys: np.ndarray) -> float:
+    """Slope in the third of a series that rises least."""
+    thirds = zip(np.array_split(xs, 3), np.array_split(ys, 3), strict=True)
+    return min(line_slope(*third)[0] for third in thirds)
+
+
+def _growth_cause(facts: Facts, own_share: float) -> tuple[str, tuple[str, ...]]:
+    if own_share >= _OWN_PROCESS or not workers_of(facts):
+        return "the training process keeps what it should let go", (
+            "total += loss.item() or loss.detach(), not loss: it keeps the graph of every step",
+            "look for lists and dicts that gain an entry in every step",
+        )
+    cache = facts.readings.last(CacheUse)
+    if cache is not None and cache.copies > 1:
+        return "every worker fills a cache of its own", (
+            "share one cache between all workers, or divide its size by their number",
+        )
+    return "workers copy what they only read", (
+        "hold metadata in arrays (numpy, torch) instead of lists of Python objects",
+        "each look at a Python object writes its reference count, which copies the page",
+    )
+
+
+def _hours_to_full(reading: MemoryReading, slope: float) -> float | None:
+    limit, used = limit_and_use(reading)
+    if limit is None or used is None:
+        return None
+    return max(0.0, limit - used) / slope / 3600
+
+
+def limit_and_use(reading: MemoryReading) -> tuple[int | None, int | None]:
+    """The control group's limit or the host's memory, and what is used of it."""
+    if reading.cgroup_limit_bytes is not None and reading.cgroup_working_bytes is not None:
+        return reading.cgroup_limit_bytes, reading.cgroup_working_bytes
+    if reading.host_total_bytes is None or reading.host_available_bytes is None:
+        return reading.host_total_bytes, None
+    return reading.host_total_bytes, reading.host_total_bytes - reading.host_available_bytes
+
+
+def line_slope(xs: np.ndarray, ys: np.ndarray) -> tuple[float, float]:
+    """Slope of the least-squares line and its standard error."""
+    centred = xs - xs.mean()
+    spread = float(np.sum(centred**2))
+    if not spread:
+        return 0.0, float("inf")
+    slope = float(np.sum(centred * (ys - ys.mean()))) / spread
+    rest = ys - ys.mean() - slope * centred
+    return slope, float(np.sqrt(np.sum(rest**2) / max(1, len(xs) - 2) / spread))
+
+
+def _tree_bytes(reading: MemoryReading) -> int:
+    assert reading.tree is not None
+    return reading.tree.tree_bytes
+
+
+def _own_bytes(reading: MemoryReading) -> int:
+    assert reading.tree is not None
+    return reading.tree.own_bytes
+
+
+def large_cache(facts: Facts) -> Finding | None:
+    """Report a cache that may take more than half of the memory there is."""
+    cache, memory = facts.readings.last(CacheUse), facts.readings.last(MemoryReading)
+    limit = None if memory is None else limit_and_use(memory)[0]
+    if cache is None or not limit:
+        return None
+    allowed = cache.budget_bytes * max(1, cache.copies)
+    if allowed <= _MOST_CACHE_SHARE * limit:
+        return None
+    return Finding(
+        code="MEM002",
+        severity="critical" if allowed > limit else "warning",
+        summary="the cache may take more than half of the memory",
+        evidence=(
+            f"{size(cache.budget_bytes)} x {max(1, cache.copies)} on this host = {size(allowed)} "
+            f"of {size(limit)} ({percent(allowed / limit)})",
+        ),
+        bound=None,
+        remedy=remedy_for(facts, "MEM002"),
+    )
+
+
+def device_memory(facts: Facts) -> Finding | None:
+    """Report a device's memory that is cut to pieces, or that is freed and asked for again."""
+    owners = facts.readings.last(Owners)
+    retries = _retries(facts, owners)
+    evidence: list[str] = []
+    if retries:
+        evidence.append(
+            f"the allocator gave its cache back and asked again {times(retries, 'time')}, "
+            "each of which waits for the device"
+        )
+    split = _split(owners)
+    if split is not None:
+        evidence.append(split)
+    if not evidence:
+        return None
+    return Finding(
+        code="MEM003",
+        severity="warning",
+        summary="device memory is cut to pieces or nearly full",
+        evidence=tuple(evidence),
+        # What one retry costs is not recorded.
+        bound=None,
+        remedy=remedy_for(facts, "MEM003"),
+    )
+
+
+def _retries(facts: Facts, owners: Owners | None) -> int:
+    if owners is not None and owners.alloc_retries is not None:
+        return owners.alloc_retries
+    return _grown([r.devices for r in facts.readings.all(MemoryReading)])
+
+
+def _grown(devices: Sequence[Sequence[object]]) -> int:
+    """Retries between the first and the last reading, of all devices."""
+    counts = [sum(getattr(device, "alloc_retries", 0) for device in group) for group in devices]
+    return max(0, counts[-1] - counts[0]) if counts else 0
+
+
+def _split(owners: Owners | None) -> str | None:
+    if owners is None or not owners.reserved_bytes or owners.inactive_split_bytes is None:
+        return None
+    share = owners.inactive_split_bytes / owners.reserved_bytes
+    full = owners.reserved_bytes / owners.total_bytes if owners.total_bytes else 1.0
+    if share < _FRAGMENTED or full < _NEARLY_FULL:
+        return None
+    return (
+        f"{size(owners.inactive_split_bytes)} of {size(owners.reserved_bytes)} reserved "
+        f"({percent(share)}) lie in gaps; {percent(full)} of the device is reserved"
+    )

@@ -1,0 +1,162 @@
+"""Rules over several ranks: who is waited for, and what exchanging gradients costs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.grading import WORTH_A_WARNING, severity_of
+from pitstop.doctor.readings import Exchange
+from pitstop.doctor.remedies import remedy_for
+from pitstop.doctor.words import ms, percent
+from pitstop.records.verdict import Bound, Finding
+
+# Where a rank that is ahead waits for the others: the exchange is in there.
+_WAITING_PARTS: Final = ("backward", "sync")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """The rank that the others wait for."""
+
+    facts: Facts
+    excess_us: float
+    """Own work of a step beyond that of the median rank."""
+    part: str
+    """Where it exceeds the median rank most."""
+    part_excess_us: float
+
+
+def own_parts_us(facts: Facts) -> dict[str, float]:
+    """Mean time of a step by part, less those in which a rank waits for others.
+
+    On the device's clock where there is one: there the host's parts overlap with computing.
+    """
+    if facts.device is not None:
+        scale = 1 / facts.device.steps
+        found = {name: us * scale for name, us in facts.device.parts_us.items()}
+    else:
+        found = {name: float(us.mean()) for name, us in facts.parts_us.items() if len(us)}
+    return {name: us for name, us in found.items() if name not in _WAITING_PARTS}
+
+
+def find_straggler(ranks: Sequence[Facts]) -> Straggler | None:
+    """Find the rank with most work of its own; None with one rank alone."""
+    settled = [facts for facts in ranks if facts.steps]
+    if len(settled) < 2:
+        return None
+    parts = [own_parts_us(facts) for facts in settled]
+    own = [sum(found.values()) for found in parts]
+    slowest = int(np.argmax(own))
+    others = [found for number, found in enumerate(parts) if number != slowest]
+    excess = _excess(parts[slowest], others)
+    part = max(excess, key=excess.__getitem__, default=None)
+    if part is None:
+        return None
+    middle = float(np.median([sum(found.values()) for found in others]))
+    return Straggler(
+        facts=settled[slowest],
+        excess_us=max(0.0, own[slowest] - middle),
+        part=part,
+        part_excess_us=excess[part],
+    )
+
+
+def _excess(slow: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {
+        name: us - float(np.median([other.get(name, 0.0) for other in others]))
+        for name, us in slow.items()
+    }
+
+
+def straggler(ranks: Sequence[Facts]) -> Finding | None:
+    """Report a rank that does more than the others, who wait for it in every exchange."""
+    found = find_straggler(ranks)
+    if found is None:
+        return None
+    facts = found.facts
+    share = min(1.0, found.excess_us * facts.steps / facts.total_us) if facts.total_us else 0.0
+    if share < WORTH_A_WARNING:
+        return None
+    own = [sum(own_parts_us(other).values()) for other in ranks if other.steps]
+    rank = facts.summary.rank
+    return Finding(
+        code="COMM002",
+        severity=severity_of(share),
+        summary=f"rank {rank} is slower than the others, who wait for it: {found.part}",
+        evidence=(
+            f"rank {rank} works {ms(max(own))} a step by itself, the others "
+            f"{ms(min(own))} to {ms(float(np.sort(own)[-2]))}",
+            f"{found.part} takes it {ms(found.part_excess_us)} longer than the median rank",
+        ),
+        bound=Bound(part=found.part, share=share),
+        remedy=_straggler_remedy(found),
+    )
+
+
+def _straggler_remedy(found: Straggler) -> tuple[str, ...]:
+    host = found.facts.record.attempts[-1].host if found.facts.record.attempts else None
+    place = "" if host is None else f" (host {host})"
+    if found.part == "data":
+        return (
+            f"see why its samples come later{place}: its volume, its workers, another job there",
+            "give every rank the same number of samples, and long ones to all in turn",
+        )
+    return (
+        f"see what differs there{place}: another job, held-back clocks, longer samples",
+        "do on one rank alone (logging, saving) only what is short, or do it apart",
+    )
+
+
+def communication(ranks: Sequence[Facts]) -> Finding | None:
+    """Report an exchange of gradients that computing does not hide.
+
+    The rank that waits least shows the exchange itself; the others also wait for slower ranks.
+    """
+    exposed = [(share, facts) for facts in ranks if (share := _exposed_share(facts)) is not None]
+    if len(ranks) < 2 and not any(facts.summary.world_size > 1 for facts in ranks):
+        return None
+    if not exposed:
+        return None
+    share, facts = min(exposed, key=lambda pair: pair[0])
+    if share < WORTH_A_WARNING:
+        return None
+    return Finding(
+        code="COMM001",
+        severity=severity_of(share),
+        summary="the step waits for the exchange of gradients",
+        evidence=tuple(_exchange_evidence(facts, share)),
+        bound=Bound(part="exchange", share=share),
+        remedy=remedy_for(facts, "COMM001"),
+    )
+
+
+def _exposed_share(facts: Facts) -> float | None:
+    reading = facts.readings.last(Exchange)
+    sync = facts.share("sync")
+    if (reading is None and sync is None) or not facts.total_us:
+        return None
+    exposed_us = 0.0 if reading is None else reading.exposed_us * facts.steps
+    return min(1.0, exposed_us / facts.total_us + (sync or 0.0))
+
+
+def _exchange_evidence(facts: Facts, share: float) -> list[str]:
+    ranks = f"{facts.summary.world_size} ranks"
+    words = [f"{percent(share)} of {facts.steps} steps on the rank that waits least of {ranks}"]
+    reading = facts.readings.last(Exchange)
+    if reading is not None:
+        words.append(
+            f"one exchange takes {ms(reading.exchange_us)}, of which "
+            f"{ms(reading.overlapped_us)} run beside computing"
+        )
+        count = reading.exchanges_per_step
+        if count is not None and count > 1:
+            words.append(f"{count:.1f} exchanges for each update, where one is enough")
+    sync = facts.share("sync")
+    if sync:
+        words.append(f"{percent(sync)} in collectives outside the backward pass")
+    if facts.micro_steps is not None and facts.micro_steps > 1:
+        words.append(f"{facts.micro_steps:g} micro-batches make one update")
+    return words

@@ -1,0 +1,46 @@
+"""Numbers inside evidence: short, with their spread."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pitstop.records.run import Array
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+
+
+def percent(share: float, error: float | None = None) -> str:
+    """A share, with its standard error where that is worth a digit."""
+    if error is None or error < 0.0005:
+        return f"{share:.1%}"
+    return f"{share:.1%} ± {error:.1%}"
+
+
+def ms(microseconds: float) -> str:
+    """A time in milliseconds, or in seconds where that reads better."""
+    if microseconds >= 10e6:
+        return f"{microseconds / 1e6:.1f} s"
+    return f"{microseconds / 1e3:.1f} ms"
+
+
+def spread_ms(times_us: Array) -> str:
+    """Median and middle half of many times."""
+    low, middle, high = np.percentile(times_us, (25, 50, 75)) / 1e3
+    return f"median {middle:.1f} ms, middle half {low:.1f} to {high:.1f} ms"
+
+
+def size(count: float) -> str:
+    """Bytes in GiB or MiB."""
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
+
+
+def listing(words: Sequence[object], *, most: int = 5) -> str:
+    """The first few of a list, and how many there are more."""
+    shown = ", ".join(str(word) for word in words[:most])
+    return shown if len(words) <= most else f"{shown} and {len(words) - most} more"
+
+
+def times(count: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,71 @@
+"""Two runs side by side in words: which is faster, by how much, and where."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pitstop.records.comparison import Comparison, PartChange, RunPace
+from pitstop.report.terminal import literal
+from pitstop.report.units import count_text, rate_text, seconds_text
+
+
+def comparison_report(comparison: Comparison) -> RenderableType:
+    """Show the result first, then both runs, then the parts, then what was not checked."""
+    head = Text.assemble((f"{comparison.change}: ", "bold"), literal(comparison.sentence))
+    parts: list[RenderableType] = [
+        head,
+        "",
+        Text(f"before: {_pace(comparison.before)}"),
+        Text(f"after:  {_pace(comparison.after)}"),
+        "",
+        _table(comparison.parts),
+    ]
+    if comparison.same_work:
+        parts.append(Text(f"the same work: {literal('; '.join(comparison.same_work))}"))
+    if comparison.not_checked:
+        parts.append(Text(f"not checked: {literal(', '.join(comparison.not_checked))}"))
+    parts += [Text(f"note: {literal(note)}", style="dim") for note in comparison.notes]
+    return Group(*parts)
+
+
+def _pace(pace: RunPace) -> str:
+    pieces = [
+        literal(pace.source),
+        count_text(pace.steps, "step"),
+        f"median {seconds_text(pace.step_s)}",
+        f"{seconds_text(pace.run_s)} with what lies between steps",
+    ]
+    rate = pace.samples_per_s
+    return ", ".join(
+        [*pieces, "samples/s not known" if rate is None else rate_text(rate, "samples/s")]
+    )
+
+
+def _table(changes: tuple[PartChange, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("part, a step")
+    for heading in ("before", "after", "difference", "99 % within"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for change in changes:
+        table.add_row(*_cells(change))
+    return table
+
+
+def _cells(change: PartChange) -> list[str]:
+    cells = [
+        literal(change.part),
+        seconds_text(change.before_s),
+        seconds_text(change.after_s),
+    ]
+    if change.before_s is None or change.after_s is None:
+        return [*cells, "", "", ""]
+    within = ""
+    if change.low_s is not None and change.high_s is not None:
+        within = f"{_signed(change.low_s)} to {_signed(change.high_s)}"
+    told = "beyond noise" if change.beyond_noise else ""
+    return [*cells, _signed(change.after_s - change.before_s), within, told]
+
+
+def _signed(seconds: float) -> str:
+    return f"+{seconds_text(seconds)}" if seconds >= 0 else seconds_text(seconds)

@@ -1,0 +1,190 @@
+"""Foreign logs in words: the verdict first, then what the log says and what it does not."""
+
+import shlex
+from collections.abc import Iterable, Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pitstop.records.log_comparison import LogComparison, LogPair
+from pitstop.records.log_summary import Eta, EventTotal, LogExamination, LogSummary, Steady
+from pitstop.records.verdict import Verdict
+from pitstop.records.windows import ColumnNote
+from pitstop.report.terminal import literal, verdict_report
+from pitstop.report.units import count_text, digits, rate_text, seconds_text, share_text
+
+NOT_KNOWN = "not known"
+
+_SHOWN_MEANINGS = {
+    "printed_step_s": "printed step time",
+    "samples_per_s": "printed samples/s",
+    "memory_bytes": "memory",
+}
+_TREND_WORTH_SAYING = 0.02
+
+
+def log_report(log: LogSummary, verdict: Verdict) -> RenderableType:
+    """Show the verdict on one log, then the log's own numbers with their formulas."""
+    return Group(
+        verdict_report(verdict), "", Text(_headline(log), "bold"), _numbers(log), _next(log)
+    )
+
+
+def log_comparison_report(comparison: LogComparison) -> RenderableType:
+    """Show which log is faster and by how much, or why nobody can say."""
+    parts: list[RenderableType] = []
+    for pair in comparison.pairs:
+        parts += [*_pair_lines(pair), ""]
+    parts.append(_rates_table(comparison))
+    for one in comparison.logs:
+        name = literal(one.summary.source)
+        parts.append(Text(f"{name}: {one.verdict.outcome}: {literal(one.verdict.sentence)}"))
+    parts.append(Text(f"next: pitstop doctor {_quoted(comparison.logs[-1].summary.source)}", "dim"))
+    return Group(*parts)
+
+
+def _headline(log: LogSummary) -> str:
+    version = f" {literal(log.version)}" if log.version else ""
+    sure = "as told" if log.confidence >= 1 else f"{min(log.confidence, 0.99):.0%} sure"
+    pieces = [f"{literal(log.source)}: {literal(log.format)}{version} ({sure})"]
+    pieces.append(count_text(log.records, "record"))
+    if log.first_step is not None and log.last_step is not None:
+        of = "" if log.total_steps is None else f" of {log.total_steps:,}"
+        pieces.append(f"steps {log.first_step:,} to {log.last_step:,}{of}")
+    if log.attempts > 1:
+        pieces.append(count_text(log.attempts, "attempt"))
+    return ", ".join(pieces)
+
+
+def _numbers(log: LogSummary) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, words in _rows(log):
+        table.add_row(Text(name), Text(words))
+    return table
+
+
+def _rows(log: LogSummary) -> Iterator[tuple[str, str]]:
+    yield "step", _spread(log.step) if log.step else f"{NOT_KNOWN}: not in the log"
+    yield "samples/s", _spread(log.rate) if log.rate else f"{NOT_KNOWN}: {log.rate_gap}"
+    yield "batch", _batch_words(log)
+    if log.data_wait is not None:
+        share = NOT_KNOWN if log.data_share is None else f"{share_text(log.data_share)} of the step"
+        yield "wait for data", f"{share}; {_spread(log.data_wait)}"
+    if log.run_s is not None:
+        yield "run", f"{seconds_text(log.run_s)} ({log.run_formula})"
+    for name, total in log.events.items():
+        yield literal(name), _event_words(total)
+    if log.eta is not None:
+        yield "left", _eta_words(log.eta)
+    for column, note in log.meanings.items():
+        if column in _SHOWN_MEANINGS:
+            yield f"{_SHOWN_MEANINGS[column]} is", _meaning_words(note)
+    yield "not in the log", ", ".join(log.gaps)
+
+
+def _spread(steady: Steady) -> str:
+    formula = literal(steady.formula)
+    if steady.windows == 1:
+        return f"{_with_unit(steady.middle, steady.unit)} ({formula})"
+    low, high = _with_unit(steady.low, steady.unit), _with_unit(steady.high, steady.unit)
+    return f"{_with_unit(steady.middle, steady.unit)}, middle half {low} to {high} ({formula})"
+
+
+def _with_unit(value: float, unit: str) -> str:
+    return seconds_text(value) if unit == "s" else digits(value)
+
+
+def _batch_words(log: LogSummary) -> str:
+    batch, ranks = NOT_KNOWN, f"number of ranks {NOT_KNOWN}"
+    if log.batch_size is not None:
+        batch = f"{log.batch_size} ({literal(log.batch_size_from or 'in the log')})"
+    if log.world_size is not None:
+        found = literal(log.world_size_from or "in the log")
+        ranks = f"{count_text(log.world_size, 'rank')} ({found})"
+    return f"{batch}; {ranks}"
+
+
+def _event_words(total: EventTotal) -> str:
+    count = count_text(total.count, "time")
+    if not total.timed:
+        return f"{count}; how long is {NOT_KNOWN}"
+    timed = "" if total.timed == total.count else f", {total.timed} of them timed"
+    share = "" if total.share is None else f", {share_text(total.share)}"
+    return f"{count}{timed}, {seconds_text(total.total_s)}{share} ({literal(total.formula)})"
+
+
+def _eta_words(eta: Eta) -> str:
+    left = f"{seconds_text(eta.seconds.value)} ± {seconds_text(eta.seconds.error)}, estimated"
+    return f"{left}: {eta.formula}{_trend_words(eta.trend)}"
+
+
+def _trend_words(trend: float | None) -> str:
+    if trend is None:
+        return ""
+    if abs(trend - 1) < _TREND_WORTH_SAYING:
+        return "; the pace is steady"
+    direction = "slower" if trend > 1 else "faster"
+    return f"; the last third runs {share_text(abs(trend - 1))} {direction} than the first"
+
+
+def _meaning_words(note: ColumnNote) -> str:
+    words = f"{note.meaning}, {note.source}"
+    return f"{words} ({literal(note.formula)})" if note.formula else words
+
+
+def _next(log: LogSummary) -> RenderableType:
+    if log.step is not None and log.batch_size is None:
+        return Text(f"next: pitstop doctor {_quoted(log.source)} --batch-size N", "dim")
+    return Text("next: pitstop doctor -- COMMAND measures what a log does not tell", "dim")
+
+
+def _pair_lines(pair: LogPair) -> Iterable[RenderableType]:
+    yield Text.assemble(
+        (f"{pair.result}: ", "bold"), f"{literal(pair.source)}: {literal(pair.sentence)}"
+    )
+    if pair.low is not None and pair.high is not None:
+        yield Text(f"  ratio {pair.ratio:.3f}, {pair.low:.3f} to {pair.high:.3f} by middle halves")
+        yield Text(f"  {literal(pair.basis)}; steady state, start-up and evaluation left out")
+    for note in pair.notes:
+        yield Text(f"  {literal(note)}")
+
+
+def _rates_table(comparison: LogComparison) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("log")
+    for heading in (
+        "batch",
+        "ranks",
+        "step",
+        "middle half",
+        "windows",
+        "samples/s",
+        "wait for data",
+    ):
+        table.add_column(heading, justify="right")
+    for one in comparison.logs:
+        table.add_row(*_cells(one))
+    return table
+
+
+def _cells(one: LogExamination) -> list[str]:
+    log = one.summary
+    step = log.step
+    half = NOT_KNOWN if step is None else f"{seconds_text(step.low)} to {seconds_text(step.high)}"
+    return [
+        literal(log.source),
+        NOT_KNOWN if log.batch_size is None else str(log.batch_size),
+        NOT_KNOWN if log.world_size is None else str(log.world_size),
+        NOT_KNOWN if step is None else seconds_text(step.middle),
+        half,
+        "0" if step is None else str(step.windows),
+        NOT_KNOWN if log.rate is None else rate_text(log.rate.middle, "").rstrip(),
+        NOT_KNOWN if log.data_share is None else share_text(log.data_share),
+    ]
+
+
+def _quoted(source: str) -> str:
+    return literal(shlex.quote(source))

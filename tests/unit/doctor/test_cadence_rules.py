@@ -1,0 +1,195 @@
+"""Rules on what happens every so often, and on Python between the parts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pitstop.doctor.cadence_rules import checkpoint, evaluation, host_work, logging, time_apart
+from pitstop.doctor.host_lines import is_logging
+from pitstop.records.script import HostLine
+from tests.unit.doctor.records import (
+    KERNELS,
+    ON_CPU,
+    SETUP,
+    facts,
+    host_line,
+    host_lines,
+    syncs,
+)
+
+STEP = {"data": 100, "forward": 3_900, "backward": 6_000}
+
+
+def every(period: int, us: int, steps: int = 100) -> dict[int, int]:
+    return dict.fromkeys(range(period - 1, steps, period), us)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "code"),
+    [(evaluation, "evaluation", "EVAL001"), (checkpoint, "checkpoint", "CKPT001")],
+)
+def test_a_cadence_costs_its_share_of_the_run(rule, name: str, code: str) -> None:  # type: ignore[no-untyped-def]
+    found = rule(facts(STEP, apart={name: every(10, 50_000)}))
+    assert found is not None
+    assert found.bound is not None
+    assert (found.code, found.severity, found.bound.part) == (code, "critical", name)
+    assert found.bound.share == pytest.approx(9 * 50_000 / (9 * 50_000 + 90 * 10_000))
+    assert "9 times, one in 10 steps" in found.evidence
+    assert rule(facts(STEP, apart={name: every(10, 10_000)})) is None
+    assert rule(facts(STEP)) is None
+
+
+def test_an_evaluation_that_came_once_has_no_cadence_yet() -> None:
+    found = evaluation(facts(STEP, apart={"evaluation": {60: 500_000}}))
+    assert found is not None
+    assert found.severity == "info"
+
+
+def test_an_evaluation_in_warm_up_does_not_count() -> None:
+    assert evaluation(facts(STEP, apart={"evaluation": {3: 10**9, 4: 10**9}})) is None
+
+
+LOGGED = STEP | {"host": 10_000}
+
+
+def test_lines_that_log_are_told_from_other_python() -> None:
+    printing = host_line('print(f"step {step}")', 300, calls="print")
+    other = host_line("meter.update(x)", 100)
+    loop = host_line("loss.backward()", 900, part="backward")
+    run = facts(LOGGED, readings=[ON_CPU, host_lines(loop, printing, other)])
+    log, host = logging(run), host_work(run)
+    assert log is not None
+    assert log.bound is not None
+    assert log.bound.share == pytest.approx(0.5 * 300 / 400)
+    assert "print(f" in log.evidence[1]
+    # Half of the run, hit by three looks of four: sqrt(0.75 x 0.25 / 400) of that half.
+    assert "± 1.1%" in log.evidence[0]
+    assert host is None, "an eighth of the run is not much"
+
+
+def test_a_function_that_writes_a_log_counts_whole_and_the_loop_does_not() -> None:
+    def at(function: str, line: int, text: str, samples: int, part: str = "host") -> HostLine:
+        made = host_line(text, samples, part=part)
+        return replace(made, function=function, line=line)
+
+    lines = (
+        at("main", 60, "loss.backward()", 900, part="backward"),
+        at("main", 70, "print(loss)", 100),
+        at("main", 71, "metric(output)", 100),
+        at("write_log", 20, "values = gather(model)", 100),
+        at("<listcomp>", 22, "[f'{v:.3f}' for v in values]", 50),
+        at("write_log", 25, "json.dump(values, file)", 50),
+    )
+    run = facts(LOGGED, readings=[ON_CPU, host_lines(*lines)])
+    log, host = logging(run), host_work(run)
+    assert log is not None
+    assert log.bound is not None
+    assert log.bound.share == pytest.approx(0.5 * 300 / 400)
+    assert host is None
+    shares = [facts(LOGGED, readings=[ON_CPU, host_lines(*lines[:3])])]
+    found = logging(shares[0])
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(0.25), "of the loop, the line that prints alone"
+
+
+def test_a_line_is_counted_once_whatever_it_called() -> None:
+    lines = [
+        host_line("json.dump(state, file)", 100, calls="json.dump"),
+        host_line("json.dump(state, file)", 200, calls="json.dump > encoder.iterencode"),
+        host_line("step(batch)", 20),
+    ]
+    found = logging(facts(LOGGED, readings=[ON_CPU, host_lines(*lines)]))
+    assert found is not None
+    assert [line for line in found.evidence if "json.dump" in line] == [
+        f"46.9% at train.py:{lines[0].line} `json.dump(state, file)`"
+    ]
+
+
+def test_python_that_does_not_log_is_named_line_by_line() -> None:
+    heavy, light = host_line("for p in pixels:", 380), host_line("logger.info(x)", 20)
+    run = facts(LOGGED, readings=[ON_CPU, host_lines(heavy, light)])
+    found = host_work(run)
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(0.5 * 380 / 400)
+    assert "47.5% at train.py" in found.evidence[1]
+    assert "for p in pixels:" in found.evidence[1]
+    assert logging(run) is None
+
+
+def test_without_lines_the_whole_span_is_other_work() -> None:
+    found = host_work(facts(LOGGED, readings=[ON_CPU]))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(0.5)
+    assert host_work(facts(STEP | {"host": 1_000}, readings=[ON_CPU])) is None
+
+
+def test_a_line_that_waits_for_the_device_is_the_sync_rules_business() -> None:
+    line = host_line("print(loss.item())", 400)
+    readings = [SETUP, replace(KERNELS, busy_us=8_000.0), host_lines(line), syncs(line, 10**6)]
+    run = facts(LOGGED, readings=readings)
+    assert logging(run) is None
+    assert host_work(run) is None
+
+
+def test_python_beside_a_busy_device_costs_nothing() -> None:
+    run = facts(LOGGED, readings=[SETUP, replace(KERNELS, busy_us=19_500.0)])
+    assert host_work(run) is None
+    idle = facts(LOGGED, readings=[SETUP, replace(KERNELS, busy_us=14_000.0)])
+    found = host_work(idle)
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(0.3)
+
+
+def test_few_looks_say_nothing_of_single_lines() -> None:
+    few = host_lines(host_line("print(x)", 10))
+    run = facts(LOGGED, readings=[ON_CPU, few])
+    assert logging(run) is None
+    found = host_work(run)
+    assert found is not None
+    assert len(found.evidence) == 1
+
+
+def test_logging_apart_and_in_spans_of_that_name_adds_up() -> None:
+    run = facts(STEP | {"log": 1_000}, apart={"progress": every(1, 1_000)}, samples=None)
+    found = logging(run)
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(2_000 / 12_000)
+    assert logging(facts(STEP | {"log": 100})) is None
+    odd = np.full(100, 10.0)
+    odd[50] = 200_000
+    assert logging(facts(STEP | {"log": odd})) is None, "one odd step makes no cadence"
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "logs"),
+    [
+        ("print(loss)", None, True),
+        ("report(loss)", "logging", True),
+        ("bar.set_postfix(loss=x)", None, True),
+        ("writer.add_scalar('loss', x, step)", None, True),
+        ("json.dump(state, f)", None, True),
+        ("wandb.log({'loss': x})", None, True),
+        ("x = x.log_softmax(-1)", None, False),
+        ("fingerprint(batch)", None, False),
+        ("y = torch.log(x)", None, False),
+        ("scheduler.step()", None, False),
+    ],
+)
+def test_logging_is_told_by_what_is_called(text: str, calls: str | None, logs: bool) -> None:
+    assert is_logging(host_line(text, 1, calls=calls)) is logs
+
+
+def test_time_apart_without_a_rule_of_its_own_is_named() -> None:
+    found = time_apart(facts(STEP, apart={"plotting": every(10, 100_000)}))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(0.5)
+    assert found.evidence[1] == "plotting: 9 times, 0.9 s"
+    assert time_apart(facts(STEP, apart={"plotting": every(10, 20_000)})) is None
+    assert time_apart(facts(STEP, apart={"evaluation": every(10, 90_000)})) is None

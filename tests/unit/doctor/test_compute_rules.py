@@ -1,0 +1,155 @@
+"""Rules on optimizer, loss, recomputation and torch.compile."""
+
+from dataclasses import replace
+
+import pytest
+
+from pitstop.doctor.compute_rules import (
+    graph_breaks,
+    loss_bound,
+    optimizer_bound,
+    recompilation,
+    recompute_cost,
+)
+from pitstop.doctor.examine import examine
+from pitstop.records.script import Modules, ModuleTime
+from tests.unit.doctor.records import (
+    COMPILED,
+    GIB,
+    KERNELS,
+    ON_CPU,
+    OWNERS,
+    SETUP,
+    facts,
+    rank,
+    run_of,
+)
+
+STEP = {"data": 100, "forward": 2_900, "backward": 4_000, "optimizer": 2_000}
+
+
+def test_the_update_is_optimizer_clip_and_zeroing_together() -> None:
+    found = optimizer_bound(facts(STEP | {"clip": 700, "zero_grad": 300}, readings=[ON_CPU]))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(3_000 / 10_000)
+    assert "updated by AdamW(foreach)" in found.evidence
+    assert "fused=True" in found.remedy[0]
+    assert optimizer_bound(facts(STEP, readings=[ON_CPU])) is None
+
+
+def test_a_fused_update_is_mentioned_and_not_blamed() -> None:
+    fused = replace(ON_CPU, optimizers=("AdamW(fused)",))
+    found = optimizer_bound(facts(STEP | {"optimizer": 9_000}, readings=[fused]))
+    assert found is not None
+    assert found.severity == "info"
+    ours = {"optimizer.kind": {"fused": True}}
+    found = optimizer_bound(facts(STEP | {"optimizer": 9_000}, applied=ours))
+    assert found is not None
+    assert found.severity == "info"
+    assert "optimizer.fused" in found.remedy[0]
+
+
+def test_on_a_gpu_the_update_costs_its_time_on_the_device() -> None:
+    host_only = STEP | {"optimizer": 9_000}
+    device = {"forward": 6_000, "backward": 9_000, "optimizer": 1_000}
+    assert optimizer_bound(facts(host_only, device=device)) is None
+    slow = facts(STEP, device={"forward": 2_000, "backward": 3_000, "optimizer": 4_000})
+    found = optimizer_bound(slow)
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(4_000 / 9_000)
+    assert optimizer_bound(facts(host_only, readings=[SETUP, KERNELS])) is None
+
+
+def test_a_loss_of_a_third_is_more_than_a_loss() -> None:
+    parts = STEP | {"loss": 4_500, ("loss", "vgg"): 4_000}
+    found = loss_bound(facts(parts, readings=[ON_CPU]))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(4_500 / 13_500)
+    assert any("most of it in vgg" in line for line in found.evidence)
+    assert loss_bound(facts(STEP | {"loss": 4_400}, readings=[ON_CPU])) is None
+
+
+def test_recomputation_is_cut_out_of_backward() -> None:
+    parts = STEP | {("backward", "recompute"): 1_800}
+    found = recompute_cost(facts(parts, readings=[ON_CPU]))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(1_800 / 9_000)
+    assert found.severity == "warning"
+    assert recompute_cost(facts(STEP, readings=[ON_CPU])) is None
+
+
+def test_recomputing_to_fit_is_no_fault() -> None:
+    parts = STEP | {("backward", "recompute"): 1_800}
+    full = replace(OWNERS, peak_bytes=75 * GIB)
+    found = recompute_cost(facts(parts, readings=[SETUP, full]))
+    assert found is not None
+    assert found.severity == "info"
+
+
+def test_a_stage_that_runs_again_in_backward_is_recomputed() -> None:
+    parts = STEP | {("forward", "stage1"): 2_000, ("backward", "stage1"): 1_800}
+    found = recompute_cost(facts(parts, applied={"train.recompute": {"policy": "full"}}))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(0.2)
+    assert "train.recompute" in found.remedy[0]
+    other = STEP | {("forward", "stage1"): 2_000, ("backward", "hooks"): 1_800}
+    assert recompute_cost(facts(other)) is None
+
+
+def test_compiling_again_costs_the_time_it_took() -> None:
+    again = replace(
+        COMPILED,
+        recompiles_after_warm_up=6,
+        compile_after_warm_up_us=405_000,
+        reasons=("size of x at 0: 4 expected, 3 seen",),
+    )
+    found = recompilation(facts(STEP, readings=[ON_CPU, again]))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(405_000 / (90 * 9_000))
+    assert "4 expected, 3 seen" in found.evidence[1]
+    assert recompilation(facts(STEP, readings=[COMPILED])) is None
+    cheap = replace(again, recompiles_after_warm_up=1, compile_after_warm_up_us=1_000)
+    assert recompilation(facts(STEP, readings=[cheap])) is None
+
+
+def test_compiling_apart_counts_once() -> None:
+    again = replace(COMPILED, recompiles_after_warm_up=2, compile_after_warm_up_us=90_000)
+    found = recompilation(facts(STEP, readings=[again], apart={"compile": {50: 90_000}}))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(90_000 / (90 * 9_000 + 90_000))
+
+
+@pytest.mark.parametrize(("breaks", "severity"), [(0, None), (1, "info"), (5, "warning")])
+def test_a_model_cut_to_pieces_is_named(breaks: int, severity: str | None) -> None:
+    cut = replace(COMPILED, graph_breaks=breaks, reasons=("call to print",))
+    found = graph_breaks(facts(STEP, readings=[cut]))
+    assert (None if found is None else (found.severity, found.bound)) == (
+        None if severity is None else (severity, None)
+    )
+
+
+def test_breaks_that_our_engine_proved_are_named_too() -> None:
+    proof = {"train.compile.scope": {"graphs": 9, "breaks": {"print": 3, "item": 1}}}
+    found = graph_breaks(facts(STEP, applied=proof))
+    assert found is not None
+    assert found.evidence == ("4 breaks, 9 graphs", "print", "item")
+    assert graph_breaks(facts(STEP)) is None
+
+
+def test_the_healthy_verdict_names_the_costliest_part_of_the_model() -> None:
+    modules = Modules(
+        step=500,
+        modules=(
+            ModuleTime(name="head", kind="Linear", forward_us=100, backward_us=None),
+            ModuleTime(name="body", kind="Swin", forward_us=300, backward_us=600),
+        ),
+    )
+    verdict = examine(run_of(rank({"forward": 4_000, "backward": 6_000}, readings=[modules])))
+    assert verdict.sentence.endswith("backward (60%), above all body (Swin) 90.0%")

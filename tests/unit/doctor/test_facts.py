@@ -1,0 +1,131 @@
+"""Facts: one base for all shares, whatever a record holds."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pitstop.doctor.apart import NOT_NAMED
+from pitstop.doctor.facts import BUSY, IDLE, facts_of
+from pitstop.records.run import Event
+from tests.unit.doctor.records import KERNELS, SETUP, facts, rank, raw
+
+times_us = st.integers(0, 10**7)
+parts = st.dictionaries(
+    st.sampled_from(["data", "copy", "forward", "loss", "backward", "optimizer", "host", "log"]),
+    st.lists(times_us, min_size=40, max_size=40),
+    min_size=1,
+)
+aparts = st.dictionaries(
+    st.sampled_from(["evaluation", "checkpoint", "log", "plotting"]),
+    st.dictionaries(st.integers(0, 39), st.integers(1, 10**8), max_size=5),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts, aparts, times_us)
+def test_all_shares_add_up_to_one(
+    inside: dict[str, list[int]], apart: dict[str, dict[int, int]], rest: int
+) -> None:
+    """The oracle adds up whole microseconds of the counted steps by hand."""
+    run = facts(inside, steps=40, apart=apart, unaccounted=rest)
+    wall = sum(sum(us[4:]) for us in inside.values()) + 36 * rest
+    beside = sum(us for by_step in apart.values() for step, us in by_step.items() if step >= 4)
+    shares = run.shares()
+    if not wall + beside:
+        assert shares == {}
+        return
+    assert math.fsum(shares.values()) == pytest.approx(1, abs=1e-9)
+    assert min(shares.values()) >= -1e-12
+    for name in shares.keys() - {"unaccounted"}:
+        own = sum(inside.get(name, [])[4:])
+        own += sum(us for step, us in apart.get(name, {}).items() if step >= 4)
+        assert shares[name] == pytest.approx(own / (wall + beside), abs=1e-12)
+
+
+def test_an_event_inside_another_or_beside_the_step_is_not_counted_twice() -> None:
+    record = rank({"forward": 10_000}, apart={"evaluation": {50: 30_000}})
+    [outer] = record.events
+    inner = replace(outer, name="plotting", start_us=outer.start_us + 10, wall_us=20_000)
+    thread = Event(attempt=0, name="checkpoint", step=60, start_us=10**9, wall_us=70_000, detail={})
+    run = facts_of(replace(record, events=(outer, inner, thread)))
+    assert {name: apart.total_us for name, apart in run.apart.items()} == {"evaluation": 30_000}
+
+
+def test_an_inner_event_takes_nothing_from_the_next_one() -> None:
+    record = rank(
+        {"forward": 10_000}, apart={"evaluation": {50: 30_000}, "checkpoint": {50: 9_000}}
+    )
+    outer, later = record.events
+    inner = replace(outer, name="plotting", start_us=outer.start_us + 10, wall_us=20_000)
+    run = facts_of(replace(record, events=(inner, outer, later)))
+    assert {name: apart.total_us for name, apart in run.apart.items()} == {
+        "evaluation": 30_000,
+        "checkpoint": 9_000,
+    }
+
+
+def test_time_apart_without_an_event_keeps_a_name() -> None:
+    record = rank({"forward": 10_000}, apart={"evaluation": {50: 30_000}})
+    run = facts_of(replace(record, events=()))
+    assert run.shares()[NOT_NAMED] == pytest.approx(30_000 / 930_000)
+
+
+def test_start_up_is_told_and_is_no_share() -> None:
+    record = rank({"forward": 10_000}, steps=9, apart={"start-up": {0: 5_000_000}})
+    run = facts_of(record)
+    assert (run.warm_up_steps, run.start_up_us) == (0, 5_000_000)
+    assert run.shares() == {"forward": 1.0, "unaccounted": 0.0}
+    assert facts({"forward": 10_000}).start_up_us is None
+    own = facts({"forward": 10_000}, apart={"pitstop": {50: 900_000}})
+    assert own.shares() == {"forward": 1.0, "unaccounted": 0.0}, "our own cost is not the run's"
+
+
+def test_a_profiled_step_counts_for_nothing_else() -> None:
+    slow = np.full(100, 10_000.0)
+    slow[70] = 5_000_000
+    run = facts({"forward": slow}, readings=[SETUP, replace(KERNELS, step=70)])
+    assert (run.steps, run.step_us) == (90, 10_000)
+
+
+def test_readings_that_do_not_fit_are_counted_and_left_out() -> None:
+    run = facts({"forward": 100}, readings=[raw("setup", device=5), raw("kernels"), KERNELS])
+    assert run.setup is None
+    assert run.busy_share() is not None
+    assert run.readings.damaged == 2
+
+
+def test_idle_and_busy_time_of_the_device_make_up_the_steps() -> None:
+    run = facts(
+        {"data": 4_000, "forward": 6_000},
+        apart={"evaluation": {50: 100_000}},
+        readings=[SETUP, replace(KERNELS, busy_us=7_000.0)],
+    )
+    assert run.steps_share == pytest.approx(0.9)
+    assert run.busy_share() == pytest.approx(0.9 * 0.7)
+    assert run.idle_share() == pytest.approx(0.9 * 0.3)
+    waste, cost = run.waste("data"), run.of_busy("products", 0.9)
+    assert waste is not None
+    assert (waste.pool, waste.share) == (IDLE, pytest.approx(0.27))
+    assert (cost.pool, cost.share) == (BUSY, pytest.approx(0.63))
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.9))
+@settings(max_examples=40, deadline=None)
+def test_the_error_of_a_share_covers_what_other_steps_would_give(seed: int, share: float) -> None:
+    """Halves of one run differ by a few of the stated errors and no more."""
+    draws = np.random.default_rng(seed)
+    data = draws.gamma(4, share * 10_000 / 4, 400)
+    rest = draws.gamma(4, (1 - share) * 10_000 / 4, 400)
+    whole = facts({"data": data, "forward": rest}, steps=400)
+    halves = [
+        facts({"data": data[half], "forward": rest[half]}, steps=200).share("data")
+        for half in (slice(0, 200), slice(200, 400))
+    ]
+    assert halves[0] is not None
+    assert halves[1] is not None
+    assert abs(halves[0] - halves[1]) <= 5 * 2 * whole.share_error("data")
+    assert whole.share_error("data") < 0.05

@@ -1,0 +1,122 @@
+"""Rules on memory: growth by cause, caches beyond the limit, a device cut to pieces."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pitstop.doctor.facts import facts_of
+from pitstop.doctor.memory_rules import device_memory, host_growth, large_cache
+from pitstop.records.memory import MemoryReading
+from tests.unit.doctor.records import CACHE, GIB, ON_CPU, OWNERS, facts, memory, rank
+
+STEP = {"forward": 10_000}
+MIB = 1 << 20
+
+
+def readings(tree_mib: list[float], own_mib: list[float] | None = None) -> list[MemoryReading]:
+    """One a minute; the training process holds 1 GiB where nothing else is said."""
+    own = [1024.0] * len(tree_mib) if own_mib is None else own_mib
+    return [
+        memory(60.0 * number, int(tree * MIB), int(mine * MIB))
+        for number, (tree, mine) in enumerate(zip(tree_mib, own, strict=True))
+    ]
+
+
+GROWING = [2048 + 20.0 * number for number in range(30)]
+
+
+def test_growth_in_workers_is_copy_on_write() -> None:
+    found = host_growth(facts(STEP, readings=[ON_CPU, *readings(GROWING)]))
+    assert found is not None
+    assert found.summary.endswith("workers copy what they only read")
+    # 20 MiB a minute.
+    assert found.evidence[0].startswith("1.2 GiB an hour")
+    assert "hold metadata in arrays" in found.remedy[0]
+    # 60 GiB are left of 64: 51 hours at 1.17 GiB an hour.
+    assert "in 51.2 hours" in found.evidence[2]
+    assert found.severity == "warning"
+
+
+def test_memory_that_grows_while_the_run_starts_is_not_counted() -> None:
+    record = rank(STEP, readings=[ON_CPU, *readings(GROWING)])
+    assert record.steps is not None
+    later = replace(record.steps, start_us=record.steps.start_us + 10**9)
+    assert host_growth(facts_of(record)) is not None
+    assert host_growth(facts_of(replace(record, steps=later))) is None
+
+
+def test_growth_in_the_training_process_is_a_leak() -> None:
+    own = [1024 + 20.0 * number for number in range(30)]
+    found = host_growth(facts(STEP, readings=[ON_CPU, *readings(GROWING, own)]))
+    assert found is not None
+    assert "keeps what it should let go" in found.summary
+    assert "100.0% of it in the training process" in found.evidence[1]
+
+
+def test_a_cache_in_every_worker_is_named() -> None:
+    copies = replace(CACHE, copies=4)
+    found = host_growth(facts(STEP, readings=[ON_CPU, copies, *readings(GROWING)]))
+    assert found is not None
+    assert "cache of its own" in found.summary
+
+
+def test_memory_that_is_full_within_a_day_is_critical() -> None:
+    fast = [2048 + 200.0 * number for number in range(30)]
+    found = host_growth(facts(STEP, readings=[ON_CPU, *readings(fast)]))
+    assert found is not None
+    assert found.severity == "critical"
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        [2048.0] * 30,
+        GROWING[:12],
+        [2048 + 1.0 * number for number in range(30)],
+        [2048 + 400 * (1 - float(np.exp(-number / 4))) for number in range(30)],
+        [2048 + 300 * float(np.sin(number)) for number in range(30)],
+        [2048.0] * 15 + [2560.0] * 15,
+        [1024 + 50.0 * number for number in range(15)] + [1774 + number for number in range(15)],
+    ],
+    ids=["flat", "few readings", "little", "a cache that fills", "up and down", "a jump", "a ramp"],
+)
+def test_memory_that_settles_is_left_alone(tree: list[float]) -> None:
+    assert host_growth(facts(STEP, readings=[ON_CPU, *readings(tree)])) is None
+
+
+@pytest.mark.parametrize(
+    ("budget", "copies", "severity"),
+    [(30, 1, None), (40, 1, "warning"), (10, 4, "warning"), (20, 4, "critical")],
+)
+def test_a_cache_is_counted_as_often_as_it_exists(
+    budget: int, copies: int, severity: str | None
+) -> None:
+    cache = replace(CACHE, budget_bytes=budget * GIB, copies=copies)
+    found = large_cache(facts(STEP, readings=[cache, *readings([2048.0])]))
+    assert (None if found is None else found.severity) == severity
+
+
+def test_the_control_group_is_the_limit_where_there_is_one() -> None:
+    small = memory(0.0, GIB, GIB, cgroup_limit_bytes=8 * GIB, cgroup_working_bytes=GIB)
+    cache = replace(CACHE, budget_bytes=5 * GIB)
+    assert large_cache(facts(STEP, readings=[cache, small])) is not None
+    assert large_cache(facts(STEP, readings=[cache])) is None, "the limit is not known"
+
+
+def test_retries_and_gaps_of_a_full_device_are_told() -> None:
+    thrash = replace(OWNERS, alloc_retries=7)
+    found = device_memory(facts(STEP, readings=[thrash]))
+    assert found is not None
+    assert "7 times" in found.evidence[0]
+    cut = replace(OWNERS, inactive_split_bytes=20 * GIB)
+    found = device_memory(facts(STEP, readings=[cut]))
+    assert found is not None
+    assert "(27.8%) lie in gaps" in found.evidence[0]
+
+
+def test_gaps_on_a_device_with_room_do_not_matter() -> None:
+    roomy = replace(OWNERS, reserved_bytes=20 * GIB, inactive_split_bytes=10 * GIB)
+    assert device_memory(facts(STEP, readings=[roomy])) is None
+    assert device_memory(facts(STEP, readings=[OWNERS])) is None
+    assert device_memory(facts(STEP)) is None
