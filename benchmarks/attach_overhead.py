@@ -35,7 +35,7 @@ _PROBE = Path(pitstop_probe.__file__).parent
 _WARM_UP = 40
 
 
-class Batches(IterableDataset):
+class Batches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
     """The same batch over and over, through a DataLoader as in any script."""
 
     def __init__(self, batch: int, width: int) -> None:

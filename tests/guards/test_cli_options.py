@@ -26,6 +26,10 @@ config show --json
 config show CONFIG
 config show OVERRIDES
 data
+data check
+data check --json
+data check OVERRIDES
+data check SOURCE
 data make
 data make deblur
 data make deblur --frames
@@ -35,6 +39,17 @@ data make deblur --size
 data make deblur --test-clips
 data make deblur --train-clips
 data make deblur ROOT
+data pack
+data pack --frames
+data pack --json
+data pack --output
+data pack OVERRIDES
+data pack SOURCE
+data stats
+data stats --json
+data stats --ranks
+data stats CONFIG
+data stats OVERRIDES
 demo
 demo --output
 demo --steps

@@ -23,6 +23,7 @@ class Feeding:
     """How batches were made, over all workers. Microseconds."""
 
     workers: int
+    """None of them where the training process loads its batches itself."""
     batches: int
     stages_us: Mapping[str, int]
     busy_us: int
@@ -62,7 +63,9 @@ class Feeding:
 
 def feeding_of(facts: Facts) -> Feeding | None:
     """Gather what the workers told; None where they told nothing."""
-    workers = facts.readings.all(WorkerTimes)
+    told = facts.readings.all(WorkerTimes)
+    # The training process tells of itself, too, where it loads; beside workers that is evaluation.
+    workers = tuple(times for times in told if times.worker >= 0) or told
     if workers:
         return _of_workers(workers)
     readings = facts.readings.all(LoaderReading)
@@ -101,12 +104,12 @@ def _of_workers(workers: tuple[WorkerTimes, ...]) -> Feeding:
     reading = sum(worker.read_us for worker in workers)
     collating = sum(worker.collate_us for worker in workers)
     return Feeding(
-        workers=len(workers),
+        workers=sum(times.worker >= 0 for times in workers),
         batches=sum(worker.batches for worker in workers),
         stages_us={"dataset": reading, "collate": collating},
         busy_us=reading + collating,
         cpu_us=_sum(worker.cpu_us for worker in workers),
-        alive_us=sum(worker.alive_us for worker in workers),
+        alive_us=sum(times.alive_us for times in workers if times.worker >= 0) or None,
         read_bytes=_sum(worker.read_bytes for worker in workers),
         unfinished_share=None,
         volume=volume_of(file for worker in workers for file in worker.files),

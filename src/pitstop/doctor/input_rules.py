@@ -87,7 +87,9 @@ def _stage_evidence(feeding: Feeding | None, host: HostTime | None) -> Iterator[
             f"{name} {percent(us / feeding.busy_us)}" for name, us in feeding.stages_us.items()
         )
         each = ms(feeding.busy_us / feeding.batches)
-        yield f"making a batch takes {each} in one of {times(feeding.workers, 'worker')}: {stages}"
+        count = feeding.workers
+        place = f"one of {times(count, 'worker')}" if count else "the training process itself"
+        yield f"making a batch takes {each} in {place}: {stages}"
         yield from _worker_evidence(feeding)
     elif host is not None:
         for line in host.lines[:3]:

@@ -1,0 +1,214 @@
+"""The corpus: which script is sick with what, and how it is run cured.
+
+A sick script has one planted disease that takes 40 to 70 % of its wall clock after warm-up; its
+cure is another setting of the same script, or a twin where the cure is more than a setting.
+Every script of a pair ends with a line that gives samples/s after its own warm-up.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+FOLDER = Path(__file__).parent
+
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A script in two states: sick and cured."""
+
+    name: str
+    code: str
+    """Finding that must be named first."""
+    sick: str
+    """Script, from this folder."""
+    cured: str
+    steps: int
+    """Optimizer steps of either."""
+    sick_args: tuple[str, ...] = ()
+    cured_args: tuple[str, ...] = ()
+    ranks: int = 1
+    device: Device = "cpu"
+
+    def command(self, *, cured: bool) -> list[str]:
+        """What a user would type."""
+        script, args = (self.cured, self.cured_args) if cured else (self.sick, self.sick_args)
+        return command(script, args, ranks=self.ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healthy:
+    """A script that nothing holds back."""
+
+    name: str
+    script: str
+    steps: int
+    args: tuple[str, ...] = ()
+    ranks: int = 1
+
+    def command(self) -> list[str]:
+        """What a user would type."""
+        return command(self.script, self.args, ranks=self.ranks)
+
+
+def command(script: str, args: Sequence[str] = (), *, ranks: int = 1) -> list[str]:
+    """Python on one script of this folder, or torchrun where there are several ranks."""
+    path = str(FOLDER / script)
+    if ranks == 1:
+        return [sys.executable, path, *args]
+    run = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+    return [sys.executable, *run, path, *args]
+
+
+def _setting(
+    name: str,
+    code: str,
+    script: str,
+    args: tuple[tuple[str, ...], tuple[str, ...]],
+    steps: int,
+    ranks: int = 1,
+) -> Case:
+    """A case whose cure is another setting of the same script."""
+    sick_args, cured_args = args
+    return Case(
+        name=name,
+        code=code,
+        sick=script,
+        cured=script,
+        sick_args=sick_args,
+        cured_args=cured_args,
+        steps=steps,
+        ranks=ranks,
+    )
+
+
+def _twins(name: str, code: str, stem: str, steps: int, ranks: int = 1) -> Case:
+    """A case whose cure is another script."""
+    return Case(
+        name=name,
+        code=code,
+        sick=f"{stem}_sick.py",
+        cured=f"{stem}_cured.py",
+        steps=steps,
+        ranks=ranks,
+    )
+
+
+SICK: tuple[Case, ...] = (
+    _setting(
+        "no workers",
+        "DATA001",
+        "sick/images_without_workers.py",
+        (("--workers", "0"), ("--workers", "4")),
+        200,
+    ),
+    _setting(
+        "one worker",
+        "DATA001",
+        "sick/clips_with_one_worker.py",
+        (("--workers", "1"), ("--workers", "6")),
+        200,
+    ),
+    _twins("generator", "DATA001", "sick/generator", 200),
+    _setting("workers restarted", "DATA002", "sick/short_epochs.py", ((), ("--persistent",)), 200),
+    _setting(
+        "logging",
+        "LOG001",
+        "sick/log_every_step.py",
+        (("--log-every", "1"), ("--log-every", "50")),
+        200,
+    ),
+    _twins("metric in Python", "HOST001", "sick/python_metric", 200),
+    _setting(
+        "evaluation",
+        "EVAL001",
+        "sick/evaluate_often.py",
+        (("--eval-every", "4"), ("--eval-every", "100")),
+        200,
+    ),
+    _setting(
+        "checkpoints",
+        "CKPT001",
+        "sick/save_often.py",
+        (("--save-every", "4"), ("--save-every", "100")),
+        200,
+    ),
+    _setting(
+        "optimizer loop",
+        "OPT001",
+        "sick/optimizer_loop.py",
+        (("--update", "loop"), ("--update", "fused")),
+        200,
+    ),
+    _setting("recompute", "RECOMP001", "sick/recompute.py", (("--checkpointing",), ()), 200),
+    _twins("recompile", "COMPILE001", "sick/recompile", 160),
+    _twins("loss by sample", "LOSS001", "sick/hard_triplets", 200),
+    _setting(
+        "slow rank",
+        "COMM002",
+        "sick/slow_rank.py",
+        (("--workers", "0"), ("--workers", "3")),
+        150,
+        ranks=2,
+    ),
+    _setting(
+        "exchange in every micro-batch",
+        "COMM001",
+        "sick/accumulate_and_exchange.py",
+        ((), ("--no-sync",)),
+        50,
+        ranks=2,
+    ),
+    _twins("exchange by hand", "COMM001", "sick/exchange_by_hand", 150, ranks=2),
+)
+
+
+def _on_gpu(
+    name: str, code: str, scripts: tuple[str, str], cure: tuple[str, ...], steps: int
+) -> Case:
+    return Case(
+        name=name,
+        code=code,
+        sick=f"gpu/{scripts[0]}.py",
+        cured=f"gpu/{scripts[1]}.py",
+        cured_args=cure,
+        steps=steps,
+        device="cuda",
+    )
+
+
+ON_GPU: tuple[Case, ...] = (
+    _on_gpu(
+        "launches",
+        "LAUNCH001",
+        ("many_small_operations", "many_small_operations"),
+        ("--graph",),
+        300,
+    ),
+    _on_gpu(
+        "syncs",
+        "SYNC001",
+        ("activations_watched", "activations_watched"),
+        ("--read-later",),
+        300,
+    ),
+    _on_gpu("copies", "COPY001", ("copies_sick", "copies_cured"), (), 200),
+    _on_gpu("precision", "PREC001", ("products_in_fp32", "products_in_fp32"), ("--bf16",), 200),
+    _on_gpu(
+        "traffic",
+        "TRAFFIC001",
+        ("long_pointwise_chains", "long_pointwise_chains"),
+        ("--compile",),
+        200,
+    ),
+)
+
+HEALTHY: tuple[Healthy, ...] = (
+    Healthy(name="plain loop", script="healthy/plain.py", steps=200),
+    Healthy(name="accumulation", script="healthy/accumulate.py", steps=120),
+    Healthy(name="rare evaluation", script="healthy/evaluate_and_save.py", steps=200),
+    Healthy(name="two ranks", script="healthy/two_ranks.py", steps=150, ranks=2),
+)

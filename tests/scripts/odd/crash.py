@@ -1,0 +1,28 @@
+"""Train until an exception nobody catches."""
+
+import argparse
+
+import torch
+from torch import nn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=60)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(args.steps):
+        inputs = torch.randn(64, 256)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(dim=1)).backward()
+        optimizer.step()
+        if step == 30:
+            raise RuntimeError(f"the loss exploded at step {step}")
+
+
+if __name__ == "__main__":
+    main()
