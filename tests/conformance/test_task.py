@@ -9,12 +9,14 @@ import pickle
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -57,7 +59,31 @@ def small_deblur(folder: Path) -> RunConfig:
     return config_from(settings).config
 
 
-CASES = (Case(name="deblur", configure=small_deblur, batch_size=2),)
+def deblur_with_spikes(folder: Path, *, fusion: str) -> RunConfig:
+    plain = small_deblur(folder)
+    settings = yaml.safe_load(to_yaml(plain))
+    settings["model"]["kind"] = "vrt_spike"
+    settings["model"]["fusion"] = {"kind": fusion}
+    if fusion == "cross_attention":
+        settings["model"]["spike"] = {"channels": 8, "heads": 2}
+        settings["model"]["fusion"]["heads"] = 2
+    settings["data"] |= {"spike_height": 8, "spike_width": 16, "voxel_bins": 3}
+    return config_from(settings).config
+
+
+CASES = (
+    Case(name="deblur", configure=small_deblur, batch_size=2),
+    Case(
+        name="deblur with spikes",
+        configure=partial(deblur_with_spikes, fusion="cross_attention"),
+        batch_size=2,
+    ),
+    Case(
+        name="deblur with early spikes",
+        configure=partial(deblur_with_spikes, fusion="early"),
+        batch_size=2,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

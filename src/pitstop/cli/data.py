@@ -1,29 +1,56 @@
-"""``pitstop data``: datasets made, so far."""
+"""``pitstop data``: datasets made, looked through, packed, and weighed against the host."""
 
 import re
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pitstop.cli.output import JsonPath, show
-from pitstop.errors import DataError, MissingExtra
+from pitstop.cli.output import JsonPath, require_torch, show
+from pitstop.errors import ConfigError, DataError, MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pitstop.config.sections import RunConfig
+    from pitstop.data.check import DataCheck
+    from pitstop.data.pack import PackSummary, StoresData
+    from pitstop.train.task import Task
     from pitstop.workloads.deblur.synthetic import MadeClips
 
-app = typer.Typer(help="Generate datasets.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Generate, check, pack and weigh datasets.", no_args_is_help=True, add_completion=False
+)
 make_app = typer.Typer(help="Generate a dataset.", no_args_is_help=True, add_completion=False)
 app.add_typer(make_app, name="make")
+
+
+class Frames(StrEnum):
+    """How frames lie in a pack."""
+
+    DECODED = "decoded"
+    ENCODED = "encoded"
+
 
 Root = Annotated[Path, typer.Argument(help="Folder to make; it must not hold anything yet.")]
 TrainClips = Annotated[int, typer.Option(min=1, help="Clips to train on.")]
 TestClips = Annotated[int, typer.Option(min=1, help="Clips to evaluate on.")]
-Frames = Annotated[int, typer.Option(min=1, help="Frames of each clip.")]
+FrameCount = Annotated[int, typer.Option("--frames", min=1, help="Frames of each clip.")]
 FrameSize = Annotated[str, typer.Option(metavar="HxW", help="Rows and columns of a frame.")]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed makes the same clips.")]
+Config = Annotated[Path, typer.Argument(help="YAML file.")]
+Source = Annotated[Path, typer.Argument(help="YAML file, or the dataset itself.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
+PackOutput = Annotated[
+    Path | None, typer.Option(help="The pack to write; unless said, the dataset's name + .pack.")
+]
+PackFrames = Annotated[
+    Frames, typer.Option(help="Pixels decoded once for all, or the files' own bytes.")
+]
+RankCount = Annotated[
+    int | None, typer.Option(min=1, help="Training processes on the host; one a GPU unless said.")
+]
 
 
 @make_app.command()
@@ -32,7 +59,7 @@ def deblur(  # noqa: PLR0913 - one argument for each option
     *,
     train_clips: TrainClips = 4,
     test_clips: TestClips = 2,
-    frames: Frames = 12,
+    frames: FrameCount = 12,
     size: FrameSize = "96x128",
     seed: Seed = 0,
     json_path: JsonPath = None,
@@ -48,6 +75,106 @@ def deblur(  # noqa: PLR0913 - one argument for each option
         seed=seed,
     )
     show(made, lambda: made_clips_report(made), json_path)
+
+
+@app.command()
+def check(source: Source, overrides: Overrides = None, *, json_path: JsonPath = None) -> None:
+    """Read a whole dataset and name every file that is missing or damaged."""
+    require_torch("reading datasets")
+    from pitstop.report.data import check_report
+
+    found = _check(source, overrides)
+    show(found, lambda: check_report(found), json_path)
+    raise typer.Exit(1 if found.problems else 0)
+
+
+@app.command()
+def pack(
+    source: Source,
+    overrides: Overrides = None,
+    *,
+    output: PackOutput = None,
+    frames: PackFrames = Frames.DECODED,
+    json_path: JsonPath = None,
+) -> None:
+    """Put a dataset into one file that is mapped into memory, with a sum for every member."""
+    require_torch("reading datasets")
+    from pitstop.report.data import pack_report
+
+    packed = _pack(source, overrides, output, frames)
+    show(packed, lambda: pack_report(packed), json_path)
+
+
+@app.command()
+def stats(
+    config: Config,
+    overrides: Overrides = None,
+    *,
+    ranks: RankCount = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Say what feeding a run takes of the host's memory, before it runs."""
+    require_torch("reading datasets")
+    from pitstop.data.weigh import data_stats
+    from pitstop.report.data import stats_report
+
+    loaded, task = _task(config, overrides)
+    found = data_stats(
+        str(config),
+        task.train_samples(),
+        task.collate,
+        sections=(loaded.loader, loaded.cache, loaded.train),
+        ranks=ranks,
+    )
+    show(found, lambda: stats_report(found), json_path)
+    raise typer.Exit(0 if found.fits and found.shm_fits else 1)
+
+
+def _check(source: Path, overrides: list[str] | None) -> "DataCheck":
+    if _is_dataset(source, overrides):
+        from pitstop.workloads.deblur.packing import check_clips
+
+        return check_clips(source)
+    return _stored(source, overrides).check_data()
+
+
+def _pack(
+    source: Path, overrides: list[str] | None, output: Path | None, frames: Frames
+) -> "PackSummary":
+    if _is_dataset(source, overrides):
+        from pitstop.data.pack import beside
+        from pitstop.workloads.deblur.packing import pack_clips
+
+        return pack_clips(source, output or beside(source), frames=frames.value)
+    return _stored(source, overrides).pack_data(output, frames=frames.value)
+
+
+def _is_dataset(source: Path, overrides: list[str] | None) -> bool:
+    """Tell a dataset from a configuration; settings go with the latter alone."""
+    from pitstop.data.pack import is_pack
+
+    if not source.is_dir() and not is_pack(source):
+        return False
+    if overrides:
+        raise ConfigError(
+            f"{overrides[0]} has no effect: {source} is a dataset; settings go with a configuration"
+        )
+    return True
+
+
+def _stored(config: Path, overrides: list[str] | None) -> "StoresData":
+    from pitstop.data.pack import StoresData
+
+    _, task = _task(config, overrides)
+    if not isinstance(task, StoresData):
+        raise ConfigError(f"the workload {task.name} cannot look through its dataset or pack it")
+    return task
+
+
+def _task(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Task[Any]]":
+    from pitstop.cli.evaluate import load_task
+
+    return load_task(config, overrides)
 
 
 def _maker() -> "Callable[..., MadeClips]":

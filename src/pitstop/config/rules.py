@@ -86,6 +86,12 @@ def _evaluates_without_workers(config: RunConfig) -> bool:
     return (loader.workers if loader.eval_workers is None else loader.eval_workers) == 0
 
 
+def _is_weighed(config: RunConfig) -> bool:
+    """Whether bytes alone decide how far workers read ahead."""
+    loader = config.loader
+    return loader.prefetch_bytes is not None and loader.tune == "off" and loader.workers != 0
+
+
 _LOADER_INERT: Final = (
     Rule(
         key="loader.prefetch_bytes",
@@ -107,6 +113,13 @@ _LOADER_INERT: Final = (
             and (_evaluates_without_workers(c) or c.loader.eval_prefetch is not None)
         ),
         why="has no effect: loader.workers is 0, so there are no worker processes",
+    ),
+    Rule(
+        key="loader.prefetch",
+        reads=("loader.workers", "loader.prefetch_bytes", "loader.tune"),
+        broken=_is_weighed,
+        why="has no effect: loader.prefetch_bytes says how many batches are prepared ahead; leave "
+        "one of them out",
     ),
     Rule(
         key="loader.start_method",
@@ -333,6 +346,11 @@ _CONFLICTS: Final = (
 )
 
 
+def _forgets_too_soon(config: RunConfig) -> bool:
+    order = getattr(config.data, "order", "shuffle")
+    return config.cache.budget > 0 and config.cache.policy == "lru" and order == "shuffle"
+
+
 def _never_reached(key: str, step_of: Callable[[RunConfig], int | None], /) -> Rule:
     def broken(config: RunConfig) -> bool:
         step = step_of(config)
@@ -349,6 +367,13 @@ _RISKS: Final = (
     _never_reached("log.norm_every_steps", lambda c: c.log.norm_every_steps),
     _never_reached("log.memory_every_steps", lambda c: c.log.memory_every_steps),
     _never_reached("schedule.milestones", lambda c: max(c.schedule.milestones, default=None)),
+    Rule(
+        key="cache.policy",
+        reads=("cache.budget", "data.order"),
+        broken=_forgets_too_soon,
+        why="is lru, which in a shuffled epoch drops what the next epoch wants: where a sixth of "
+        "the dataset fits, keep has a hit rate of a sixth and lru a tenth of that",
+    ),
     Rule(
         key="schedule.warmup_steps",
         reads=("train.steps",),

@@ -74,11 +74,13 @@ class LoaderSection(Section):
     usable cores (a number with a point), or a count. 0 loads in the training process itself."""
 
     prefetch: Count = 2
-    """Batches each worker prepares ahead."""
+    """Batches each worker prepares ahead; where the loader is tuned, at first."""
 
     prefetch_bytes: Bytes | None = None
-    """Most host memory, in bytes, that prepared batches of all workers may hold; null for no limit
-    but `loader.prefetch`."""
+    """Host memory, in bytes, that prepared training batches of all workers and ranks of this host
+    may hold: a batch is weighed, and workers prepare as many as fit, instead of `loader.prefetch`
+    each. An evaluation may hold as much again while it runs, unless `loader.eval_prefetch` is set.
+    Null for a count of batches."""
 
     eval_workers: Workers | None = None
     """Worker processes for evaluation, written like `loader.workers`; null for the same."""
@@ -90,7 +92,8 @@ class LoaderSection(Section):
     """Put batches into page-locked memory, so that copies to the device overlap with computing."""
 
     persistent: bool = True
-    """Keep workers alive between epochs instead of starting them anew."""
+    """Keep workers alive between epochs instead of starting them anew; they then read on into the
+    next epoch."""
 
     drop_last: bool = True
     """Leave out the last batch of an epoch when it is not full."""
@@ -99,22 +102,25 @@ class LoaderSection(Section):
     """How worker processes start; `spawn` is what Windows and macOS do."""
 
     corrupt: Literal["raise", "skip"] = "raise"
-    """What to do with a sample that cannot be read: stop, or count it and take another."""
+    """What to do with a training sample that cannot be read: stop, or take the next one, count it
+    and name it at the end. An evaluation always stops."""
 
     tune: Literal["auto", "off"] = "off"
-    """`off` keeps the number of workers that `loader.workers` gives. `auto`, which will measure the
-    wait for data and adjust it, is refused by `pitstop train` until it is built."""
+    """`off` keeps the number of workers that `loader.workers` gives. `auto` starts with one worker,
+    measures the wait for data on the first steps of the run, and goes on with the fewest workers
+    and batches ahead that keep it under 2 %; the batches and their order stay the same."""
 
 
 class CacheSection(Section):
-    """Decoded samples kept in memory, once per host for all its workers and ranks."""
+    """Decoded training samples kept in memory, once per host for all its workers and ranks."""
 
     budget: Bytes = 0
-    """Most host memory, in bytes, the cache may hold; 0 for no cache."""
+    """Most host memory, in bytes, the cache may hold; 0 for no cache. Evaluation has none."""
 
     policy: Literal["keep", "lru", "epoch"] = "keep"
     """What happens when the cache is full: `keep` what is there, drop the least recently used
-    (`lru`), or use the known order of the epoch (`epoch`)."""
+    (`lru`, for samples of a sequence that come one after the other), or drop what the known order
+    of this epoch and the next needs last (`epoch`)."""
 
 
 class ModelSection(Section):

@@ -1,4 +1,4 @@
-"""What happens in a worker: read the samples of one batch and join them.
+"""What happens in a worker: read the samples of one batch, join them, and note how long it took.
 
 Nothing here depends on which worker reads, or on what it read before: a request carries the epoch
 and the indices, and a sample is a function of seed, epoch and index. Random numbers of worker
@@ -6,25 +6,31 @@ processes therefore decide nothing.
 """
 
 import dataclasses
+import gc
 import os
 import signal
+import time
 import traceback
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
+from pitstop.data.nested import bytes_in, pinned
+from pitstop.data.ring import Parcel, Slot, pack, take_back, unpack
+from pitstop.data.stages import gathering
 from pitstop.errors import DataError
+from pitstop.measure.loader import BatchTimes
 
 BatchT = TypeVar("BatchT")
 
 # What reading a damaged file raises: the system, decoders (a broken PNG is a SyntaxError to
-# Pillow), decompressors, and arrays that turn out too short. Anything else is a bug and passes.
-_UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, zlib.error)
+# Pillow), decompressors, arrays that turn out too short, and the dataset itself where it looked.
+# Anything else is a bug and passes.
+_UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, zlib.error, DataError)
 
 # Neighbours tried in place of a damaged sample before the dataset as a whole is called damaged.
 _MOST_SUBSTITUTES: Final = 16
@@ -56,6 +62,8 @@ class Request(NamedTuple):
 
     epoch: int
     indices: list[int]
+    slot: Slot | None = None
+    """Where the batch may be put, for its way to the training process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +87,25 @@ class Fetched(Generic[BatchT]):
     failure: str | None = None
     origin: str | None = None
     """Where the failure arose, as a traceback of the worker."""
+    times: BatchTimes | None = None
+    """How the batch was made; None where there is none."""
+    parcel: Parcel | None = None
+    """The batch where it lies in a slot; `batch` is None then."""
+    unused: Slot | None = None
+    """The slot that came with the request and was not used."""
+
+    def opened(self) -> "Fetched[BatchT]":
+        """Give the same with its batch at hand, in the training process."""
+        if self.unused is not None:
+            take_back(self.unused)
+        if self.parcel is None:
+            return self
+        return dataclasses.replace(self, batch=unpack(self.parcel), parcel=None, unused=None)
 
     def pin_memory(self) -> "Fetched[BatchT]":
         """Move the batch to page-locked memory; the loader's pinning thread calls this."""
-        return dataclasses.replace(self, batch=_pinned(self.batch))
+        opened = self.opened()
+        return dataclasses.replace(opened, batch=pinned(opened.batch), unused=None)
 
 
 class Desk:
@@ -106,7 +129,15 @@ class Desk:
 
 
 class BatchFetcher(Dataset[Fetched[BatchT]]):
-    """Reads whole batches, in a worker or in the training process where there are no workers."""
+    """Reads whole batches, in a worker or in the training process where there are no workers.
+
+    Args:
+        samples: What is read.
+        collate: Joins samples into a batch.
+        corrupt: What to do with a sample that cannot be read.
+        desk: Where workers note what they read.
+        for_eval: Whether these are samples of an evaluation, which never leaves one out.
+    """
 
     def __init__(
         self,
@@ -115,21 +146,62 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
         *,
         corrupt: Literal["raise", "skip"],
         desk: Desk,
+        for_eval: bool = False,
     ) -> None:
         self._samples = samples
         self._collate = collate
-        self._corrupt = corrupt
+        self._corrupt: Literal["raise", "skip"] = "raise" if for_eval else corrupt
+        self._for_eval = for_eval
         self.desk: Final = desk
 
+    def with_desk(self, desk: Desk) -> "BatchFetcher[BatchT]":
+        """Give the same fetcher for another crew of workers."""
+        return BatchFetcher(
+            self._samples,
+            self._collate,
+            corrupt=self._corrupt,
+            desk=desk,
+            for_eval=self._for_eval,
+        )
+
     def __getitem__(self, request: Request) -> Fetched[BatchT]:
+        begun_ns, begun_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         skipped: list[str] = []
         try:
-            samples = [self._read(request.epoch, index, skipped) for index in request.indices]
+            with gathering() as tally:
+                with tally.timed("sample"):
+                    samples = [self._read(request.epoch, i, skipped) for i in request.indices]
+                with tally.timed("collate"):
+                    batch = self._collate(samples)
+                with tally.timed("send"):
+                    parcel = None if request.slot is None else pack(batch, request.slot)
         except DataError as error:
             # As a value: raised here, torch would wrap it into a message of its own.
             origin = "".join(traceback.format_exception(error))
-            return Fetched(batch=None, failure=str(error), origin=origin)
-        return Fetched(batch=self._collate(samples), skipped=tuple(skipped))
+            return Fetched(batch=None, failure=str(error), origin=origin, unused=request.slot)
+        times = BatchTimes(
+            begun_ns=begun_ns,
+            finished_ns=time.perf_counter_ns(),
+            cpu_ns=time.thread_time_ns() - begun_cpu_ns,
+            stages_ns=tally.total_ns,
+            batch_bytes=bytes_in(batch),
+        )
+        return Fetched(
+            batch=batch if parcel is None else None,
+            skipped=tuple(skipped),
+            times=times,
+            parcel=parcel,
+            unused=request.slot if parcel is None else None,
+        )
+
+    def weigh(self, request: Request) -> int:
+        """Measure a batch in bytes by its first sample, taken as often as the batch has samples.
+
+        Raises:
+            DataError: Where the sample cannot be read.
+        """
+        sample = self._read(request.epoch, request.indices[0], [])
+        return bytes_in(self._collate([sample] * len(request.indices)))
 
     def describe(self, index: int) -> str:
         """Name a sample as well as the dataset can."""
@@ -146,16 +218,20 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
             try:
                 return self._read_one(epoch, taken)
             except _UNREADABLE as error:
-                problem = f"{self.describe(taken)} cannot be read: {type(error).__name__}: {error}"
+                problem = f"{self.describe(taken)} cannot be read: {_said_by(error)}"
                 if self._corrupt == "raise":
-                    raise DataError(
-                        f"{problem}; mend or remove it, or set loader.corrupt=skip"
-                    ) from error
+                    raise DataError(f"{problem}; {self._advice}") from error
                 skipped.append(problem)
         raise DataError(
             f"{_MOST_SUBSTITUTES} samples in a row cannot be read, the first: {skipped[0]}; "
             "look at the storage of the dataset"
         )
+
+    @property
+    def _advice(self) -> str:
+        if self._for_eval:
+            return "mend or remove it: a metric over other samples would be another metric"
+        return "mend or remove it, or set loader.corrupt=skip"
 
     def _read_one(self, epoch: int, index: int) -> Any:
         worker = get_worker_info()
@@ -173,17 +249,10 @@ def start_worker(worker: int) -> None:
     # Ctrl-C reaches the whole process group. The trainer still finishes its step and saves, and
     # needs its workers until then; it ends them itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What was there before a fork is shared with the parent as long as nobody writes to it, and
+    # collecting garbage writes to everything it looks at.
+    gc.freeze()
 
 
-def _pinned(value: Any) -> Any:
-    if isinstance(value, Tensor) or hasattr(value, "pin_memory"):
-        return value.pin_memory()
-    if isinstance(value, Mapping):
-        return {key: _pinned(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = map(_pinned, value)
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [item.name for item in dataclasses.fields(value) if item.init]
-        return dataclasses.replace(value, **{n: _pinned(getattr(value, n)) for n in names})
-    return value
+def _said_by(error: Exception) -> str:
+    return str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"

@@ -5,40 +5,42 @@
     loader.set_epoch(loader.epoch + 1)
 
 What is read ahead is not consumed: `consumed` counts what the trainer was handed, so a state saved
-after a batch continues with the one after it, whatever workers and prefetch are set to.
+after a batch continues with the one after it, whatever workers and prefetch are set to. Workers
+that stay read on into the next epoch, so that its first batch is there when it is asked for.
 """
 
+import dataclasses
+import math
 import multiprocessing
 import signal
-import sys
-import warnings
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
-
-import torch
-from torch.utils.data import DataLoader, Sampler
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from pitstop.config.sections import LoaderSection
+from pitstop.data.crew import AppliedLoader, Room, applied_loader, slots_for, within_room
 from pitstop.data.fetch import (
     BatchFetcher,
     BatchT,
     Desk,
     Fetched,
+    Place,
     Request,
     Samples,
-    start_worker,
 )
+from pitstop.data.ring import Lender
 from pitstop.data.samplers import Batches
-from pitstop.errors import ConfigError, DataError
-from pitstop.measure.advice import workers_per_rank
-from pitstop.measure.limits import read_host_limits
+from pitstop.data.stream import own_words_for_workers, place_after, stream_of
+from pitstop.data.weighing import weigh
+from pitstop.errors import DataError
+from pitstop.measure.loader import BatchFlow, LoaderMeter
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
+
+    from torch.utils.data import DataLoader
 
 ResultT = TypeVar("ResultT")
 
@@ -52,19 +54,6 @@ _UNKNOWN_CAUSE: Final = "run with loader.workers=0 to see the fault in the train
 
 # How long a broken connection to a worker may come before the news of the worker's end.
 _END_WAIT_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedLoader:
-    """What the settings came to on this host, for the record."""
-
-    workers: int
-    prefetch: int | None
-    """Batches each worker prepares ahead; None where there are no workers."""
-    pinned: bool
-    persistent: bool
-    start_method: str | None
-    """None where there are no workers."""
 
 
 def build_loader(
@@ -85,75 +74,23 @@ def build_loader(
     Raises:
         ConfigError: Where the settings cannot be had on this host.
     """
-    if section.prefetch_bytes is not None:
-        raise ConfigError("loader.prefetch_bytes is not supported yet; use loader.prefetch")
-    applied = _applied(section, world_size_on_host, for_eval=for_eval)
+    applied = applied_loader(section, world_size_on_host=world_size_on_host, for_eval=for_eval)
     fetcher = BatchFetcher(
         samples,
         collate,
-        corrupt="raise" if for_eval else section.corrupt,
+        corrupt=section.corrupt,
         desk=Desk(applied.workers),
+        for_eval=for_eval,
     )
-    return Loader(fetcher, batches, applied)
-
-
-def resolve_workers(
-    workers: Literal["auto"] | int | float, *, world_size_on_host: int, cores: int
-) -> int:
-    """Turn the setting, a total for the host, into the workers of one rank.
-
-    Raises:
-        ConfigError: Where a count is too small for every rank to have one.
-    """
-    if workers == "auto":
-        return workers_per_rank(cores, world_size_on_host) or 1
-    if isinstance(workers, float):
-        return max(1, int(workers * cores) // world_size_on_host)
-    if 0 < workers < world_size_on_host:
-        raise ConfigError(
-            f"loader.workers={workers} cannot be shared by the {world_size_on_host} ranks of this "
-            f"host; give at least {world_size_on_host}, or 0 to load in the training processes"
-        )
-    return workers // world_size_on_host
-
-
-def resolve_start_method(method: str) -> str:
-    """Choose how workers start.
-
-    Fork is fastest and needs nothing to be picklable, but a child of a process that uses CUDA
-    inherits a context it cannot use, with locks and threads that are gone. Forkserver forks from
-    a clean process, which imports torch once for all workers. Outside Linux system libraries do
-    not survive a fork, so workers start from nothing.
-
-    Raises:
-        ConfigError: Where this platform does not have the method.
-    """
-    known = multiprocessing.get_all_start_methods()
-    if method == "auto":
-        if sys.platform != "linux":
-            return "spawn"
-        return "forkserver" if torch.cuda.is_initialized() else "fork"
-    if method not in known:
-        raise ConfigError(
-            f"loader.start_method={method} does not exist here; use one of {', '.join(known)}"
-        )
-    return method
-
-
-def _applied(section: LoaderSection, world_size_on_host: int, *, for_eval: bool) -> AppliedLoader:
-    wanted, prefetch = section.workers, section.prefetch
-    if for_eval:
-        wanted = wanted if section.eval_workers is None else section.eval_workers
-        prefetch = section.eval_prefetch or prefetch
-    cores = read_host_limits().cores
-    workers = resolve_workers(wanted, world_size_on_host=world_size_on_host, cores=cores)
-    return AppliedLoader(
-        workers=workers,
-        prefetch=prefetch if workers else None,
-        # Page-locked memory only serves copies to a GPU; without one it is refused.
-        pinned=section.pin and torch.cuda.is_available(),
-        persistent=section.persistent and workers > 0 and not for_eval,
-        start_method=resolve_start_method(section.start_method) if workers else None,
+    room = section.prefetch_bytes
+    if room is None or (for_eval and section.eval_prefetch is not None):
+        return Loader(fetcher, batches, applied)
+    is_tuned = section.tune == "auto" and not for_eval
+    return Loader(
+        fetcher,
+        batches,
+        applied,
+        room=Room(bytes=room // world_size_on_host, is_filled=not is_tuned),
     )
 
 
@@ -161,19 +98,33 @@ class Loader(Generic[BatchT]):
     """The batches of one rank. Use it in a ``with`` statement, or close it: it owns processes."""
 
     def __init__(
-        self, fetcher: BatchFetcher[BatchT], batches: Batches, applied: AppliedLoader
+        self,
+        fetcher: BatchFetcher[BatchT],
+        batches: Batches,
+        applied: AppliedLoader,
+        *,
+        room: Room | None = None,
     ) -> None:
-        self.applied: Final = applied
         self.skipped: Counter[str] = Counter()
         """Damaged samples that others stood in for, each with how often."""
+        self.meter: Final = LoaderMeter()
+        self.on_batch: Callable[[BatchFlow], None] | None = None
+        """Told of every batch that was handed out."""
         self._batches = batches
         self._fetcher = fetcher
-        self._torch_loader: DataLoader[Fetched[BatchT]] | None = _torch_loader(
-            fetcher, _Requests(batches), applied
-        )
+        self._applied = applied
+        self._asked = self._fitted = applied
+        self._room = room if applied.workers else None
+        self._weighed: tuple[int, int] | None = None
+        self._stream_at: tuple[int, int] | None = None
+        self._largest_bytes = 0
+        self._lender = Lender(0)
+        self._torch_loader: DataLoader[Fetched[BatchT]] | None = None
         self._running: Iterator[Fetched[BatchT]] | None = None
         self._workers: list[BaseProcess] = []
         self._turn = 0
+        self._is_closed = False
+        self._fit()
 
     def __enter__(self) -> "Loader[BatchT]":
         return self
@@ -192,6 +143,27 @@ class Loader(Generic[BatchT]):
         """
         self._turn += 1
         return self._rest_of_epoch(self._turn)
+
+    @property
+    def applied(self) -> AppliedLoader:
+        """What the settings come to at present."""
+        return self._applied
+
+    @property
+    def is_running(self) -> bool:
+        """Whether batches are being read, or were and may be ahead of the trainer."""
+        return self._running is not None
+
+    def resize(self, *, workers: int, prefetch: int) -> None:
+        """Go on with another number of workers or batches ahead, from the next batch on.
+
+        Batches, their order and the place in them stay what they are; what was read ahead is
+        read again.
+        """
+        assert workers > 0
+        assert self._applied.workers > 0, "a loader without workers has nothing to resize"
+        # Workers are changed by whoever iterates, which may be another thread than this one.
+        self._asked = dataclasses.replace(self._asked, workers=workers, prefetch=prefetch)
 
     @property
     def epoch(self) -> int:
@@ -237,47 +209,118 @@ class Loader(Generic[BatchT]):
         self._turn += 1
         self._end_workers()
         self._torch_loader = None
+        self._is_closed = True
 
     def _rest_of_epoch(self, turn: int) -> Iterator[tuple[BatchT, int]]:
-        assert self._torch_loader is not None, "the loader is closed"
-        consumed = self._batches.consumed
-        self._start(self._torch_loader)
+        assert not self._is_closed, "the loader is closed"
+        consumed, length = self._batches.consumed, len(self._batches)
+        if consumed >= length:
+            return
+        self._fit()
+        handed_ns: int | None = None
         try:
-            while (fetched := self._next()) is not None:
+            while consumed < length:
+                asked_ns = time.perf_counter_ns()
+                if self._asked is not self._fitted:
+                    self._fit()
+                self._go_to(self._batches.epoch, consumed)
+                fetched = self._next()
+                taken_ns = time.perf_counter_ns()
                 consumed += 1
                 self._batches.consumed = consumed
+                self._stream_at = place_after(self._batches.epoch, consumed, length)
+                own_ns = None if handed_ns is None else asked_ns - handed_ns
+                self._note(fetched, asked_ns=asked_ns, taken_ns=taken_ns, own_ns=own_ns)
+                handed_ns = time.perf_counter_ns()
                 yield cast("BatchT", fetched.batch), consumed
                 assert turn == self._turn, "the loader has moved on; iterate anew"
         finally:
-            if turn == self._turn and not self.applied.persistent:
+            if turn == self._turn and not self._applied.persistent:
                 self._end_workers()
 
-    def _start(self, torch_loader: DataLoader[Fetched[BatchT]]) -> None:
-        if not self.applied.persistent:
+    def _note(
+        self, fetched: Fetched[BatchT], *, asked_ns: int, taken_ns: int, own_ns: int | None
+    ) -> None:
+        assert fetched.times is not None
+        flow = BatchFlow(times=fetched.times, asked_ns=asked_ns, taken_ns=taken_ns, own_ns=own_ns)
+        self._largest_bytes = max(self._largest_bytes, fetched.times.batch_bytes)
+        self._lender.fit(self._largest_bytes)
+        self.meter.add(flow)
+        if self.on_batch is not None:
+            self.on_batch(flow)
+
+    def _fit(self) -> None:
+        """Take as much of what is asked for as there is room for; sizes may change by epoch."""
+        self._fitted = applied = self._asked
+        if self._room is not None and (batch_bytes := self._weigh()) is not None:
+            applied = within_room(applied, self._room, batch_bytes, batches=len(self._batches))
+        if applied != self._applied:
             self._end_workers()
+            self._torch_loader = None
+            self._applied = applied
+
+    def _weigh(self) -> int | None:
+        """Measure a batch once in each epoch; None where the epoch has no batch left."""
+        epoch = self._batches.epoch
+        if self._weighed is None or self._weighed[0] != epoch:
+            indices = next(self._batches.rest(), None)
+            if indices is None:
+                return None
+            # Workers read on into the next epoch, where samples may be larger.
+            epochs = (epoch, epoch + 1) if self._applied.persistent else (epoch,)
+            requests = [Request(number, indices) for number in epochs]
+            weights = weigh(self._fetcher, requests, self._asked.start_method)
+            # Samples may differ in size: a batch of the epoch before may have been larger.
+            self._weighed = (epoch, max(*weights, self._largest_bytes))
+            self._largest_bytes = 0
+        return self._weighed[1]
+
+    def _go_to(self, epoch: int, consumed: int) -> None:
+        """See that the next batch of the stream is this one: go on, or begin anew."""
+        if self._running is not None and self._stream_at == (epoch, consumed):
+            return
+        if not self._applied.persistent:
+            self._end_workers()
+        if self._torch_loader is None:
+            self._fetcher = self._fetcher.with_desk(Desk(self._applied.workers))
+            self._lender = Lender(slots_for(self._applied))
+            self._torch_loader = stream_of(
+                self._fetcher, self._batches, self._lender, self._applied
+            )
+        torch_loader = self._torch_loader
         before = set(multiprocessing.active_children())
-        with _own_words_for_workers():
+        with own_words_for_workers():
             self._running = self._watched(lambda: iter(torch_loader))
         started = [child for child in multiprocessing.active_children() if child not in before]
-        # None where the workers of the epoch before go on.
+        # None where the workers of before go on.
         self._workers = started or self._workers
+        self._stream_at = (epoch, consumed)
 
     def _end_workers(self) -> None:
         # Letting go of the iterator would end them too, but not while the traceback of an error
         # holds on to it; and torch has no public way.
         shut_down = getattr(self._running, "_shutdown_workers", None)
         if shut_down is not None:
-            shut_down()
+            try:
+                shut_down()
+            except RuntimeError:
+                # Torch raises the news of a death wherever the process is: another worker died
+                # while this one was being ended.
+                for worker in self._workers:
+                    worker.terminate()
+                    worker.join()
         self._running = None
         self._workers = []
 
-    def _next(self) -> Fetched[BatchT] | None:
+    def _next(self) -> Fetched[BatchT]:
         running = self._running
         assert running is not None
         fetched = self._watched(lambda: next(running, None))
-        if fetched is not None and fetched.failure is not None:
+        assert fetched is not None, "the order has fewer batches than its length says"
+        fetched = fetched.opened()
+        if fetched.failure is not None:
             raise _failure(fetched)
-        self.skipped.update(fetched.skipped if fetched is not None else ())
+        self.skipped.update(fetched.skipped)
         return fetched
 
     def _watched(self, action: Callable[[], ResultT]) -> ResultT:
@@ -297,16 +340,24 @@ class Loader(Generic[BatchT]):
         if not self._workers or "in DataLoader worker process" in str(error):
             return None
         connection.wait([worker.sentinel for worker in self._workers], timeout=_END_WAIT_S)
-        ended = [(worker.pid, worker.exitcode) for worker in self._workers]
-        pid, exit_code = next((end for end in ended if end[1] is not None), (None, None))
-        if pid is None or exit_code is None:
+        ended = [worker for worker in self._workers if worker.exitcode is not None]
+        if not ended:
             return None
-        place = self._fetcher.desk.reading(pid)
+        # Where several died, of the same cause as like as not, the one first in the order tells.
+        end, place = min(map(self._last_words, ended), key=_epoch_of)
         doing = "between samples"
         if place is not None:
             doing = f"while reading {self._fetcher.describe(place.index)} in epoch {place.epoch}"
-        end = _end_of(exit_code)
         return DataError(f"a data worker {end} {doing}; {_CAUSES.get(end, _UNKNOWN_CAUSE)}")
+
+    def _last_words(self, worker: "BaseProcess") -> tuple[str, Place | None]:
+        assert worker.pid is not None
+        assert worker.exitcode is not None
+        return _end_of(worker.exitcode), self._fetcher.desk.reading(worker.pid)
+
+
+def _epoch_of(words: tuple[str, Place | None]) -> float:
+    return math.inf if words[1] is None else words[1].epoch
 
 
 def _end_of(exit_code: int) -> str:
@@ -315,60 +366,8 @@ def _end_of(exit_code: int) -> str:
     return f"was killed by {signal.Signals(-exit_code).name}"
 
 
-class _Requests(Sampler[Request]):
-    """The sampler's batches with the epoch written on each."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[Request]:
-        epoch = self._batches.epoch
-        return (Request(epoch, indices) for indices in self._batches.rest())
-
-
-def _torch_loader(
-    fetcher: BatchFetcher[BatchT], requests: _Requests, applied: AppliedLoader
-) -> DataLoader[Fetched[BatchT]]:
-    context = None
-    if applied.start_method is not None:
-        context = multiprocessing.get_context(applied.start_method)
-        if applied.start_method == "forkserver":
-            context.set_forkserver_preload([BatchFetcher.__module__])
-    with _own_words_for_workers():
-        return DataLoader(
-            fetcher,
-            batch_size=None,
-            sampler=requests,
-            collate_fn=_as_it_is,
-            num_workers=applied.workers,
-            prefetch_factor=applied.prefetch,
-            persistent_workers=applied.persistent,
-            pin_memory=applied.pinned,
-            multiprocessing_context=context,
-            worker_init_fn=start_worker,
-            # Of its own, since torch draws a seed from it at each start: from the global one, a
-            # resumed run would have drawn once more than the run it continues.
-            generator=torch.Generator(),
-        )
-
-
-def _as_it_is(fetched: Any) -> Any:
-    return fetched
-
-
 def _failure(fetched: Fetched[Any]) -> DataError:
     error = DataError(fetched.failure)
     if fetched.origin is not None:
         error.add_note(fetched.origin)
     return error
-
-
-@contextmanager
-def _own_words_for_workers() -> Iterator[None]:
-    """Keep torch from warning of many workers: checking the configuration has said it already."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        # Raised for any process with threads, which every process with torch is. The children
-        # read samples and take none of the parent's locks.
-        warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
-        yield

@@ -26,6 +26,9 @@ class ModelPass:
     ranks: int
     device: str
     precision: str
+    peak_device_bytes: int | None = None
+    """Most memory the device's allocator gave out at once, on the first rank; None where there is
+    no device to ask."""
     notes: tuple[str, ...] = ()
     """What a reader must know, such as checkpoints that were passed over."""
 

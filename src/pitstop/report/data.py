@@ -3,12 +3,22 @@
 import shlex
 from typing import TYPE_CHECKING
 
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from pitstop.report.units import bytes_text, count_text, seconds_text
+from pitstop.report.units import bytes_text, count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pitstop.data.check import DataCheck, SplitFound
+    from pitstop.data.pack import PackSummary
+    from pitstop.data.stats import DataStats
     from pitstop.workloads.deblur.synthetic import MadeClips
+
+# A screenful; the record has them all.
+_MOST_PROBLEMS = 20
 
 
 def made_clips_report(made: "MadeClips") -> Text:
@@ -24,3 +34,109 @@ def made_clips_report(made: "MadeClips") -> Text:
     setting = shlex.quote(f"data.root={made.root}")
     text.append(f"\nnext: pitstop config check configs/deblur/small.yaml {setting}", "not bold")
     return text
+
+
+def check_report(check: "DataCheck") -> Text:
+    """Say whether a dataset is whole, what is wrong with it, and what it holds."""
+    count = len(check.problems)
+    verdict = "everything can be read" if not count else count_text(count, "problem")
+    text = Text(f"{check.root}: {verdict}", "bold")
+    for problem in check.problems[:_MOST_PROBLEMS]:
+        text.append(f"\n  {problem}", "not bold")
+    if count > _MOST_PROBLEMS:
+        more = f"\n  and {count - _MOST_PROBLEMS:,} more; --json PATH writes them all"
+        text.append(more, "not bold")
+    for name, split in check.splits.items():
+        text.append(f"\n{name}: {_split_words(split)}", "not bold")
+    for note in check.notes:
+        text.append(f"\nnote: {note}", "not bold")
+    how = "every sum compared" if check.packed else "every image decoded"
+    text.append(f"\n{how}, in {seconds_text(check.took_s)}", "not bold")
+    if not count and not check.packed:
+        text.append(f"\nnext: pitstop data pack {shlex.quote(check.root)}", "not bold")
+    return text
+
+
+def pack_report(pack: "PackSummary") -> Text:
+    """Say what was packed, how large it is, and how to train on it."""
+    packed = f"packed {count_text(pack.members, 'file')} into {bytes_text(pack.size_bytes)}"
+    text = Text(f"{packed} (the files have {bytes_text(pack.source_bytes)})", "bold")
+    fields = ", ".join(f"{name} {bytes_text(size)}" for name, size in pack.field_bytes.items())
+    text.append(f"\n{pack.path}: {fields}, in {seconds_text(pack.took_s)}", "not bold")
+    setting = shlex.quote(f"data.root={pack.path}")
+    text.append(f"\nnext: pitstop train CONFIG {setting}", "not bold")
+    return text
+
+
+def stats_report(stats: "DataStats") -> RenderableType:
+    """Say whether a run's data fit the host, with the sum written out."""
+    share = share_text(stats.total_bytes / stats.host_limit_bytes)
+    total, limit = bytes_text(stats.total_bytes), bytes_text(stats.host_limit_bytes)
+    verdict = "fits" if stats.fits else "does not fit"
+    head = f"{verdict}: data take up to {total} of the {limit} this host grants ({share})"
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column()
+    for name, size, how in _stats_rows(stats):
+        table.add_row(Text(f"  {name}"), Text(size), Text(how, style="dim"))
+    return Group(Text(head, "bold"), table, *map(Text, _stats_closing(stats)))
+
+
+def _stats_rows(stats: "DataStats") -> "Iterator[tuple[str, str, str]]":
+    feeding = stats.feeding
+    read = f"largest of {count_text(stats.samples_read, 'sample')} read, of {stats.samples:,}"
+    yield "one sample", bytes_text(stats.sample_bytes), read
+    yield "one batch", bytes_text(stats.batch_bytes), count_text(feeding.batch_size, "sample")
+    yield "batches waiting", bytes_text(stats.waiting_bytes), _waiting_words(stats)
+    yield "batches in use", bytes_text(stats.in_use_bytes), "one a rank"
+    pinned = "no copies: nothing is pinned (loader.pin, and a GPU to copy to)"
+    if feeding.pinned:
+        pinned = "rounded up to powers of two by torch, and one more a rank while it is copied"
+    yield "pinned copies", bytes_text(stats.pinned_bytes), pinned
+    yield "cache", bytes_text(stats.cache_bytes), _cache_words(stats)
+    yield "together", bytes_text(stats.total_bytes), "the processes themselves are not counted"
+
+
+def _waiting_words(stats: "DataStats") -> str:
+    feeding = stats.feeding
+    if not feeding.workers:
+        return "none: loader.workers is 0"
+    workers = f"{count_text(feeding.ranks, 'rank')} x {count_text(feeding.workers, 'worker')}"
+    words = f"{workers} x {feeding.prefetch} ahead = {stats.waiting_batches:,} batches"
+    if feeding.prefetch_bytes is not None:
+        words += f", no more than loader.prefetch_bytes {bytes_text(feeding.prefetch_bytes)}"
+    return words
+
+
+def _cache_words(stats: "DataStats") -> str:
+    budget = stats.feeding.cache_budget_bytes
+    if budget == 0:
+        return "none: cache.budget is 0"
+    words = f"cache.budget {bytes_text(budget)}, once for the host, not for each process"
+    if stats.decoded_bytes is not None:
+        share = share_text(min(1.0, budget / stats.decoded_bytes) if stats.decoded_bytes else 1.0)
+        words += f"; it holds {share} of the {bytes_text(stats.decoded_bytes)} of decoded frames"
+    return words
+
+
+def _stats_closing(stats: "DataStats") -> "Iterator[str]":
+    if not stats.shm_fits:
+        yield (
+            f"batches waiting do not fit /dev/shm, which has {bytes_text(stats.shm_free_bytes)} "
+            "free: workers would die with a bus error; enlarge it, or lower loader.prefetch"
+        )
+    if not stats.fits:
+        parts = {
+            "cache.budget": stats.cache_bytes,
+            "loader.prefetch or loader.workers": stats.waiting_bytes + stats.pinned_bytes,
+            "train.batch_size": stats.in_use_bytes,
+        }
+        yield f"next: lower {max(parts, key=lambda name: parts[name])}, the largest part"
+    elif stats.shm_fits:
+        yield f"next: pitstop train {shlex.quote(stats.config)}"
+
+
+def _split_words(split: "SplitFound") -> str:
+    files = ", ".join(f"{count:,} {kind}" for kind, count in split.files.items())
+    return f"{count_text(split.sequences, 'clip')}, {files}, {bytes_text(split.size_bytes)}"

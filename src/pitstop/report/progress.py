@@ -1,15 +1,19 @@
 """A training run as it goes: a bar on a terminal, plain lines anywhere else."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from pitstop.records.loader import CacheReading, SkippedReading, TuningReading
 from pitstop.records.memory import MemoryReading
-from pitstop.report.units import bytes_text, digits, seconds_text, share_text
+from pitstop.report.units import bytes_text, count_text, digits, seconds_text, share_text
 from pitstop.train.observers import Observer, RunStart, Status
 from pitstop.train.tally import Pace
+
+_MOST_NAMED = 5
 
 
 class ProgressLines(Observer):
@@ -20,6 +24,8 @@ class ProgressLines(Observer):
         self._total_steps = 0
         self._world_size = 1
         self._loss: float | None = None
+        self._skipped: Counter[str] = Counter()
+        self._cache: CacheReading | None = None
         self._bar: Progress | None = None
 
     def started(self, start: RunStart) -> None:
@@ -54,6 +60,21 @@ class ProgressLines(Observer):
         for warning in warnings:
             self._say(f"warning: {warning}")
 
+    def tuned(self, step: int, reading: TuningReading) -> None:
+        """Say what the loader was tuned to, and by what."""
+        self._say(f"step {step}: {tuning_text(reading)}")
+
+    def skipped(self, step: int, reading: SkippedReading) -> None:
+        """Name the samples that were not met before; all are named again at the end."""
+        for sample in reading.samples:
+            if sample not in self._skipped:
+                self._say(f"warning: {sample}; another sample stands in for it")
+        self._skipped.update(reading.samples)
+
+    def cached(self, step: int, reading: CacheReading) -> None:
+        """Remember where the cache stands, for the end."""
+        self._cache = reading
+
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print the metrics."""
         numbers = ", ".join(f"{name} {digits(value)}" for name, value in metrics.items())
@@ -71,6 +92,10 @@ class ProgressLines(Observer):
         """Close the bar and say how it ended."""
         if self._bar is not None:
             self._bar.stop()
+        if self._cache is not None:
+            self._say(cache_text(self._cache))
+        if self._skipped:
+            self._say(f"warning: {skipped_text(self._skipped)}")
         self._say(f"{status} at step {step}" + (f": {reason}" if reason else ""))
 
     def _progress_text(self, step: int, pace: Pace) -> str:
@@ -89,6 +114,43 @@ class ProgressLines(Observer):
         except (OSError, SystemExit):
             # The reader of a pipe left, or the terminal is gone: training goes on without them.
             self._console.quiet = True
+
+
+def tuning_text(reading: TuningReading) -> str:
+    """What the loader was tuned to, in one line, with the figures that decided."""
+    settings = count_text(len(reading.tries), "setting")
+    text = (
+        f"loader tuned to {count_text(reading.workers, 'worker')} with {reading.prefetch} batches "
+        f"ahead each ({settings} tried in {seconds_text(reading.spent_s)}): {reading.reason}"
+    )
+    chosen = reading.chosen
+    if chosen is None:
+        return text
+    first = share_text(reading.tries[0].wait_share)
+    return (
+        f"{text}; a batch takes {seconds_text(chosen.busy_us / 1e6)} to make and "
+        f"{seconds_text(chosen.own_us / 1e6)} to train on, waiting for data {first} at first, "
+        f"{share_text(chosen.wait_share)} now"
+    )
+
+
+def cache_text(reading: CacheReading) -> str:
+    """What the cache held and gave, in one line."""
+    lookups = f"{reading.hits:,} of {reading.hits + reading.misses:,} lookups"
+    return (
+        f"cache ({reading.policy}): {count_text(reading.items, 'item')} in "
+        f"{bytes_text(reading.used_bytes)} of {bytes_text(reading.budget_bytes)}, hit rate "
+        f"{share_text(reading.hit_rate)} ({lookups})"
+    )
+
+
+def skipped_text(skipped: Counter[str]) -> str:
+    """Which samples were passed over in a run, and how often."""
+    samples = count_text(len(skipped), "damaged sample")
+    often = count_text(skipped.total(), "time")
+    worst = "; ".join(f"{name} ({times}x)" for name, times in skipped.most_common(_MOST_NAMED))
+    more = "; ..." if len(skipped) > _MOST_NAMED else ""
+    return f"{samples} passed over, {often} in all: {worst}{more}"
 
 
 def memory_text(reading: MemoryReading) -> str:

@@ -11,7 +11,7 @@ from pitstop.data.samplers import ShuffledBatches
 from pitstop.errors import ConfigError
 from pitstop.train.precision import Precision
 from pitstop.train.ranks import Ranks
-from pitstop.train.task import BatchT, Task
+from pitstop.train.task import BatchT, Task, predict
 
 
 def eval_order(num_samples: int, section: EvalSection, ranks: Ranks) -> ShuffledBatches:
@@ -78,7 +78,7 @@ def evaluate(
         for batch in batches:
             on_device = task.to_device(batch, device)
             with precision.autocast():
-                output = task.forward(model, on_device)
+                output = predict(task, model, on_device)
             metrics.update(output, on_device)
     finally:
         model.train(was_training)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pitstop.train.precision import Precision
-from pitstop.train.task import BatchT, Task
+from pitstop.train.task import BatchT, Task, predict
 
 
 @torch.inference_mode()
@@ -24,5 +24,5 @@ def infer(
     for batch in batches:
         on_device = task.to_device(batch, device)
         with precision.autocast():
-            output = task.forward(model, on_device)
+            output = predict(task, model, on_device)
         yield batch, output

@@ -6,8 +6,11 @@
     │  train_step                data copy forward loss backward clip optimizer   (step.py)
     │  check                     flags of two steps ago: was an update left out, must we stop?
     │                                                        -> remarked
+    │                            while the loader is tuned   -> tuned
     ├─ apart, each at its own cadence and timed by itself:
     │  log                       loss, rate, norm            -> values (read two steps later)
+    │  cache order               at the begin of an epoch
+    │  loader                    how batches came about, as log -> loaded, skipped, cached
     │  communication             with several ranks, as log  -> communicated
     │  progress                                              -> progress
     │  memory                                                -> memory
@@ -33,6 +36,7 @@ from pitstop.config.sections import CheckpointSection, EvalSection, LogSection
 from pitstop.data.loader import Loader
 from pitstop.measure.memory import read_memory
 from pitstop.train.communication import read_communication
+from pitstop.train.feeding import Feeding
 from pitstop.train.late import LateReader
 from pitstop.train.memory_watch import MemoryWatch
 from pitstop.train.nonfinite import NonFinitePolicy
@@ -86,6 +90,7 @@ class Loop(Generic[BatchT]):
 
     trainer: Trainer[BatchT]
     loader: Loader[BatchT]
+    feeding: Feeding
     schedule: Schedule
     cadence: Cadence
     clock: Clock
@@ -155,7 +160,9 @@ class Loop(Generic[BatchT]):
         with self.clock.span("check"):
             self._push(step, result)
             ready = self._late.due(step)
+            self.feeding.after_step(step, self._tell)
         self._hand_over(ready)
+        self._see_to_data(step)
         if self.trainer.ranks.world_size > 1 and _due(self.cadence.log, done):
             with self.clock.apart("communication"):
                 self._read_communication(step)
@@ -173,6 +180,10 @@ class Loop(Generic[BatchT]):
                 self._evaluate(done)
             if _due(self.cadence.checkpoint, done):
                 self._save(done)
+
+    def finish_feeding(self) -> None:
+        """Tell what is left to tell about the data, however the run ended."""
+        self.feeding.finish(self.step, self._tell)
 
     def _endless(self) -> Iterator[BatchT]:
         """Batches of epoch after epoch; a step may begin in one and end in the next."""
@@ -226,6 +237,14 @@ class Loop(Generic[BatchT]):
             raise self.policy.error(step, bad_loss=bad_loss)
         self._last_good.restore(self.trainer)
         return f"step {step} was not finite: weights are those of step {self._last_good.step} again"
+
+    def _see_to_data(self, step: int) -> None:
+        if self.feeding.wants_order:
+            with self.clock.apart("cache order"):
+                self.feeding.tell_order()
+        if _due(self.cadence.log, step + 1):
+            with self.clock.apart("loader"):
+                self.feeding.report(step, self._tell)
 
     def _read_communication(self, step: int) -> None:
         reading = read_communication(self.trainer.model)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pitstop.records.communication import CommunicationReading
+from pitstop.records.loader import CacheReading, LoaderReading, SkippedReading, TuningReading
 from pitstop.records.memory import MemoryReading
 from pitstop.train.tally import Pace
 from pitstop_probe import RecordWriter
@@ -49,6 +50,18 @@ class Observer:
     def communicated(self, step: int, reading: CommunicationReading) -> None:
         """What exchanging gradients costs was looked at."""
 
+    def loaded(self, step: int, reading: LoaderReading) -> None:
+        """How batches came about since the last time was looked at."""
+
+    def tuned(self, step: int, reading: TuningReading) -> None:
+        """The loader has found its setting."""
+
+    def skipped(self, step: int, reading: SkippedReading) -> None:
+        """Damaged samples were passed over."""
+
+    def cached(self, step: int, reading: CacheReading) -> None:
+        """The cache of the host was looked at."""
+
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """An evaluation ended."""
 
@@ -82,6 +95,23 @@ class Journal(Observer):
         """Keep the reading, and what follows from it."""
         exposed = {"exposed_us": reading.exposed_us}
         self._writer.reading("communication", {"step": step, **asdict(reading), **exposed})
+
+    def loaded(self, step: int, reading: LoaderReading) -> None:
+        """Keep the reading."""
+        self._writer.reading("loader", {"step": step, **asdict(reading)})
+
+    def tuned(self, step: int, reading: TuningReading) -> None:
+        """Keep what was tried and what was chosen."""
+        self._writer.reading("loader_tuning", {"step": step, **asdict(reading)})
+
+    def skipped(self, step: int, reading: SkippedReading) -> None:
+        """Keep which samples, and what was wrong with them."""
+        self._writer.reading("skipped", {"step": step, **asdict(reading)})
+
+    def cached(self, step: int, reading: CacheReading) -> None:
+        """Keep the reading, and the rate that follows from it."""
+        rate = {"hit_rate": reading.hit_rate}
+        self._writer.reading("cache", {"step": step, **asdict(reading), **rate})
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep metrics as values under their own names."""

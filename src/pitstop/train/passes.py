@@ -24,7 +24,7 @@ from pitstop.train.loading import Weights, load_weights, read_weights
 from pitstop.train.precision import Precision
 from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
 from pitstop.train.setup import choose_device
-from pitstop.train.task import BatchT, Task, WritesOutputs
+from pitstop.train.task import BatchT, InfersFiles, Task, WritesOutputs
 
 
 def evaluate_checkpoint(
@@ -62,6 +62,8 @@ def infer_checkpoint(
     if not isinstance(task, WritesOutputs):
         raise ConfigError(f"the workload {task.name} has no outputs to write")
     _refuse_used_folder(folder)
+    if isinstance(task, InfersFiles) and task.names_files():
+        return _infer_files(config, task, checkpoint, folder)
     with _trained(config, task, checkpoint) as trained:
         _make_folder(folder)
         order = eval_order(len(task.eval_samples()), config.eval, trained.ranks)
@@ -82,6 +84,27 @@ def infer_checkpoint(
         return InferenceRecord(output=str(folder), files=files, **facts)
 
 
+@torch.inference_mode()
+def _infer_files(
+    config: RunConfig, task: Any, checkpoint: Path, folder: Path
+) -> InferenceRecord | None:
+    """Run over files beside the data set; one rank does it, for they are a sequence."""
+    with _trained(config, task, checkpoint, with_data=False) as trained:
+        if trained.ranks.world_size > 1:
+            raise ConfigError(
+                f"files of their own are worked on by one process, not {trained.ranks.world_size}: "
+                "each begins where the last one ended; start it without torchrun"
+            )
+        _make_folder(folder)
+        trained.model.eval()
+        with trained.precision.autocast():
+            made = task.infer_files(trained.model, folder, trained.device)
+        trained.samples = made.samples
+        facts = trained.facts()
+        facts["notes"] = (*facts["notes"], *made.notes)
+        return InferenceRecord(output=str(folder), files=made.files, **facts)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Trained(Generic[BatchT]):
     """A model with its weights, and this rank's share of the data."""
@@ -93,12 +116,14 @@ class _Trained(Generic[BatchT]):
     precision: Precision
     device: torch.device
     ranks: Ranks
-    loader: Loader[BatchT]
+    loader: Loader[BatchT] | None
+    """None where files of their own are read instead of the data set."""
     started_s: float
     samples: int = 0
 
     def batches(self) -> Iterator[BatchT]:
         """Give this rank's batches, counting their samples."""
+        assert self.loader is not None
         for batch, _ in self.loader:
             self.samples += self.task.samples_in(batch)
             yield batch
@@ -123,12 +148,15 @@ class _Trained(Generic[BatchT]):
             "ranks": self.ranks.world_size,
             "device": self.device.type,
             "precision": self.precision.kind,
+            "peak_device_bytes": _peak_bytes(self.device),
             "notes": self.weights.notes,
         }
 
 
 @contextmanager
-def _trained(config: RunConfig, task: Task[BatchT], checkpoint: Path) -> Iterator[_Trained[BatchT]]:
+def _trained(
+    config: RunConfig, task: Task[BatchT], checkpoint: Path, *, with_data: bool = True
+) -> Iterator[_Trained[BatchT]]:
     weights = read_weights(checkpoint)
     with ExitStack() as stack:
         ranks = join_ranks()
@@ -140,7 +168,9 @@ def _trained(config: RunConfig, task: Task[BatchT], checkpoint: Path) -> Iterato
         model = task.build_model()
         load_weights(model, weights)
         model.to(device)
-        loader = stack.enter_context(eval_loader(task, config.eval, config.loader, ranks))
+        loader = None
+        if with_data:
+            loader = stack.enter_context(eval_loader(task, config.eval, config.loader, ranks))
         # From here on every rank works on the data: the first one's clock is that of all.
         ranks.barrier()
         yield _Trained(
@@ -154,6 +184,10 @@ def _trained(config: RunConfig, task: Task[BatchT], checkpoint: Path) -> Iterato
             loader=loader,
             started_s=time.perf_counter(),
         )
+
+
+def _peak_bytes(device: torch.device) -> int | None:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def _refuse_used_folder(folder: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Generic
 
 from pitstop.config.sections import RunConfig
+from pitstop.data.fetch import Samples
 from pitstop.data.loader import Loader, build_loader
-from pitstop.data.samplers import ShuffledBatches
+from pitstop.data.samplers import Batches, Deal, train_order
 from pitstop.errors import CheckpointError, ConfigError, PitstopError
+from pitstop.train.caching import HostCache, open_cache, require_cacheable
 from pitstop.train.checkpoint import (
     BestOf,
     Checkpoint,
@@ -22,13 +24,14 @@ from pitstop.train.checkpoint import (
 from pitstop.train.communication import watch_communication
 from pitstop.train.compiling import CompileWatch, require_compiled
 from pitstop.train.evaluate import eval_loader, evaluate, require_metric
+from pitstop.train.feeding import Feeding, tuner_for
 from pitstop.train.loop import Cadence, Loop, Outcome
 from pitstop.train.lost_ranks import naming_lost_ranks
 from pitstop.train.memory_watch import MemoryWatch
 from pitstop.train.nonfinite import NonFinitePolicy
 from pitstop.train.observers import Journal, Observer, RunStart, Status
 from pitstop.train.optim import optimizer_facts
-from pitstop.train.part_spans import part_spans
+from pitstop.train.part_spans import named_parts, part_spans
 from pitstop.train.random_state import capture_random_state, restore_random_state
 from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
 from pitstop.train.schedule import Schedule
@@ -124,7 +127,7 @@ class TrainingRun(Generic[BatchT]):
             ranks = join_ranks()
             stack.callback(leave_ranks)
             setup = build_trainer(self.config, self.task, ranks, choose_device(ranks))
-            loader = stack.enter_context(self._train_loader(ranks))
+            loader, cache = self._train_loader(ranks, stack)
             total_steps = self._total_steps(loader, ranks)
             # Before the checkpoint is loaded, which brings the rate of its own step along.
             schedule = Schedule(
@@ -140,6 +143,13 @@ class TrainingRun(Generic[BatchT]):
             loop = Loop(
                 trainer=setup.trainer,
                 loader=loader,
+                feeding=(
+                    feeding := Feeding(
+                        loader=loader,
+                        tuner=tuner_for(self.config.loader, loader, ranks),
+                        cache=cache,
+                    )
+                ),
                 schedule=schedule,
                 cadence=Cadence.of(self.config.log, self.config.eval, self.config.checkpoint),
                 tally=(tally := StepTally(writer)),
@@ -157,6 +167,8 @@ class TrainingRun(Generic[BatchT]):
                 save=self._saving(setup.trainer, loader, saver, writer),
                 settle=saver.wait,
             )
+            if feeding.wants_order:
+                feeding.tell_order()
             self._announce(loop, setup, start, journal)
             return self._run_loop(loop, setup, writer, journal)
 
@@ -165,7 +177,7 @@ class TrainingRun(Generic[BatchT]):
     ) -> Outcome:
         """Run the loop with its parts timed and its compiler watched; write how it ended."""
         trainer = setup.trainer
-        parts = self.task.parts(bare_model(trainer.model))
+        parts = named_parts(self.task, bare_model(trainer.model))
         # Hooks inside a compiled model would cut it up or be left out.
         named = {} if self.config.train.compile.scope == "whole" else parts
         status: Status = "failed"
@@ -188,6 +200,7 @@ class TrainingRun(Generic[BatchT]):
             # Where the disk is full the record cannot say so; the first error is the one to tell.
             with suppress(OSError):
                 loop.clock.close()
+                loop.finish_feeding()
                 journal.applied("optimizer.kind", asdict(optimizer_facts(trainer.optimizer)))
                 writer.close(status, reason)
             for observer in loop.observers:
@@ -199,22 +212,41 @@ class TrainingRun(Generic[BatchT]):
             return tuple(self.observers)
         return (*self.observers, TensorBoard(self.folder))
 
-    def _train_loader(self, ranks: Ranks) -> Loader[BatchT]:
+    def _train_loader(
+        self, ranks: Ranks, stack: ExitStack
+    ) -> tuple[Loader[BatchT], HostCache | None]:
         samples = self.task.train_samples()
-        batches = ShuffledBatches(
-            len(samples),
-            self.config.train.batch_size,
+        deal = Deal(
+            batch_size=self.config.train.batch_size,
             seed=self.config.run.seed,
             rank=ranks.rank,
             world_size=ranks.world_size,
             drop_last=self.config.loader.drop_last,
         )
-        return build_loader(
-            samples,
+        batches = train_order(self.task, samples, deal)
+        cache = self._host_cache(samples, batches, ranks, stack)
+        loader = build_loader(
+            samples if cache is None else cache.cached_samples(),
             batches,
             self.task.collate,
             self.config.loader,
             world_size_on_host=ranks.local_world_size,
+        )
+        return stack.enter_context(loader), cache
+
+    def _host_cache(
+        self, samples: Samples, batches: Batches, ranks: Ranks, stack: ExitStack
+    ) -> HostCache | None:
+        section = self.config.cache
+        if not section.budget:
+            return None
+        cacheable = require_cacheable(samples, self.task.name)
+        return HostCache(
+            shared=stack.enter_context(open_cache(section, ranks)),
+            section=section,
+            samples=cacheable,
+            batches=batches,
+            ranks=ranks,
         )
 
     def _total_steps(self, loader: Loader[BatchT], ranks: Ranks) -> int:

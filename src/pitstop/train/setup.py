@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pitstop.config.sections import RunConfig, TrainSection
-from pitstop.errors import ConfigError
 from pitstop.train.checkpoint import open_checkpoint
 from pitstop.train.compiling import apply_compile
 from pitstop.train.distill import Teacher
@@ -60,7 +59,6 @@ def build_trainer(
     Raises:
         ConfigError: Where a setting cannot be honoured or would do nothing.
     """
-    _refuse_unbuilt(config)
     train = config.train
     precision = Precision(train.precision, device, train.scaler)
     precision.apply_to_process()
@@ -96,14 +94,6 @@ def build_trainer(
     return Setup(
         trainer=trainer, sentences=(rate.sentence, *_accumulation(task, train)), applied=applied
     )
-
-
-def _refuse_unbuilt(config: RunConfig) -> None:
-    """Refuse settings that nothing reads yet: one that does nothing would look as if it did."""
-    if config.cache.budget:
-        raise ConfigError("cache.budget has no effect yet: there is no cache; set it to 0")
-    if config.loader.tune != "off":
-        raise ConfigError("loader.tune has no effect yet: workers are not tuned; set it to off")
 
 
 def _shape_model(

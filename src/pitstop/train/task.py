@@ -143,3 +143,54 @@ class WritesOutputs(Protocol):
             DataError: Where a file cannot be written.
         """
         ...
+
+
+@runtime_checkable
+class NamesLossParts(Protocol):
+    """A task whose loss has parts that deserve a span of their own."""
+
+    def loss_parts(self) -> Mapping[str, nn.Module]:
+        """Name them; no name may be one of `Task.parts`."""
+        ...
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """A task that runs its model in another way where nothing is learned, such as in tiles."""
+
+    def predict(self, model: nn.Module, batch: Any) -> Any:
+        """Give what `Task.forward` would give, for evaluation and inference."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesMade:
+    """What became of files that are no part of the data set."""
+
+    samples: int
+    files: int
+    notes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class InfersFiles(Protocol):
+    """A task that can run over files which its configuration names beside the data set."""
+
+    def names_files(self) -> bool:
+        """Tell whether the configuration names any; look at them, too.
+
+        Raises:
+            DataError: Where they cannot be used.
+        """
+        ...
+
+    def infer_files(self, model: nn.Module, folder: Path, device: torch.device) -> FilesMade:
+        """Run the model over them and write its outputs, each file whole or not at all."""
+        ...
+
+
+def predict(task: Task[BatchT], model: nn.Module, batch: BatchT) -> Any:
+    """Run a model where nothing is learned, the way its task wants it."""
+    if isinstance(task, Predicts):
+        return task.predict(model, batch)
+    return task.forward(model, batch)

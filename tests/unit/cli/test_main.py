@@ -146,8 +146,8 @@ def test_paths_that_hold_no_record_are_one_line_each(run: Run, tmp_path: Path) -
     unreadable = tmp_path / "unreadable"
     (unreadable / "rank-0.jsonl").mkdir(parents=True)
     for path, complaint in [
-        (log, "is not a run record"),
-        (folder, "holds no run record"),
+        (log, "holds no training record of a known format"),
+        (folder, "is a training log of a known format"),
         (unreadable, "cannot read"),
         (tmp_path / ("x" * 5_000), "cannot read"),
     ]:

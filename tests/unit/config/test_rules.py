@@ -20,6 +20,13 @@ INERT = [
     (PLAIN, "loader.prefetch=4", "loader.workers=0", "loader.workers=2"),
     (PLAIN, "loader.prefetch=4", "loader.workers=0", "loader.workers=0 loader.eval_workers=2"),
     (PLAIN, "loader.prefetch_bytes=1GiB", "loader.workers=0", "loader.workers=auto"),
+    (PLAIN, "loader.prefetch=4", "loader.prefetch_bytes=1GiB", "loader.prefetch_bytes=null"),
+    (
+        PLAIN,
+        "loader.prefetch=4",
+        "loader.prefetch_bytes=1GiB",
+        "loader.prefetch_bytes=1GiB loader.tune=auto",
+    ),
     (
         PLAIN,
         "loader.start_method=spawn",
@@ -95,6 +102,42 @@ INERT = [
     (PLAIN, "data.log1p=false", "", "model.kind=vrt_spike"),
     (PLAIN, "model.spike.heads=8", "", "model.kind=vrt_spike"),
     (PLAIN, "model.fusion.chunk=64", "", "model.kind=vrt_spike"),
+    (PLAIN, "data.voxels=tfp", "", "model.kind=vrt_spike"),
+    (PLAIN, "data.tfp_reach=4", "", "model.kind=vrt_spike data.voxels=tfp"),
+    (DEBLUR, "data.tfp_reach=4", "data.voxels=raw", "data.voxels=tfp"),
+    (DEBLUR, "data.log1p=true", "data.voxels=tfi", "data.voxels=counts"),
+    (PLAIN, "data.frame_spikes=s", "data.frames=f", "data.frames=f model.kind=vrt_spike"),
+    (DEBLUR, "data.frame_spikes=s", "", "data.frames=f"),
+    (
+        DEBLUR,
+        "model.spike.heads=8",
+        "model.fusion.kind=early",
+        "model.fusion.kind=cross_attention",
+    ),
+    *(
+        (DEBLUR, f"model.fusion.{setting}", "model.fusion.kind=early", "")
+        for setting in ("heads=8", "dropout=0.1", "mlp_ratio=3", "chunk=64")
+    ),
+    *(
+        (DEBLUR, f"model.{part}.chunk=256", asleep, awake)
+        for part in ("spike", "fusion")
+        for asleep, awake in (
+            ("data.eval_crop=256", ""),
+            ("eval.tile=128", "data.crop=320 eval.tile=128"),
+            ("train.crop_schedule={0: 64} eval.tile=64", "train.crop_schedule={0: 512}"),
+            ("data.eval_crop=64", "data.eval_crop=64 train.crop_schedule={3: 512}"),
+            ("data.eval_crop=64", "data.tiles.memory=9GiB"),
+        )
+    ),
+    (PLAIN, "data.tiles.border=discard", "", "eval.tile=64"),
+    (PLAIN, "data.tiles.border=discard", "", "data.tiles.memory=9GiB"),
+    (PLAIN, "data.tiles.frame_overlap=2", "", "data.frames=f"),
+    (PLAIN, "data.lpips.network=vgg16", "", "data.lpips.weights=w data.lpips.backbone=b"),
+    (PLAIN, "data.lpips.backbone=b", "", "data.lpips.weights=w"),
+    *(
+        (PLAIN, f"loss.perceptual.{setting}", "", "loss.perceptual.weight=0.1")
+        for setting in ("network=vgg19", "weights=w.pth", "normalisation=caffe")
+    ),
     (DEBLUR, "data.voxel_dir=v", "data.spikes=live", "data.spikes=precomputed"),
     (PLAIN, "data.crop=64", "train.crop_schedule={0: 32}", "train.crop_schedule={5: 32}"),
     (PLAIN, "eval.tile=64", "data.eval_crop=64", "data.eval_crop=128"),
@@ -154,6 +197,47 @@ CONFLICTS = [
     (PLAIN, "eval.tile_overlap", "eval.tile=32", "eval.tile=40"),
     (PLAIN, "eval.tile", "eval.tile=100", "eval.tile=104"),
     (PLAIN, "loss", "loss.charbonnier.weight=0", "loss.charbonnier.weight=0.5"),
+    (
+        DEBLUR,
+        "model.spike.channels",
+        "model.spike.channels=64",
+        "model.spike.channels=64 model.fusion.kind=cross_attention model.heads=8 "
+        "model.embed_dims=[64,64,64,64,64,64,64,64,64,64,64]",
+    ),
+    (DEBLUR, "model.spike.heads", "model.spike.heads=5", "model.spike.heads=6"),
+    (DEBLUR, "model.fusion.heads", "model.fusion.heads=7", "model.fusion.heads=8"),
+    (
+        DEBLUR,
+        "model.spike.spatial_strides",
+        "model.spike.spatial_strides=[2,2,1]",
+        "model.spike.spatial_strides=[2,2,2]",
+    ),
+    (
+        DEBLUR,
+        "data.voxels",
+        "data.spikes=precomputed data.voxels=tfi",
+        "data.spikes=precomputed data.voxels=counts",
+    ),
+    (DEBLUR, "data.frame_spikes", "data.frames=f", "data.frames=f data.frame_spikes=s"),
+    (PLAIN, "eval.tile", "eval.tile=64 data.tiles.memory=1GiB", "data.tiles.memory=1GiB"),
+    (
+        PLAIN,
+        "data.tiles.frame_overlap",
+        "data.frames=f data.tiles.frame_overlap=4",
+        "data.frames=f data.tiles.frame_overlap=3",
+    ),
+    (
+        PLAIN,
+        "data.lpips.backbone",
+        "data.lpips.weights=w",
+        "data.lpips.weights=w data.lpips.backbone=b",
+    ),
+    (
+        PLAIN,
+        "loss.perceptual.layers",
+        "loss.perceptual.weight=0.1 loss.perceptual.network=alexnet",
+        "loss.perceptual.weight=0.1 loss.perceptual.network=alexnet loss.perceptual.layers=[relu5]",
+    ),
     (PLAIN, "model.depths", "model.depths=[4,4,4] model.embed_dims=[96,96,96]", ""),
     (PLAIN, "model.embed_dims", "model.embed_dims=[96]", ""),
     (PLAIN, "model.embed_dims", "model.heads=7", "model.heads=8"),
@@ -173,6 +257,12 @@ CONFLICTS = [
 ]
 
 RISKS = [
+    (
+        PLAIN,
+        "cache.policy",
+        "cache.budget=1GiB cache.policy=lru",
+        "cache.budget=1GiB cache.policy=lru data.order=sequence",
+    ),
     (PLAIN, "eval.every_steps", "eval.every_steps=1001", "eval.every_steps=1000"),
     (PLAIN, "checkpoint.every_steps", "checkpoint.every_steps=2000", "checkpoint.every_steps=2"),
     (PLAIN, "log.every_steps", "log.every_steps=5000", "log.every_steps=1000"),

@@ -2,10 +2,11 @@ import multiprocessing
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import connection
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,15 @@ import torch
 from torch import Tensor
 
 from pitstop.config.sections import LoaderSection
+from pitstop.data.crew import resolve_start_method, resolve_workers
 from pitstop.data.fetch import BatchFetcher, Desk, Fetched, Place, Request
-from pitstop.data.loader import Loader, build_loader, resolve_start_method, resolve_workers
+from pitstop.data.loader import Loader, build_loader
 from pitstop.data.samplers import ShuffledBatches
+from pitstop.data.stages import stage
 from pitstop.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pitstop.measure.loader import BatchFlow
 
 
 @pytest.fixture(autouse=True)
@@ -216,7 +222,8 @@ def test_an_error_a_worker_reports_is_not_taken_for_its_death() -> None:
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_a_killed_worker_is_told_with_what_it_was_reading(persistent: bool) -> None:
-    samples = NamedNumbers(fatal=7)
+    # So many that the second worker does not come by the same sample in the next epoch.
+    samples = NamedNumbers(40, fatal=7)
     loader = loader_of(samples, workers=2, persistent=persistent, start_method="fork")
     with pytest.raises(DataError) as caught:
         list(loader)
@@ -251,7 +258,7 @@ def test_workers_started_from_nothing_give_the_same_batches(method: str) -> None
 @pytest.mark.slow
 def test_a_killed_worker_of_a_forkserver_is_told_too() -> None:
     with (
-        loader_of(Numbers(fatal=7), workers=2, start_method="forkserver") as loader,
+        loader_of(Numbers(40, fatal=7), workers=2, start_method="forkserver") as loader,
         pytest.raises(DataError, match="killed by SIGKILL while reading sample 7"),
     ):
         list(loader)
@@ -315,9 +322,231 @@ def test_evaluation_has_its_own_workers_which_do_not_stay() -> None:
         assert (loader.applied.workers, loader.applied.prefetch) == (2, 3)
 
 
-def test_a_limit_in_bytes_is_refused_rather_than_ignored() -> None:
-    with pytest.raises(ConfigError, match="prefetch_bytes"):
-        loader_of(Numbers(), prefetch_bytes="1GiB")
+class Blocks(Numbers):
+    """Samples of 1,000 bytes, larger from epoch 2 on; counts those that were read anywhere."""
+
+    def __init__(self, count: int = 60, grown: int = 1000) -> None:
+        super().__init__(count)
+        object.__setattr__(self, "grown", grown)
+        object.__setattr__(self, "read", torch.zeros(1, dtype=torch.int64).share_memory_())
+
+    def sample(self, epoch: int, index: int) -> Tensor:
+        self.__dict__["read"] += 1
+        return torch.zeros(1000 if epoch < 2 else self.__dict__["grown"], dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("room", "ranks", "workers", "expected"),
+    [
+        ("16kB", 1, 2, (2, 2)),  # four batches of 4,000 bytes
+        ("16kB", 2, 4, (2, 1)),  # two for each rank
+        (15_999, 1, 2, (2, 1)),
+        ("4kB", 1, 2, (1, 1)),  # room for one batch, so for one worker
+        ("1GB", 1, 2, (2, 8)),  # as many as the epoch has
+    ],
+)
+def test_bytes_of_the_host_become_batches_ahead(
+    room: str | int, ranks: int, workers: int, expected: tuple[int, int]
+) -> None:
+    section = LoaderSection.model_validate({"workers": workers, "prefetch_bytes": room})
+    batches = ShuffledBatches(60, 4, seed=0, drop_last=True)
+    with build_loader(Blocks(), batches, stack, section, world_size_on_host=ranks) as loader:
+        assert (loader.applied.workers, loader.applied.prefetch) == expected
+
+
+def until(claim: Callable[[], bool]) -> None:
+    """Give other processes time to get somewhere; whether they did is for the test to say."""
+    for _ in range(500):
+        if claim():
+            return
+        connection.wait([], timeout=0.01)
+
+
+def test_no_more_is_read_ahead_than_the_bytes_allow() -> None:
+    samples = Blocks()
+    with loader_of(samples, workers=1, prefetch_bytes=12_000) as loader:
+        read = samples.__dict__["read"]
+        weighed = int(read)
+        for _, consumed in loader:
+            # Three batches may be ahead of those that were taken, and they are; never a fourth.
+            allowed = weighed + 4 * (consumed + 3)
+            until(lambda allowed=allowed: int(read) >= allowed)
+            assert int(read) == allowed
+
+
+def test_room_for_less_than_a_batch_is_refused_with_both_sizes() -> None:
+    with pytest.raises(ConfigError, match=r"leaves 3kB for each rank.*one batch of 4kB"):
+        loader_of(Blocks(), workers=2, prefetch_bytes=3_000)
+
+
+class Opens(Numbers):
+    """Notes in which process it was read first, as a dataset does that opens a file then."""
+
+    def sample(self, epoch: int, index: int) -> Tensor:
+        object.__setattr__(self, "opened_by", os.getpid())
+        return super().sample(epoch, index)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is inherited here")
+def test_weighing_leaves_nothing_open_that_workers_would_inherit() -> None:
+    samples = Opens()
+    with loader_of(samples, workers=1, prefetch_bytes="1MB", start_method="fork") as loader:
+        assert loader.applied.prefetch == 3
+        assert "opened_by" not in samples.__dict__
+
+
+def test_a_sample_that_cannot_be_weighed_is_named() -> None:
+    with pytest.raises(DataError, match=r"sample 0 \(clip_0\) cannot be read"):
+        loader_of(NamedNumbers(broken=frozenset({0})), workers=1, prefetch_bytes="1MB")
+
+
+def test_batches_that_grow_from_an_epoch_on_have_fewer_ahead_in_time() -> None:
+    with loader_of(Blocks(grown=4000), workers=1, prefetch_bytes=64_000) as loader:
+        ahead = []
+        for epoch in range(4):
+            loader.set_epoch(epoch)
+            next(iter(loader))
+            ahead.append(loader.applied.prefetch)
+        # Workers read on into the next epoch, so that epoch 1 reckons with the batches of epoch 2.
+        assert ahead == [15, 4, 4, 4]
+
+
+def test_evaluation_weighs_its_own_batches_unless_it_has_a_count() -> None:
+    settings: dict[str, Any] = {"workers": 1, "prefetch_bytes": 8_000}
+    with loader_of(Blocks(), for_eval=True, batch_size=2, **settings) as loader:
+        assert loader.applied.prefetch == 4
+    with loader_of(Blocks(), for_eval=True, batch_size=2, eval_prefetch=3, **settings) as loader:
+        assert loader.applied.prefetch == 3
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_loader_resized_on_the_way_gives_the_same_batches(persistent: bool) -> None:
+    def taken(changes: dict[int, tuple[int, int]]) -> list[list[list[int]]]:
+        with loader_of(Numbers(46), workers=1, persistent=persistent) as loader:
+            found = []
+            for epoch in range(2):
+                loader.set_epoch(epoch)
+                for batch, consumed in loader:
+                    found.append(batch.tolist())
+                    if consumed in changes:
+                        workers, prefetch = changes[consumed]
+                        loader.resize(workers=workers, prefetch=prefetch)
+            return found
+
+    assert taken({2: (3, 1), 3: (2, 4), 12: (1, 1)}) == taken({})
+
+
+def test_a_resized_loader_has_as_many_workers_as_it_says() -> None:
+    with loader_of(Numbers(40), workers=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.resize(workers=3, prefetch=1)
+        next(batches)
+        assert (loader.applied.workers, loader.applied.prefetch) == (3, 1)
+        assert len(multiprocessing.active_children()) == 3
+
+
+def test_workers_that_stay_read_on_into_the_next_epoch() -> None:
+    samples = Blocks(8)
+    with loader_of(samples, workers=1, prefetch=2) as loader:
+        list(loader)
+        read = samples.__dict__["read"]
+        until(lambda: int(read) >= 16)
+        assert int(read) == 16  # two batches of epoch 0, and two of epoch 1 that nobody asked for
+        loader.set_epoch(1)
+        _, consumed = next(iter(loader))
+        assert consumed == 1
+        loader.set_epoch(4)
+        assert [consumed for _, consumed in loader] == [1, 2]
+
+
+def test_workers_that_end_with_the_epoch_read_nothing_beyond_it() -> None:
+    samples = Blocks(8)
+    with loader_of(samples, workers=1, persistent=False) as loader:
+        list(loader)
+        assert int(samples.__dict__["read"]) == 8
+
+
+class Staged(Numbers):
+    def sample(self, epoch: int, index: int) -> Tensor:
+        with stage("read"):
+            return super().sample(epoch, index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_time_inside_workers_adds_up_batch_by_batch(workers: int) -> None:
+    flows: list[BatchFlow] = []
+    with loader_of(Staged(), workers=workers) as loader:
+        loader.on_batch = flows.append
+        list(loader)
+        reading = loader.meter.take(workers=workers, prefetch=2)
+        assert loader.meter.take(workers=workers, prefetch=2) is None
+    assert reading is not None
+    assert (reading.batches, reading.workers, len(flows)) == (3, workers, 3)
+    assert set(reading.stages_us) == {"read", "sample", "collate", "send"}
+    for flow in flows:
+        times = flow.times
+        # What lies between begin and end is in some stage, but for starting and ending the stages.
+        assert 0 < sum(times.stages_ns.values()) <= times.busy_ns
+        assert times.batch_bytes == 4 * 2 * 8
+        assert times.finished_ns - times.begun_ns > 0
+        assert times.finished_ns <= flow.taken_ns, "one clock for all processes"
+        assert flow.queue_ns == flow.taken_ns - times.finished_ns
+        assert flow.wait_ns >= 0
+    assert flows[0].own_ns is None
+    assert all(flow.own_ns is not None and flow.own_ns >= 0 for flow in flows[1:])
+    assert reading.queue_us == sum(flow.queue_ns for flow in flows) // 1000
+
+
+class CutOff(Numbers):
+    def sample(self, epoch: int, index: int) -> Tensor:
+        if index in self.broken:
+            raise DataError("spike/000004.dat has 0 bytes")
+        return super().sample(epoch, index)
+
+
+def test_what_the_dataset_itself_finds_damaged_is_skipped_too() -> None:
+    damaged = CutOff(broken=frozenset({5}))
+    with loader_of(damaged, corrupt="skip") as loader:
+        assert [batch[:, 1].tolist() for batch, _ in loader][1] == [4, 6, 6, 7]
+        assert list(loader.skipped) == ["sample 5 cannot be read: spike/000004.dat has 0 bytes"]
+
+
+def test_an_evaluation_does_not_advise_what_it_would_not_do() -> None:
+    for for_eval in (False, True):
+        with loader_of(Numbers(broken=frozenset({3})), for_eval=for_eval) as loader:
+            with pytest.raises(DataError, match="mend or remove it") as caught:
+                list(loader)
+            assert ("loader.corrupt" in str(caught.value)) == (not for_eval)
+
+
+def refuse(samples: list[Tensor]) -> Tensor:
+    raise DataError("frames of 8x8 and 16x16 do not go into one batch")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_that_do_not_go_together_are_told_in_one_line(workers: int) -> None:
+    section = LoaderSection.model_validate({"workers": workers})
+    batches = ShuffledBatches(8, 4, seed=0, drop_last=True)
+    with build_loader(Numbers(8), batches, refuse, section) as loader:
+        with pytest.raises(DataError) as caught:
+            list(loader)
+        assert str(caught.value) == "frames of 8x8 and 16x16 do not go into one batch"
+
+
+def test_tuning_begins_with_one_worker_and_leaves_evaluation_alone() -> None:
+    with loader_of(Numbers(), workers="auto", tune="auto") as loader:
+        assert loader.applied.workers == 1
+    with loader_of(Numbers(), workers="auto", eval_workers=3, tune="auto", for_eval=True) as loader:
+        assert loader.applied.workers == 3
+
+
+def test_tuning_within_bytes_reads_no_further_ahead_than_it_must() -> None:
+    settings: dict[str, Any] = {"workers": "auto", "tune": "auto", "prefetch": 2}
+    with loader_of(Blocks(), prefetch_bytes=1_000_000, **settings) as loader:
+        assert loader.applied.prefetch == 2
+    with loader_of(Blocks(), prefetch_bytes=5_000, **settings) as loader:
+        assert loader.applied.prefetch == 1
 
 
 def test_pinning_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,14 @@ def test_every_cadence_is_kept_and_timed_apart(tmp_path: Path) -> None:
     assert record.is_finished
     assert summary.steps == 12
     counts = Counter(event.name for event in record.events)
-    assert counts == {"log": 6, "progress": 3, "memory": 3, "evaluation": 3, "checkpoint": 2}
+    assert counts == {
+        "log": 6,
+        "loader": 4,
+        "progress": 3,
+        "memory": 3,
+        "evaluation": 3,
+        "checkpoint": 2,
+    }
     assert record.scalars["grad_norm"].step.tolist() == [4, 9]
     assert record.scalars["eval/error"].step.tolist() == [5, 10, 12]
     parts = sum(span.host_self_us for span in summary.spans)
@@ -294,9 +301,9 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
         train(line_config(tmp_path, train__steps=20, optimizer__kind="sgd"), resume="auto")
 
 
-def test_a_cache_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cache\.budget has no effect yet"):
-        train(line_config(tmp_path, cache__budget="1GiB"))
+def test_a_cache_that_nothing_would_use_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cache\.budget has no effect: .* workload line do not"):
+        train(line_config(tmp_path, cache__budget="1MiB"))
 
 
 def test_resuming_with_nothing_saved_begins_at_the_beginning(tmp_path: Path) -> None:

@@ -606,11 +606,6 @@ def test_workers_are_as_many_as_asked_for(tmp_path: Path) -> None:
     assert settings.items() <= applied(record)["loader.workers"].items()
 
 
-def test_a_cache_is_refused_until_there_is_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cache\.budget has no effect yet"):
-        train(tmp_path, cache__budget="1GiB")
-
-
 def test_evaluation_batches_have_their_own_size(tmp_path: Path) -> None:
     class Sizes(LineTask):
         def __init__(self) -> None:

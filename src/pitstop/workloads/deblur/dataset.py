@@ -2,13 +2,15 @@
 
     <root>/<split>/<clip>/blur/000047.png    sharp/000047.png    spike/000047.dat
 
+in folders, or in a pack of them that `data.root` names instead.
+
 Everything is looked at once, when the index is made: a missing file, a size that differs or a clip
 that is too short is said then, with its name, not in the middle of a night. What a sample looks
 like is a function of seed, epoch and index.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,20 +18,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import yaml
-from PIL import Image
 from torch import Tensor
 
 from pitstop.config.deblur import DeblurData
 from pitstop.config.quantities import SizeByEpoch
+from pitstop.data.cache import SharedCache
+from pitstop.data.stages import stage
 from pitstop.errors import ConfigError, DataError
-from pitstop.workloads.deblur.spike import Window, count_bins, num_planes, read_dat
-
-Bytes = npt.NDArray[np.uint8]
-Size = tuple[int, int]
+from pitstop.workloads.deblur.frames import Bytes, FileReader, FrameCache, FrameReader, Size
+from pitstop.workloads.deblur.spike import Window, count_bins
+from pitstop.workloads.deblur.storage import ClipStorage, count_planes, open_storage
 
 _VIEW_STREAM: Final = 0x56494557
 _MOST_PROBLEMS: Final = 5
-_DEEP_MODES: Final = ("I", "F")  # more than 8 bits a channel; turning them into 8 would clip
+_STATED_AT: Final = "config.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,8 @@ class ClipSamples:
     flips: bool
     seed: int
     spikes: SpikeFiles | None
+    reader: FrameReader = field(default_factory=FileReader)
+    cache: FrameCache | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -137,12 +141,41 @@ class ClipSamples:
         folder = self.index.folder / self.index.clips[clip]
         blur_names, sharp_names = self.index.blur_names[frames], self.index.sharp_names[frames]
         return ClipSample(
-            blur=view.turned(_read_frames(folder / self.index.blur, blur_names, view.window)),
-            sharp=view.turned(_read_frames(folder / "sharp", sharp_names, view.window)),
+            blur=self._frames(clip, folder / self.index.blur, blur_names, view),
+            sharp=self._frames(clip, folder / "sharp", sharp_names, view),
             spikes=None if self.spikes is None else self._spikes(clip, blur_names, view),
             clip=clip,
             fresh=torch.arange(self.clip_len) >= known,
         )
+
+    @property
+    def sequences(self) -> npt.NDArray[np.int32]:
+        """Number of the clip of each sample."""
+        return self.starts[:, 0]
+
+    @property
+    def decoded_bytes(self) -> int | None:
+        """Bytes of all frames as pixels; None with spikes, which no header gives a length of."""
+        if self.spikes is not None:
+            return None
+        frames = np.diff(self.index.first_frames)
+        return int((2 * 3 * frames * self.index.sizes.astype(np.int64).prod(axis=1)).sum())
+
+    def with_cache(self, cache: SharedCache) -> "ClipSamples":
+        """Give the same samples, whose frames and spikes are kept in a cache once they are read."""
+        return replace(self, cache=FrameCache(cache))
+
+    def cache_keys(self, index: int) -> Iterator[str]:
+        """List the files of a sample in the order in which they are read."""
+        clip, first, _ = self.starts[index].tolist()
+        begin = int(self.index.first_frames[clip]) + first
+        frames = slice(begin, begin + self.clip_len)
+        folder = self.index.folder / self.index.clips[clip]
+        blur_names = self.index.blur_names[frames]
+        yield from (str(folder / self.index.blur / str(name)) for name in blur_names)
+        yield from (str(folder / "sharp" / str(name)) for name in self.index.sharp_names[frames])
+        if self.spikes is not None:
+            yield from map(str, spike_paths(folder / self.spikes.folder, blur_names))
 
     def name_of(self, index: int) -> str:
         """Name the clip and the first frame of a sample."""
@@ -176,19 +209,37 @@ class ClipSamples:
             transpose=self.flips and rows == columns and draws[4] % 2 == 1,
         )
 
+    def _frames(self, clip: int, folder: Path, names: npt.NDArray[np.str_], view: View) -> Tensor:
+        """Read the same part of several frames as (D, 3, H, W)."""
+        height, width = self.index.sizes[clip].tolist()
+        frames = np.empty((len(names), view.window.height, view.window.width, 3), np.uint8)
+        for place, name in enumerate(names):
+            path = folder / str(name)
+            if self.cache is None:
+                frames[place] = self.reader.frame(path, view.window)
+            else:
+                size = (height, width)
+                frames[place] = self.cache.frame(self.reader, path, size, view.window)
+        with stage("transform"):
+            return view.turned(frames.transpose(0, 3, 1, 2))
+
     def _spikes(self, clip: int, names: npt.NDArray[np.str_], view: View) -> Tensor:
         files = self.spikes
         assert files is not None
         step = int(self.index.sizes[clip, 0]) // files.height
         window = Window(*(length // step for length in view.window))
         folder = self.index.folder / self.index.clips[clip] / files.folder
-        counts = [
-            count_bins(
-                read_dat(path, height=files.height, width=files.width, window=window), files.bins
-            )
-            for path in _spike_paths(folder, names)
-        ]
-        return view.turned(np.stack(counts))
+        size = (files.height, files.width)
+        counts = []
+        for path in spike_paths(folder, names):
+            if self.cache is None:
+                spikes = self.reader.spikes(path, size, window)
+            else:
+                spikes = self.cache.spikes(self.reader, path, size, window)
+            with stage("transform"):
+                counts.append(count_bins(spikes, files.bins))
+        with stage("transform"):
+            return view.turned(np.stack(counts))
 
 
 def train_clips(
@@ -218,6 +269,7 @@ def train_clips(
         flips=data.augment == "flips",
         seed=seed,
         spikes=spikes,
+        reader=open_storage(dataset_root(data)).reader,
     )
 
 
@@ -249,6 +301,7 @@ def eval_clips(data: DeblurData, *, with_spikes: bool) -> ClipSamples:
         flips=False,
         seed=0,
         spikes=spikes,
+        reader=open_storage(dataset_root(data)).reader,
     )
 
 
@@ -259,10 +312,11 @@ def spike_files(data: DeblurData) -> SpikeFiles:
         DataError: Where the dataset's config.yaml states another size.
     """
     wanted = (data.spike_height, data.spike_width)
-    stated_at = _root(data) / "config.yaml"
-    if stated_at.is_file() and (stated := _stated_size(stated_at)) != wanted:
+    root = dataset_root(data)
+    stated = stated_spike_size(open_storage(root), root)
+    if stated is not None and stated != wanted:
         raise DataError(
-            f"{stated_at} says that spike frames are {stated[0]}x{stated[1]}, but "
+            f"{root / _STATED_AT} says that spike frames are {stated[0]}x{stated[1]}, but "
             f"data.spike_height x data.spike_width is {wanted[0]}x{wanted[1]}"
         )
     return SpikeFiles(
@@ -270,10 +324,18 @@ def spike_files(data: DeblurData) -> SpikeFiles:
     )
 
 
-def _stated_size(path: Path) -> tuple[object, object]:
+def stated_spike_size(storage: ClipStorage, root: Path) -> Size | None:
+    """Give the size of spike frames that a dataset states; None where it states nothing.
+
+    Raises:
+        DataError: Where what it states cannot be understood.
+    """
+    path = root / _STATED_AT
+    if path not in storage.files(root):
+        return None
     try:
-        stated = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        stated = yaml.safe_load(storage.data(path).decode("utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     if not isinstance(stated, dict) or not {"spike_h", "spike_w"} <= stated.keys():
         raise DataError(f"{path} does not say spike_h and spike_w, the size of spike frames")
@@ -287,13 +349,15 @@ def index_clips(data: DeblurData, split: str, *, spikes: SpikeFiles | None) -> C
         ConfigError: Where no dataset is named.
         DataError: Where files are missing or do not fit; names them.
     """
-    folder = _root(data) / split
-    if not folder.is_dir():
+    root = dataset_root(data)
+    storage = open_storage(root)
+    folder = root / split
+    if folder not in storage.folders(root):
         raise DataError(
             f"there is no folder {folder}; data.root must be the folder that holds the splits, or "
             f"generate clips with `pitstop data make deblur {data.root}`"
         )
-    clips = [_read_clip(path, data, spikes) for path in sorted(folder.iterdir()) if path.is_dir()]
+    clips = [look_at_clip(storage, path, data, spikes) for path in storage.folders(folder)]
     _refuse(folder, [problem for clip in clips for problem in clip.problems])
     if not clips:
         raise DataError(f"{folder} holds no clips: each is a folder with {data.blur}/ and sharp/")
@@ -309,7 +373,9 @@ def index_clips(data: DeblurData, split: str, *, spikes: SpikeFiles | None) -> C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Clip:
+class ClipFiles:
+    """The files of a clip, and what is wrong with them."""
+
     name: str
     blur: Sequence[Path]
     sharp: Sequence[Path]
@@ -317,13 +383,16 @@ class _Clip:
     problems: Sequence[str]
 
 
-def _read_clip(folder: Path, data: DeblurData, spikes: SpikeFiles | None) -> _Clip:
-    blur = _images(folder / data.blur, data.image_types)
-    sharp = _images(folder / "sharp", data.image_types)
+def look_at_clip(
+    storage: ClipStorage, folder: Path, data: DeblurData, spikes: SpikeFiles | None
+) -> ClipFiles:
+    """Find the files of a clip and hold them against each other, without decoding any."""
+    blur = _images(storage, folder / data.blur, data.image_types)
+    sharp = _images(storage, folder / "sharp", data.image_types)
     problems = [*_problems_of_pairs(folder, blur, sharp, data.blur)]
     sizes: dict[Size, Path] = {}
     for path in (*blur, *sharp):
-        size = _header_size(path)
+        size = storage.frame_size(path)
         if isinstance(size, str):
             problems.append(size)
         else:
@@ -333,16 +402,15 @@ def _read_clip(folder: Path, data: DeblurData, spikes: SpikeFiles | None) -> _Cl
         problems.append(f"{path} is {one[0]}x{one[1]}, but {other_path} is {other[0]}x{other[1]}")
     size = next(iter(sizes), (0, 0))
     if spikes is not None and sizes:
-        problems += _problems_of_spikes(folder / spikes.folder, blur, size, spikes)
-    return _Clip(name=folder.name, blur=blur, sharp=sharp, size=size, problems=problems)
+        paths = spike_paths(folder / spikes.folder, [path.name for path in blur])
+        problems += [*_problems_of_scale(folder, size, spikes)]
+        problems += [*_problems_of_spikes(storage, paths, spikes)]
+    return ClipFiles(name=folder.name, blur=blur, sharp=sharp, size=size, problems=problems)
 
 
-def _images(folder: Path, endings: Sequence[str]) -> list[Path]:
-    if not folder.is_dir():
-        return []
+def _images(storage: ClipStorage, folder: Path, endings: Sequence[str]) -> list[Path]:
     wanted = {f".{ending.lower()}" for ending in endings}
-    paths = (path for path in folder.iterdir() if path.suffix.lower() in wanted)
-    return sorted(path for path in paths if not path.name.startswith("."))
+    return [path for path in storage.files(folder) if path.suffix.lower() in wanted]
 
 
 def _problems_of_pairs(
@@ -361,46 +429,28 @@ def _problems_of_pairs(
         yield f"{folder / blur_name} has no frame {stem}, which sharp has"
 
 
-def _problems_of_spikes(
-    folder: Path, blur: Sequence[Path], size: Size, spikes: SpikeFiles
-) -> Iterator[str]:
+def _problems_of_scale(folder: Path, size: Size, spikes: SpikeFiles) -> Iterator[str]:
     (height, width), (rows, columns) = size, (spikes.height, spikes.width)
     if height % rows or width % columns or height // rows != width // columns:
         yield (
-            f"{folder.parent} has frames of {height}x{width}, no multiple of its spike frames of "
+            f"{folder} has frames of {height}x{width}, no multiple of its spike frames of "
             f"{rows}x{columns} that is the same for both sides"
         )
-    for path in _spike_paths(folder, [image.name for image in blur]):
+
+
+def _problems_of_spikes(
+    storage: ClipStorage, paths: Sequence[Path], spikes: SpikeFiles
+) -> Iterator[str]:
+    for path in paths:
         try:
-            num_planes(path, height=rows, width=columns)
+            count_planes(storage, path, (spikes.height, spikes.width))
         except DataError as error:
             yield str(error)
 
 
-def _spike_paths(folder: Path, names: Sequence[str] | npt.NDArray[np.str_]) -> list[Path]:
+def spike_paths(folder: Path, names: Sequence[str] | npt.NDArray[np.str_]) -> list[Path]:
+    """Give the spike files that belong to frames."""
     return [folder / f"{Path(str(name)).stem}.dat" for name in names]
-
-
-def _header_size(path: Path) -> Size | str:
-    """Give height and width without decoding, or what is wrong with the file."""
-    try:
-        with Image.open(path) as image:
-            if image.mode.startswith(_DEEP_MODES):
-                return f"{path} has more than 8 bits a channel; convert it first"
-            return image.height, image.width
-    except (OSError, SyntaxError) as error:
-        return f"{path} is not an image: {error}"
-
-
-def _read_frames(folder: Path, names: npt.NDArray[np.str_], window: Window) -> Bytes:
-    """Read the same part of several frames as (D, 3, H, W)."""
-    top, left, height, width = window
-    box = (left, top, left + width, top + height)
-    frames = np.empty((len(names), height, width, 3), np.uint8)
-    for place, name in enumerate(names):
-        with Image.open(folder / str(name)) as image:
-            frames[place] = np.asarray(image.crop(box).convert("RGB"))
-    return frames.transpose(0, 3, 1, 2)
 
 
 def _refuse_small_clips(index: ClipIndex, clip_len: int, sides: Sequence[int | None]) -> None:
@@ -428,7 +478,12 @@ def _refuse(folder: Path, problems: Sequence[str]) -> None:
     )
 
 
-def _root(data: DeblurData) -> Path:
+def dataset_root(data: DeblurData) -> Path:
+    """Give the folder or the pack of the dataset.
+
+    Raises:
+        ConfigError: Where none is named.
+    """
     if data.root is None:
         raise ConfigError(
             "data.root is not set: name the folder of the clips, or generate some with "

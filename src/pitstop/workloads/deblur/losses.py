@@ -1,18 +1,21 @@
 """How far restored frames are from sharp ones, as a sum over samples and their number."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pitstop.config.deblur import DeblurLoss
+from pitstop.config.deblur import DeblurLoss, PerceptualTerm
 from pitstop.errors import ConfigError
 from pitstop.train.task import Loss
+from pitstop.workloads.deblur.features import Colours, Features, Normalisation, load_features
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """Takes restored and sharp frames (B, ...) and gives one number for each sample, (B,)."""
+
+_PARTS: Final = {"charbonnier": "pixel_loss", "perceptual": "perceptual_loss"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,25 +28,111 @@ class Term:
     distance: Distance
 
 
-def build_terms(section: DeblurLoss) -> tuple[Term, ...]:
+class PixelDistance(nn.Module):
+    """Charbonnier's distance as a part that can be timed."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, restored: Tensor, sharp: Tensor) -> Tensor:
+        """(B, ...) -> (B,)."""
+        return charbonnier(restored, sharp, eps=self.eps)
+
+
+class PerceptualDistance(nn.Module):
+    """Mean absolute difference of features, added up over layers.
+
+    Frames are images of their own here. The network is frozen and goes to where the frames are;
+    sharp frames keep nothing for backward.
+
+    Args:
+        features: The network with its weights.
+        normalisation: Colours that the weights expect.
+        precision: Type that the network runs in; None for that of the frames.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        normalisation: Normalisation,
+        precision: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.colours = Colours.of(normalisation)
+        self.precision = precision
+
+    def forward(self, restored: Tensor, sharp: Tensor) -> Tensor:
+        """(B, D, 3, H, W) -> (B,)."""
+        self.to(restored.device)
+        count = len(restored)
+        found = self._features(restored)
+        with torch.no_grad():
+            wanted = self._features(sharp)
+        apart = [
+            (found[layer].float() - wanted[layer].float())
+            .abs()
+            .unflatten(0, (count, -1))
+            .flatten(1)
+            for layer in found
+        ]
+        return torch.stack([layer.mean(dim=1) for layer in apart]).sum(dim=0)
+
+    def _features(self, clips: Tensor) -> dict[str, Tensor]:
+        images = self.colours(clips.flatten(0, 1))
+        device, precision = clips.device.type, self.precision
+        with torch.autocast(device, dtype=precision, enabled=precision is not None):
+            return self.features(images)
+
+
+def build_terms(section: DeblurLoss, *, precision: str = "fp32") -> tuple[Term, ...]:
     """Make the terms that have a weight.
+
+    Args:
+        section: The settings.
+        precision: Of training; under bf16 the feature network runs in it too. Under fp16 it does
+            not, for its activations are not bounded.
 
     Raises:
         ConfigError: Where a term cannot be had, or steps would be left without any.
     """
-    if section.perceptual.weight > 0:
-        raise ConfigError(
-            "loss.perceptual is not built yet: there is no way to give it weights of VGG16; set "
-            "loss.perceptual.weight to 0"
+    terms = []
+    pixels, perceptual = section.charbonnier, section.perceptual
+    if pixels.weight > 0:
+        distance = PixelDistance(pixels.eps)
+        terms.append(
+            Term(
+                name="charbonnier",
+                weight=pixels.weight,
+                every_steps=pixels.every_steps,
+                distance=distance,
+            )
         )
-    pixels = section.charbonnier
-    if pixels.every_steps > 1:
-        raise ConfigError(
-            f"loss.charbonnier.every_steps is {pixels.every_steps}, which leaves steps without "
-            "any loss: no other term is computed at every step; set it to 1"
+    if perceptual.weight > 0:
+        terms.append(
+            Term(
+                name="perceptual",
+                weight=perceptual.weight,
+                every_steps=perceptual.every_steps,
+                distance=_perceptual(perceptual, precision),
+            )
         )
-    distance = partial(charbonnier, eps=pixels.eps)
-    return (Term(name="charbonnier", weight=pixels.weight, every_steps=1, distance=distance),)
+    if all(term.every_steps > 1 for term in terms):
+        rare = terms[0]
+        raise ConfigError(
+            f"loss.{rare.name}.every_steps is {rare.every_steps}, which leaves steps without any "
+            "loss: no other term is computed at every step; set it to 1"
+        )
+    return tuple(terms)
+
+
+def loss_parts(terms: Sequence[Term]) -> Mapping[str, nn.Module]:
+    """Name the terms that are modules, for timing."""
+    return {
+        _PARTS[term.name]: term.distance for term in terms if isinstance(term.distance, nn.Module)
+    }
 
 
 def charbonnier(restored: Tensor, sharp: Tensor, *, eps: float) -> Tensor:
@@ -68,3 +157,25 @@ def judge(terms: Sequence[Term], restored: Tensor, sharp: Tensor, *, step: int) 
     count = len(restored)
     means = {name: distance.detach() / count for name, distance in distances.items()}
     return Loss(total=total, count=count, terms=means)
+
+
+def _perceptual(section: PerceptualTerm, precision: str) -> PerceptualDistance:
+    if section.weights is None:
+        raise ConfigError(
+            f"loss.perceptual.weight is {section.weight:g}, but loss.perceptual.weights is not "
+            f"set: name a file of {section.network}'s weights, by torchvision's names, or leave "
+            "the term out with loss.perceptual=null"
+        )
+    if not section.weights.is_file():
+        raise ConfigError(
+            f"loss.perceptual.weights names {section.weights}, which is not there; save the "
+            f"state dictionary of torchvision's {section.network} to it, or leave the term out "
+            "with loss.perceptual=null"
+        )
+    features = Features(section.network, section.layers)
+    load_features(features, section.weights, normalisation=section.normalisation)
+    return PerceptualDistance(
+        features,
+        normalisation=section.normalisation,
+        precision=torch.bfloat16 if precision == "bf16" else None,
+    )

@@ -39,7 +39,16 @@ from pitstop.workloads.deblur.stages import (
     Stage,
 )
 
-__all__ = ["VRT", "VRT_GOPRO", "VRT_SMALL", "RecomputePart", "VRTSettings", "load_checkpoint"]
+__all__ = [
+    "VRT",
+    "VRT_GOPRO",
+    "VRT_SMALL",
+    "RecomputePart",
+    "VRTSettings",
+    "load_checkpoint",
+    "pad_frames",
+    "read_checkpoint",
+]
 
 RecomputePart: TypeAlias = Literal["attention", "feed_forward", "alignment", "stage"]
 """What an engine can have recomputed: half blocks, the alignment of a stage, or whole stages."""
@@ -109,7 +118,7 @@ class VRT(nn.Module):
             (B, D, out_chans, H, W).
         """
         height, width = x.shape[-2:]
-        clip = _pad_frames(x)
+        clip = pad_frames(x)
         flows = self._flows(clip[:, :, :RGB])
         shallow = self.conv_first(self._with_neighbours(clip, flows[0]))
         shallow = shallow.permute(0, 1, 3, 4, 2)
@@ -252,7 +261,7 @@ def _owners(stage: nn.Module, part: RecomputePart) -> list[nn.Module]:
     return [module for module in stage.modules() if isinstance(module, AttentionBlock)]
 
 
-def _pad_frames(clip: Tensor) -> Tensor:
+def pad_frames(clip: Tensor) -> Tensor:
     """Repeat the last row and column until both sides are multiples of 8."""
     height, width = clip.shape[-2:]
     below, right = -height % SIZE_MULTIPLE, -width % SIZE_MULTIPLE
@@ -262,13 +271,13 @@ def _pad_frames(clip: Tensor) -> Tensor:
     return frames.unflatten(0, clip.shape[:2])
 
 
-def load_checkpoint(model: nn.Module, path: Path) -> None:
-    """Load weights saved as a plain dictionary of tensors, or as one under ``params``.
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """Read weights saved as a plain dictionary of tensors, or as one under ``params``.
 
-    Every name and shape must fit. Nothing in the file is executed.
+    Nothing in the file is executed.
 
     Raises:
-        ConfigError: When the file is not there, holds something else, or does not fit.
+        ConfigError: When the file is not there, or holds something else.
     """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -280,6 +289,16 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
         saved = saved.get("params", saved)
     if not isinstance(saved, dict):
         raise ConfigError(f"{path} holds a {type(saved).__name__}, not a dictionary of tensors")
+    return saved
+
+
+def load_checkpoint(model: nn.Module, path: Path) -> None:
+    """Load weights that `read_checkpoint` reads; every name and shape must fit.
+
+    Raises:
+        ConfigError: When the file is not there, holds something else, or does not fit.
+    """
+    saved = read_checkpoint(path)
     try:
         model.load_state_dict(saved, strict=True)
     except RuntimeError as error:

@@ -38,12 +38,17 @@ def write_frames(
         levels = to_levels(stretch).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu().numpy()
         for place in range(known, len(levels)):  # an earlier stretch has the frames before
             path = folder / samples.index.clips[clip] / f"{Path(str(names[place])).stem}.png"
-            _write_png(path, levels[place])
+            write_png(path, levels[place])
             written.append(path)
     return written
 
 
-def _write_png(path: Path, levels: Bytes) -> None:
+def write_png(path: Path, levels: Bytes) -> None:
+    """Write an (H, W, 3) image, whole or not at all.
+
+    Raises:
+        DataError: Where it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -43,10 +43,15 @@ def read_dat(path: Path | str, *, height: int, width: int, window: Window | None
         DataError: Where the file is not there, or is not a whole number of frames of this size.
     """
     planes = num_planes(path, height=height, width=width)
-    whole = Window(0, 0, height, width)
-    wanted = whole if window is None else window
-    assert _lies_within(wanted, whole), f"{wanted} is not within {height}x{width}"
     packed = np.memmap(path, np.uint8, mode="r", shape=(planes, height, width // PIXELS_PER_BYTE))
+    return cut_spikes(packed, window or Window(0, 0, height, width))
+
+
+def cut_spikes(packed: Spikes, wanted: Window) -> Spikes:
+    """Give a part of (T, H, W / 8) bytes, laid out as in a file, as (T, h, w) of 0 and 1."""
+    _, height, row_bytes = packed.shape
+    whole = Window(0, 0, height, row_bytes * PIXELS_PER_BYTE)
+    assert _lies_within(wanted, whole), f"{wanted} is not within {whole.height}x{whole.width}"
     first_byte = wanted.left // PIXELS_PER_BYTE
     end_byte = -(-(wanted.left + wanted.width) // PIXELS_PER_BYTE)
     from_bottom = height - wanted.top - wanted.height
@@ -62,15 +67,21 @@ def num_planes(path: Path | str, *, height: int, width: int) -> int:
     Raises:
         DataError: Where the file is not there, or is not a whole number of frames of this size.
     """
-    if width % PIXELS_PER_BYTE:
-        raise DataError(
-            f"spike frames of size {height}x{width} cannot be stored: the width must be a "
-            f"multiple of {PIXELS_PER_BYTE}"
-        )
+    _require_whole_bytes(height, width)
     try:
         file_bytes = Path(path).stat().st_size
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
+    return planes_in(file_bytes, path, height=height, width=width)
+
+
+def planes_in(file_bytes: int, path: Path | str, *, height: int, width: int) -> int:
+    """Count the spike frames in so many bytes; `path` says in messages whose they are.
+
+    Raises:
+        DataError: Where they are not a whole number of frames of this size.
+    """
+    _require_whole_bytes(height, width)
     frame_bytes = height * width // PIXELS_PER_BYTE
     if file_bytes == 0 or file_bytes % frame_bytes:
         raise DataError(
@@ -88,11 +99,7 @@ def write_dat(path: Path | str, spikes: Spikes) -> None:
         DataError: Where rows do not fill whole bytes, or the file cannot be written.
     """
     _, height, width = spikes.shape
-    if width % PIXELS_PER_BYTE:
-        raise DataError(
-            f"spike frames of size {height}x{width} cannot be stored: the width must be a "
-            f"multiple of {PIXELS_PER_BYTE}"
-        )
+    _require_whole_bytes(height, width)
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
@@ -123,6 +130,14 @@ def count_bins(spikes: Spikes, bins: int) -> Spikes:
     for place, (start, end) in enumerate(pairwise(edges.tolist())):
         spikes[start:end].sum(axis=0, dtype=np.uint8, out=counts[place])
     return counts
+
+
+def _require_whole_bytes(height: int, width: int) -> None:
+    if width % PIXELS_PER_BYTE:
+        raise DataError(
+            f"spike frames of size {height}x{width} cannot be stored: the width must be a "
+            f"multiple of {PIXELS_PER_BYTE}"
+        )
 
 
 def _lies_within(inner: Window, outer: Window) -> bool:

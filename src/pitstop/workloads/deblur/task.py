@@ -1,6 +1,7 @@
 """Deblurring as the engine sees it: clips in, restored clips out, judged against sharp ones."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -11,35 +12,48 @@ from torch import Tensor, nn
 
 from pitstop.config.deblur import DeblurData, DeblurLoss, VrtModel
 from pitstop.config.load import config_from
-from pitstop.config.sections import ModelSection, RunConfig, TrainSection
+from pitstop.config.sections import EvalSection, ModelSection, RunConfig, TrainSection
+from pitstop.data.check import DataCheck
+from pitstop.data.grouped import SequenceBatches
+from pitstop.data.pack import PackSummary, beside
+from pitstop.data.samplers import Batches, Deal, train_order
 from pitstop.errors import ConfigError, DataError
-from pitstop.train.task import Loss
+from pitstop.kernels import Kernels
+from pitstop.train.task import FilesMade, Loss
 from pitstop.workloads.deblur.blocks import AttentionBlock
 from pitstop.workloads.deblur.dataset import (
     ClipBatch,
     ClipSample,
     ClipSamples,
+    dataset_root,
     eval_clips,
     train_clips,
 )
-from pitstop.workloads.deblur.losses import build_terms, charbonnier, judge
-from pitstop.workloads.deblur.metrics import LEVELS, METRICS, FrameQuality
+from pitstop.workloads.deblur.losses import build_terms, charbonnier, judge, loss_parts
+from pitstop.workloads.deblur.lpips import build_lpips
+from pitstop.workloads.deblur.metrics import LEVELS, LPIPS, METRICS, FrameQuality
 from pitstop.workloads.deblur.model import VRT, VRTSettings, load_checkpoint
 from pitstop.workloads.deblur.outputs import write_frames
+from pitstop.workloads.deblur.packing import Frames, check_clips, pack_clips
+from pitstop.workloads.deblur.planes import spike_eval_samples, spike_train_samples
+from pitstop.workloads.deblur.prediction import WholeFrames
+from pitstop.workloads.deblur.restoring import FrameFolder, look_at_folder, restore_folder
+from pitstop.workloads.deblur.spike_branch import AttentionShape, SpikeShape
+from pitstop.workloads.deblur.voxels import Voxels, join_planes
+from pitstop.workloads.deblur.vrt_spike import VRTSpike, load_spike_checkpoint
 
 _DISTILL_EPS: Final = 1e-6
 
 
 class DeblurTask:
-    """VRT on clips of blurred and sharp frames.
+    """VRT on clips of blurred and sharp frames, with or without the spikes beside them.
 
     Raises:
-        ConfigError: Where settings ask for what is not built.
+        ConfigError: Where settings ask for what is not built or cannot be had.
     """
 
     name = "deblur"
     loss_is_separable = True
-    higher_is_better: Mapping[str, bool] = MappingProxyType(dict.fromkeys(METRICS, True))
 
     def __init__(
         self,
@@ -48,18 +62,25 @@ class DeblurTask:
         model: VrtModel,
         loss: DeblurLoss,
         train: TrainSection,
+        evaluation: EvalSection,
         seed: int,
     ) -> None:
         _require_vrt(model)
-        if data.order != "shuffle":
-            raise ConfigError(f"data.order {data.order} is not built yet; set it to shuffle")
         self.nominal_count = float(train.batch_size)
         self._data = data
         self._model = model
         self._crop_schedule = train.crop_schedule
         self._seed = seed
-        self._terms = build_terms(loss)
+        self._terms = build_terms(loss, precision=train.precision)
+        self._lpips = build_lpips(data.lpips)
+        known = dict.fromkeys(METRICS, True) | ({} if self._lpips is None else {LPIPS: False})
+        self.higher_is_better: Mapping[str, bool] = MappingProxyType(known)
+        self._voxels = voxel_settings(data)
+        self._whole_frames = WholeFrames(
+            self.forward, self.to_device, tiles=data.tiles, evaluation=evaluation
+        )
         self._eval_samples: ClipSamples | None = None
+        self._folder: FrameFolder | None = None
 
     def build_model(self) -> VRT:
         """Make the network, with weights from a file where one is named.
@@ -67,32 +88,70 @@ class DeblurTask:
         Raises:
             ConfigError: Where settings do not fit together, or the file does not fit the network.
         """
-        model = VRT(kernels=self._model.kernels, **network_settings(self._model))
+        model = build_network(self._model, self._data, self._model.kernels)
         if self._model.weights is not None:
-            load_checkpoint(model, self._model.weights)
+            if isinstance(model, VRTSpike):
+                load_spike_checkpoint(model, self._model.weights)
+            else:
+                load_checkpoint(model, self._model.weights)
         return model
 
     def build_teacher(self, config_yaml: str) -> VRT:
         """Make the network that a checkpoint's own configuration describes.
 
         Raises:
-            ConfigError: Where that is no network for deblurring.
+            ConfigError: Where that is no network for deblurring, or sees spikes that this run does
+                not have or turns into other channels.
         """
-        section = _require_vrt(config_from(yaml.safe_load(config_yaml)).config.model)
-        return VRT(kernels=self._model.kernels, **network_settings(section))
+        config = config_from(yaml.safe_load(config_yaml)).config
+        section = _require_vrt(config.model)
+        assert isinstance(config.data, DeblurData)
+        if section.kind == "vrt_spike":
+            if not self._sees_spikes:
+                raise ConfigError(
+                    "the teacher sees spikes (its model.kind is vrt_spike), and this run has none; "
+                    "set model.kind to vrt_spike, or take another teacher"
+                )
+            if voxel_settings(config.data) != self._voxels:
+                raise ConfigError(
+                    "the teacher was trained on other channels of spikes; set data.voxels, "
+                    "data.voxel_bins, data.tfp_reach and data.log1p as it had them"
+                )
+        return build_network(section, config.data, self._model.kernels)
 
     def train_samples(self) -> ClipSamples:
         """Look at the training split."""
+        if self._sees_spikes:
+            return spike_train_samples(self._data, self._crop_schedule, seed=self._seed)
         return train_clips(self._data, self._crop_schedule, seed=self._seed, with_spikes=False)
+
+    def train_batches(self, samples: ClipSamples, deal: Deal) -> Batches:
+        """Shuffle samples, or walk through clips side by side (`data.order: sequence`)."""
+        if self._data.order == "shuffle":
+            return train_order(None, samples, deal)
+        return SequenceBatches(
+            len(samples),
+            deal.batch_size,
+            seed=deal.seed,
+            rank=deal.rank,
+            world_size=deal.world_size,
+            drop_last=deal.drop_last,
+            sequences=samples.sequences,
+        )
 
     def eval_samples(self) -> ClipSamples:
         """Look at the evaluation split; once, since metrics count by its clips as well."""
         if self._eval_samples is None:
-            self._eval_samples = eval_clips(self._data, with_spikes=False)
+            self._eval_samples = (
+                spike_eval_samples(self._data)
+                if self._sees_spikes
+                else eval_clips(self._data, with_spikes=False)
+            )
         return self._eval_samples
 
-    def collate(self, samples: list[ClipSample]) -> ClipBatch:
-        """Put samples side by side.
+    @staticmethod
+    def collate(samples: list[ClipSample]) -> ClipBatch:
+        """Put samples side by side; it travels to workers, and feature networks must not.
 
         Raises:
             DataError: Where their frames differ in size.
@@ -108,7 +167,7 @@ class DeblurTask:
         return ClipBatch(
             blur=torch.stack([sample.blur for sample in samples]),
             sharp=torch.stack([sample.sharp for sample in samples]),
-            spikes=torch.stack(spikes) if spikes else None,
+            spikes=join_planes(spikes) if spikes else None,
             clip=torch.tensor([sample.clip for sample in samples]),
             fresh=torch.stack([sample.fresh for sample in samples]),
         )
@@ -130,19 +189,32 @@ class DeblurTask:
 
     def forward(self, model: nn.Module, batch: ClipBatch) -> Tensor:
         """Restore the clips of a batch: (B, D, 3, H, W), colours about 0 to 1."""
-        return model(_colours(batch.blur))
+        colours = _colours(batch.blur)
+        if not _uses_spikes(model):
+            return model(colours)
+        assert batch.spikes is not None, "samples of this task have spikes"
+        height, width = colours.shape[-2:]
+        return model(colours, self._voxels(batch.spikes, (height, width)))
+
+    def predict(self, model: nn.Module, batch: ClipBatch) -> Tensor:
+        """Restore whole frames, in tiles where the configuration asks for them."""
+        return self._whole_frames(model, batch)
 
     def loss(self, output: Tensor, batch: ClipBatch, step: int) -> Loss:
         """Compare restored with sharp frames, as a sum over samples."""
         return judge(self._terms, output, _colours(batch.sharp), step=step)
+
+    def loss_parts(self) -> Mapping[str, nn.Module]:
+        """Name the pixel loss and the perceptual loss."""
+        return loss_parts(self._terms)
 
     def distance(self, output: Tensor, teacher_output: Tensor) -> Tensor:
         """Give the mean distance to a teacher's frames, by the measure of the pixel loss."""
         return charbonnier(output, teacher_output, eps=_DISTILL_EPS).mean()
 
     def metrics(self) -> FrameQuality:
-        """Make a fresh collector of PSNR and SSIM over the evaluation clips."""
-        return FrameQuality(len(self.eval_samples().index.clips))
+        """Make a fresh collector of quality over the evaluation clips."""
+        return FrameQuality(len(self.eval_samples().index.clips), self._lpips)
 
     def write_output(
         self, output: Tensor, batch: ClipBatch, indices: Sequence[int], folder: Path
@@ -151,14 +223,60 @@ class DeblurTask:
         del batch
         return write_frames(output, self.eval_samples(), indices, folder)
 
+    def names_files(self) -> bool:
+        """Tell whether `data.frames` is to be restored, and look at all of it."""
+        if self._data.frames is None:
+            return False
+        self._folder = look_at_folder(self._data, with_spikes=self._sees_spikes)
+        return True
+
+    def infer_files(self, model: nn.Module, folder: Path, device: torch.device) -> FilesMade:
+        """Restore `data.frames`, stretch by stretch; the model says where it runs."""
+        del device
+        assert self._folder is not None, "looked at before"
+        # A folder holds spikes, whatever the samples of the dataset are made of.
+        self._voxels = replace(self._voxels, counted=False)
+        written = restore_folder(
+            self._folder,
+            lambda batch: self._whole_frames(model, batch),
+            folder,
+            clip_len=self._data.clip_len,
+            overlap=self._data.tiles.frame_overlap,
+            border=self._data.tiles.border,
+        )
+        return FilesMade(
+            samples=len(self._folder.frames), files=written, notes=self._whole_frames.notes
+        )
+
+    def check_data(self) -> DataCheck:
+        """Read every frame of the two splits, and their spikes where there are any."""
+        return check_clips(dataset_root(self._data), self._data)
+
+    def pack_data(self, output: Path | None, *, frames: Frames) -> PackSummary:
+        """Put the two splits into one file, beside the dataset unless said.
+
+        Raises:
+            DataError: Where something is missing or cannot be read; nothing is left behind.
+        """
+        root = dataset_root(self._data)
+        target = beside(root) if output is None else output
+        return pack_clips(root, target, frames=frames, section=self._data)
+
     def parts(self, model: nn.Module) -> Mapping[str, nn.Module]:
-        """Name flow estimation, the eight stages and their alignment."""
+        """Name flow estimation, the eight stages, their alignment, and the spike branch."""
         assert isinstance(model, VRT)
         return model.named_parts()
 
     def regions(self, model: nn.Module) -> Sequence[nn.Module]:
-        """List the attention blocks."""
-        return [module for module in model.modules() if isinstance(module, AttentionBlock)]
+        """List the attention blocks, and the blocks of the spike branch."""
+        blocks: list[nn.Module] = [
+            module for module in model.modules() if isinstance(module, AttentionBlock)
+        ]
+        return blocks + model.branch_blocks() if isinstance(model, VRTSpike) else blocks
+
+    @property
+    def _sees_spikes(self) -> bool:
+        return self._model.kind == "vrt_spike"
 
 
 def build_deblur(config: RunConfig) -> DeblurTask:
@@ -170,16 +288,12 @@ def build_deblur(config: RunConfig) -> DeblurTask:
     assert isinstance(config.data, DeblurData)
     assert isinstance(config.model, VrtModel)
     assert isinstance(config.loss, DeblurLoss)
-    if config.eval.tile is not None:
-        raise ConfigError(
-            "eval.tile is not built yet; leave it out, or evaluate the centre of frames with "
-            "data.eval_crop"
-        )
     return DeblurTask(
         data=config.data,
         model=config.model,
         loss=config.loss,
         train=config.train,
+        evaluation=config.eval,
         seed=config.run.seed,
     )
 
@@ -199,12 +313,62 @@ def network_settings(section: VrtModel) -> VRTSettings:
     }
 
 
+def build_network(section: VrtModel, data: DeblurData, kernels: Kernels) -> VRT:
+    """Make the network of a configuration, with random weights.
+
+    Raises:
+        ConfigError: Where settings do not fit together.
+    """
+    settings = network_settings(section)
+    if section.kind == "vrt":
+        return VRT(kernels=kernels, **settings)
+    return VRTSpike(spike=spike_settings(section, data), kernels=kernels, **settings)
+
+
+def spike_settings(section: VrtModel, data: DeblurData) -> SpikeShape:
+    """Put the settings of the spike branch into the network's own terms."""
+    branch, fusion = section.spike, section.fusion
+    return SpikeShape(
+        bins=data.voxel_bins,
+        channels=branch.channels,
+        temporal_strides=branch.temporal_strides,
+        attention=AttentionShape(
+            heads=branch.heads,
+            dropout=branch.dropout,
+            mlp_ratio=branch.mlp_ratio,
+            chunk=branch.chunk,
+        ),
+        fusion=AttentionShape(
+            heads=fusion.heads,
+            dropout=fusion.dropout,
+            mlp_ratio=fusion.mlp_ratio,
+            chunk=fusion.chunk,
+        ),
+        kind=fusion.kind,
+    )
+
+
+def voxel_settings(data: DeblurData) -> Voxels:
+    """Say how spikes become channels."""
+    return Voxels(
+        kind=data.voxels,
+        bins=data.voxel_bins,
+        reach=data.tfp_reach,
+        log1p=data.log1p,
+        counted=data.spikes == "precomputed",
+    )
+
+
 def _require_vrt(section: ModelSection) -> VrtModel:
     if not isinstance(section, VrtModel):
         raise ConfigError(f"a model of kind {section.kind} does not deblur; vrt does")
-    if section.kind != "vrt":
-        raise ConfigError(f"model.kind {section.kind} is not built yet; set it to vrt")
     return section
+
+
+def _uses_spikes(model: nn.Module) -> bool:
+    """Whether a model, possibly wrapped for several ranks, takes spikes."""
+    bare = getattr(model, "module", model)
+    return isinstance(bare, VRTSpike) and bare.use_spike
 
 
 def _colours(levels: Tensor) -> Tensor:

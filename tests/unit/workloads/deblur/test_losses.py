@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.config.deblur import CharbonnierTerm, DeblurLoss, PerceptualTerm
+from pitstop.config.deblur import CharbonnierTerm, DeblurLoss
 from pitstop.errors import ConfigError
 from pitstop.workloads.deblur.losses import Term, build_terms, charbonnier, judge
 
@@ -79,11 +79,6 @@ def test_a_term_is_computed_at_its_own_cadence_only() -> None:
     assert ["rare" in loss.terms for loss in losses] == [True, False, False] * 2 + [True]
     assert len(calls) == 3
     torch.testing.assert_close(losses[0].total - losses[1].total, torch.tensor(4.0))
-
-
-def test_a_perceptual_term_is_refused_until_it_can_be_had() -> None:
-    with pytest.raises(ConfigError, match=r"loss\.perceptual is not built yet"):
-        build_terms(DeblurLoss(perceptual=PerceptualTerm(weight=0.1)))
 
 
 def test_steps_without_any_term_are_refused() -> None:

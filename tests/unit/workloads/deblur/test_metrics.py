@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.dataset import ClipBatch
-from pitstop.workloads.deblur.metrics import FrameQuality, psnr, ssim, to_levels
+from pitstop.workloads.deblur.metrics import FrameQuality, luma, psnr, ssim, to_levels
 
 
 def ssim_by_definition(image: np.ndarray, reference: np.ndarray) -> float:
@@ -42,6 +42,12 @@ def psnr_by_definition(image: np.ndarray, reference: np.ndarray) -> float:
     return 20 * math.log10(255 / math.sqrt(((image - reference) ** 2).mean()))
 
 
+def luma_by_definition(image: np.ndarray) -> np.ndarray:
+    """Y of BT.601 with head and foot room, from colours in [0, 1]."""
+    red, green, blue = image / 255
+    return 16 + 65.481 * red + 128.553 * green + 24.966 * blue
+
+
 def picture(seed: int, shape: tuple[int, ...] = (3, 14, 17)) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape).astype(np.float64)
 
@@ -54,6 +60,14 @@ def test_both_agree_with_their_definitions(seed: int) -> None:
     assert found.item() == pytest.approx(ssim_by_definition(image, reference), abs=1e-10)
     found = psnr(torch.from_numpy(image), torch.from_numpy(reference))
     assert found.item() == pytest.approx(psnr_by_definition(image, reference), abs=1e-10)
+
+
+def test_luma_weighs_colours_and_has_head_and_foot_room() -> None:
+    image = picture(0)
+    found = luma(torch.from_numpy(image)).numpy()
+    np.testing.assert_allclose(found, luma_by_definition(image), atol=1e-10)
+    black_and_white = torch.tensor([0.0, 255.0]).view(1, 1, 2).expand(3, 1, 2)
+    np.testing.assert_allclose(luma(black_and_white).numpy(), [[16, 235]], atol=1e-4)
 
 
 def test_an_image_is_like_itself() -> None:
@@ -114,8 +128,34 @@ def test_frames_are_averaged_over_their_clip_and_clips_over_the_set() -> None:
 
     found = metrics.result(metrics.state())
     assert found["psnr"] == pytest.approx(mean(psnr_by_definition, restored), abs=1e-9)
+    bright, wanted = (
+        np.stack([[luma_by_definition(images[b, d]) for d in (0, 1)] for b in range(3)])
+        for images in (restored, sharp)
+    )
+    luminous = [[psnr_by_definition(bright[b, d], wanted[b, d]) for d in (0, 1)] for b in range(3)]
+    by_clip = np.mean([luminous[0], luminous[2]]), np.mean(luminous[1])
+    assert found["psnr_y"] == pytest.approx(np.mean(by_clip), abs=1e-9)
     assert found["ssim"] == pytest.approx(mean(ssim_by_definition, restored), abs=1e-9)
     assert found["psnr_input"] == pytest.approx(mean(psnr_by_definition, blurred), abs=1e-9)
+
+
+def test_a_measure_of_likeness_is_taken_where_there_is_one() -> None:
+    output, batch = batch_of([0, 1])
+    seen: list[tuple[torch.Size, float]] = []
+
+    def likeness(image: Tensor, reference: Tensor) -> Tensor:
+        seen.append((image.shape, max(image.max().item(), reference.max().item())))
+        return (image - reference).abs().mean()[None]
+
+    metrics = FrameQuality(2, likeness)
+    metrics.update(output, batch)
+    found = metrics.result(metrics.state())
+    levels = to_levels(output)
+    wanted = (levels - batch.sharp.double()).abs().mean() / 255
+    assert found["lpips"] == pytest.approx(wanted.item(), rel=1e-5)
+    assert {shape for shape, _ in seen} == {torch.Size((1, 3, 12, 13))}
+    assert max(brightest for _, brightest in seen) <= 1
+    assert "lpips" not in FrameQuality(2).result(torch.ones(10))
 
 
 def test_states_of_ranks_add_up() -> None:

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from pitstop.config.deblur import DeblurData
+from pitstop.config.deblur import DeblurData, VrtModel
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from, load_config
 from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.deblur.blocks import AttentionBlock
+from pitstop.workloads.deblur.features import Features
 from pitstop.workloads.deblur.model import VRT
+from pitstop.workloads.deblur.planes import write_counts
+from pitstop.workloads.deblur.spike_branch import AttentionShape
 from pitstop.workloads.deblur.synthetic import make_clips
-from pitstop.workloads.deblur.task import DeblurTask, build_deblur
+from pitstop.workloads.deblur.task import DeblurTask, build_deblur, voxel_settings
+from pitstop.workloads.deblur.vrt_spike import VRTSpike
 
 CONFIGS = Path(__file__).parents[4] / "configs" / "deblur"
 
@@ -150,17 +154,13 @@ def test_frames_of_different_sizes_do_not_go_into_one_batch(root: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("model.kind=vrt_spike", "vrt_spike is not built yet"),
-        ("data.order=sequence", "sequence is not built yet"),
-        ("eval.tile=64", "eval.tile is not built yet"),
-        ("loss.perceptual.weight=0.1", "loss.perceptual is not built yet"),
+        ("loss.perceptual.weight=0.1", "loss.perceptual.weights is not set"),
         ("loss.charbonnier.every_steps=2", "leaves steps without any loss"),
     ],
 )
 def test_what_would_do_nothing_is_refused(root: Path, override: str, words: str) -> None:
-    overrides = [override] + (["data.eval_crop=null"] if "tile" in override else [])
     with pytest.raises(ConfigError, match=words):
-        task_of(root, *overrides)
+        task_of(root, override)
 
 
 @pytest.mark.parametrize("name", ["small", "demo"])
@@ -169,3 +169,186 @@ def test_the_shipped_configurations_are_sound_and_can_be_built(name: str) -> Non
     assert loaded.warnings == ()
     assert isinstance(loaded.config.data, DeblurData)
     assert isinstance(build_deblur(loaded.config).build_model(), VRT)
+
+
+PRESETS = ("baseline", "opt", "fast", "lowmem", "student", "progressive")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_sound_and_can_be_built(name: str) -> None:
+    loaded = load_config(CONFIGS / f"{name}.yaml")
+    odd = ["data.clip_len"] if name == "baseline" else []
+    assert [warning.key for warning in loaded.warnings] == odd
+    config = load_config(CONFIGS / f"{name}.yaml", ["loss.perceptual=null"]).config
+    assert isinstance(config.model, VrtModel)
+    with torch.device("meta"):
+        model = build_deblur(config).build_model()
+    assert isinstance(model, VRTSpike)
+    assert tuple(model.architecture.depths) == config.model.depths
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_windows_of_a_preset_divide_every_scale_of_its_crops(name: str) -> None:
+    config = load_config(CONFIGS / f"{name}.yaml").config
+    assert isinstance(config.data, DeblurData)
+    assert isinstance(config.model, VrtModel)
+    crops = [crop for _, crop in config.train.crop_schedule] or [config.data.crop]
+    for crop in crops:
+        assert crop is not None
+        for scale in (1, 2, 4, 8):
+            assert all(crop // scale % side == 0 for side in config.model.window[1:])
+
+
+def test_presets_keep_what_they_are_for() -> None:
+    configs = {name: load_config(CONFIGS / f"{name}.yaml").config for name in PRESETS}
+    models = {name: config.model for name, config in configs.items()}
+    opt, fast, student = (models[name] for name in ("opt", "fast", "student"))
+    assert isinstance(opt, VrtModel)
+    assert isinstance(fast, VrtModel)
+    assert isinstance(student, VrtModel)
+    assert fast.depths[:7] == opt.depths[:7]
+    assert sum(fast.depths[7:]) == sum(opt.depths[7:]) // 2
+    assert student.depths == tuple(depth // 2 for depth in opt.depths)
+    assert configs["student"].train.distill.teacher is not None
+    assert configs["progressive"].train.crop_schedule == ((0, 128), (40, 256))
+    effective = {c.train.batch_size * c.train.accumulate for c in configs.values()}
+    assert effective == {6}
+
+
+SPIKES = (
+    "model.kind=vrt_spike",
+    "model.spike.channels=8",
+    "model.spike.heads=2",
+    "model.fusion.heads=2",
+    "data.spike_height=8",
+    "data.spike_width=16",
+    "data.voxel_bins=3",
+)
+
+
+def spike_task(root: Path, *overrides: str) -> DeblurTask:
+    return task_of(root, *SPIKES, *overrides)
+
+
+def test_the_branch_is_the_one_of_the_configuration(root: Path) -> None:
+    task = spike_task(
+        root,
+        "model.spike.temporal_strides=[2, 1, 1]",
+        "model.spike.heads=4",
+        "model.spike.dropout=0.1",
+        "model.spike.mlp_ratio=3",
+        "model.spike.chunk=8",
+        "model.fusion.heads=8",
+        "model.fusion.dropout=0.2",
+        "model.fusion.mlp_ratio=4",
+        "model.fusion.chunk=4",
+    )
+    model = task.build_model()
+    assert isinstance(model, VRTSpike)
+    shape = model.spike_shape
+    assert (shape.bins, shape.channels, shape.temporal_strides) == (3, 8, (2, 1, 1))
+    assert shape.attention == AttentionShape(heads=4, dropout=0.1, mlp_ratio=3, chunk=8)
+    assert shape.fusion == AttentionShape(heads=8, dropout=0.2, mlp_ratio=4, chunk=4)
+    assert model.spike_encoder.in_proj.in_channels == 3
+    blocks = [*model.spike_temporal_sa.blocks, *model.cross_attn_fuse.fuse_blocks]
+    assert [block.chunk for block in blocks] == [8] * 4 + [4] * 4
+    early = task_of(root, *SPIKES[:1], *SPIKES[4:], "model.fusion.kind=early").build_model()
+    assert early.architecture.in_chans == 6
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["data.voxels=raw", "data.voxels=tfi", "data.voxels=tfp", "data.log1p=false"],
+)
+def test_what_spikes_become_reaches_the_model(root: Path, override: str) -> None:
+    seen = []
+    for task in (spike_task(root), spike_task(root, override)):
+        batch = task.collate([task.train_samples().sample(0, 0)])
+        model = task.build_model()
+        model.register_forward_pre_hook(lambda _, args: seen.append(args[1]))
+        with torch.no_grad():
+            task.forward(model, batch)
+    assert seen[0].shape == seen[1].shape == (1, 2, 3, 16, 16)
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_the_reach_of_a_mean_reaches_the_spikes(root: Path) -> None:
+    near, far = (
+        voxel_settings(
+            DeblurData.model_validate({"voxels": "tfp", "tfp_reach": reach, "voxel_bins": 3})
+        )
+        for reach in (1, 9)
+    )
+    spikes = torch.randint(
+        0, 2, (1, 1, 20, 2, 2), generator=torch.Generator().manual_seed(0)
+    ).byte()
+    assert not torch.equal(near(spikes, (2, 2)), far(spikes, (2, 2)))
+
+
+def test_counts_made_beforehand_train_the_same_model(root: Path) -> None:
+    live, beforehand = spike_task(root), spike_task(root, "data.spikes=precomputed")
+    config = config_from(TINY, [f"data.root={root}", *SPIKES]).config
+    assert isinstance(config.data, DeblurData)
+    for split in ("train", "test"):
+        write_counts(config.data, split)
+    torch.manual_seed(0)
+    model = live.build_model().eval()
+    outputs = [
+        task.forward(model, task.collate([task.train_samples().sample(0, index)]))
+        for task in (live, beforehand)
+        for index in (0, 1)
+    ]
+    assert torch.equal(outputs[0], outputs[2])
+    assert torch.equal(outputs[1], outputs[3])
+
+
+def test_spike_blocks_are_regions_and_the_branch_and_losses_are_parts(root: Path) -> None:
+    task = spike_task(root)
+    model = task.build_model()
+    kinds = [type(region).__name__ for region in task.regions(model)]
+    assert kinds.count("ResidualConv") == 8
+    assert kinds.count("TemporalFusion") == kinds.count("TemporalSelfAttention") == 4
+    assert {"spike_encoder", "temporal_attention", "fusion1"} <= set(task.parts(model))
+    assert set(task.loss_parts()) == {"pixel_loss"}
+
+
+def test_a_teacher_without_spikes_may_teach_and_one_with_others_may_not(root: Path) -> None:
+    def yaml_of(*overrides: str) -> str:
+        return to_yaml(config_from(TINY, [f"data.root={root}", *overrides]).config)
+
+    task = spike_task(root)
+    batch = task.collate([task.train_samples().sample(0, 0)])
+    plain = task.build_teacher(yaml_of())
+    assert not isinstance(plain, VRTSpike)
+    assert task.forward(plain, batch).shape == batch.blur.shape
+    assert isinstance(task.build_teacher(yaml_of(*SPIKES)), VRTSpike)
+    with pytest.raises(ConfigError, match="trained on other channels of spikes"):
+        task.build_teacher(yaml_of(*SPIKES, "data.voxels=raw"))
+    with pytest.raises(ConfigError, match="the teacher sees spikes"):
+        task_of(root).build_teacher(yaml_of(*SPIKES))
+
+
+def test_published_weights_start_the_backbone_of_a_model_with_spikes(
+    root: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    saved = task_of(root).build_model().state_dict()
+    torch.save({"params": saved}, tmp_path / "vrt.pth")
+    model = spike_task(root, f"model.weights={tmp_path / 'vrt.pth'}").build_model()
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in saved.items())
+
+
+def test_lpips_is_a_metric_where_its_files_are_given(root: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    torch.save(Features("alexnet", ["relu5"]).state_dict(), tmp_path / "alexnet.pth")
+    widths = (64, 192, 384, 256, 256)
+    lin = {f"lin{i}.model.1.weight": torch.rand(1, n, 1, 1) for i, n in enumerate(widths)}
+    torch.save(lin, tmp_path / "lin.pth")
+    task = task_of(
+        root,
+        f"data.lpips.weights={tmp_path / 'lin.pth'}",
+        f"data.lpips.backbone={tmp_path / 'alexnet.pth'}",
+    )
+    assert task.higher_is_better["lpips"] is False
+    assert "lpips" not in task_of(root).higher_is_better
+    assert set(task.metrics().result(torch.ones(2 * 6))) == set(task.higher_is_better)

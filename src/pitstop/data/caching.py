@@ -1,0 +1,60 @@
+"""Samples that come out of a cache, and the order in which they will ask it."""
+
+import copy
+from collections.abc import Iterable, Iterator
+from itertools import chain, zip_longest
+from typing import Protocol, runtime_checkable
+
+from pitstop.data.cache import SharedCache
+from pitstop.data.cache_items import Key
+from pitstop.data.fetch import Samples
+from pitstop.data.samplers import Batches
+
+
+@runtime_checkable
+class CacheableSamples(Protocol):
+    """A dataset that can look into a cache before it reads."""
+
+    def with_cache(self, cache: SharedCache) -> Samples:
+        """Give the same samples, read through a cache."""
+        ...
+
+    def cache_keys(self, index: int) -> Iterable[Key]:
+        """List what sample `index` will ask the cache for, in its order."""
+        ...
+
+
+def coming_keys(
+    samples: CacheableSamples, batches: Batches, *, ranks: range, in_flight: int
+) -> Iterator[Key]:
+    """List what workers will ask for in the rest of this epoch and in the next one.
+
+    Args:
+        samples: What is read.
+        batches: The order, standing at the place of the trainer; it is left there.
+        ranks: Ranks whose workers share the cache. They read at the same pace.
+        in_flight: Batches of each rank beyond that place that workers have begun with already.
+    """
+    orders = [_rest_and_next(_of_rank(batches, rank), in_flight) for rank in ranks]
+    for together in zip_longest(*orders, fillvalue=()):
+        for indices in together:
+            for index in indices:
+                yield from samples.cache_keys(index)
+
+
+def _of_rank(batches: Batches, rank: int) -> Batches:
+    """Give another rank's order: that of the same epoch, at the same place."""
+    other = copy.copy(batches)
+    if getattr(other, "rank", rank) != rank:
+        other.rank = rank  # type: ignore[attr-defined]  # an order without ranks is everyone's
+    return other
+
+
+def _rest_and_next(batches: Batches, in_flight: int) -> Iterator[list[int]]:
+    rest = batches.rest()
+    following = copy.copy(batches)
+    following.set_epoch(batches.epoch + 1)
+    both = chain(rest, following.rest())
+    for _ in range(in_flight):
+        next(both, None)
+    return both

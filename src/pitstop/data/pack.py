@@ -1,0 +1,299 @@
+"""Many files of a dataset in one that is mapped into memory: written whole, checked by sums.
+
+    header (64 bytes) | members, each at a multiple of 64 | index (JSON)
+
+Bytes of a member are those of a file, or pixels of 8 bits that were decoded once for all. Readers
+map the file: all processes of a host share one copy in the page cache, and of a member only the
+pages that are looked at are read. The format is described in docs/pack-format.md.
+"""
+
+import json
+import mmap
+import os
+import secrets
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from pitstop.data.check import DataCheck
+from pitstop.errors import DataError
+
+Bytes = npt.NDArray[np.uint8]
+
+MAGIC: Final = b"PITSTOPK"
+VERSION: Final = 1
+ALIGNMENT: Final = 64
+
+# Magic, version, sum of the index, where the index is, its length, length of the file, and at the
+# end the sum of all that.
+_HEADER: Final = struct.Struct("<8sIIQQQ20xI")
+_HEADER_BYTES: Final = _HEADER.size
+_CHUNK_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Where the bytes of one file are."""
+
+    name: str
+    """Path within the dataset, with slashes."""
+    field: str
+    """What kind of thing it is to the workload."""
+    offset: int
+    size_bytes: int
+    crc32: int
+    shape: tuple[int, ...] | None
+    """Of decoded pixels; None where the bytes are those of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackSummary:
+    """What was packed."""
+
+    path: str
+    workload: str
+    members: int
+    size_bytes: int
+    """Of the pack."""
+    source_bytes: int
+    """Of the files that went in."""
+    field_bytes: Mapping[str, int]
+    """Bytes by kind of member."""
+    took_s: float
+
+
+@runtime_checkable
+class StoresData(Protocol):
+    """A task whose dataset can be looked through and packed: what `pitstop data` needs."""
+
+    def check_data(self) -> DataCheck:
+        """Read everything the task trains and evaluates on."""
+        ...
+
+    def pack_data(
+        self, output: Path | None, *, frames: Literal["decoded", "encoded"]
+    ) -> PackSummary:
+        """Write the dataset into one file, `beside` it unless said; the task decides what goes in.
+
+        Raises:
+            DataError: Where something is missing or cannot be read; nothing is left behind.
+        """
+        ...
+
+
+class PackWriter:
+    """Writes a pack beside its final place and moves it there when it is whole.
+
+    Raises:
+        DataError: Where there is something already, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, *, workload: str) -> None:
+        if path.exists():
+            raise DataError(f"{path} is there already; name another file, or remove it first")
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        self._workload = workload
+        self._names: set[str] = set()
+        self.members: list[Member] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._file = self._temporary.open("xb")
+            self._file.write(bytes(_HEADER_BYTES))
+        except OSError as error:
+            raise DataError(f"cannot write {self._path}: {error.strerror}") from error
+        return self
+
+    def add(self, name: str, field: str, data: bytes | Bytes) -> None:
+        """Append a member: bytes of a file, or an array of decoded pixels.
+
+        Raises:
+            DataError: Where the disk is full, or the name is taken.
+        """
+        if name in self._names:
+            raise DataError(f"{name} cannot be packed twice")
+        shape = data.shape if isinstance(data, np.ndarray) else None
+        content = data if isinstance(data, bytes) else data.tobytes()
+        try:
+            offset = self._align()
+            self._file.write(content)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._names.add(name)
+        self.members.append(
+            Member(
+                name=name,
+                field=field,
+                offset=offset,
+                size_bytes=len(content),
+                crc32=zlib.crc32(content),
+                shape=shape,
+            )
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        except OSError as failure:
+            raise self._cannot_write(failure) from failure
+        finally:
+            self._file.close()
+            with suppress(OSError):
+                self._temporary.unlink()
+
+    def _finish(self) -> None:
+        index = json.dumps(
+            {
+                "workload": self._workload,
+                "members": [
+                    [m.name, m.field, m.offset, m.size_bytes, m.crc32, m.shape]
+                    for m in self.members
+                ],
+            },
+            ensure_ascii=False,
+            separators=(",", ":"),
+        ).encode()
+        offset = self._align()
+        self._file.write(index)
+        facts = (MAGIC, VERSION, zlib.crc32(index), offset, len(index), offset + len(index))
+        unsigned = _HEADER.pack(*facts, 0)[:-4]
+        self._file.seek(0)
+        self._file.write(_HEADER.pack(*facts, zlib.crc32(unsigned)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.replace(self._path)
+
+    def _align(self) -> int:
+        offset = self._file.tell()
+        padding = -offset % ALIGNMENT
+        self._file.write(bytes(padding))
+        return offset + padding
+
+    def _cannot_write(self, error: OSError) -> DataError:
+        return DataError(f"cannot write {self._path}: {error.strerror}; nothing was left behind")
+
+
+class Pack:
+    """A pack, open for reading. Travels to other processes as its path and is opened again there.
+
+    Raises:
+        DataError: Where the file is no pack, or is damaged or cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        try:
+            with path.open("rb") as file:
+                header = file.read(_HEADER_BYTES)
+                self._index_crc, where, length = _checked_header(path, header)
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
+        index = _checked_index(path, self._map[where : where + length], self._index_crc)
+        self.workload: Final[str] = index["workload"]
+        members = (_member(row) for row in index["members"])
+        self.members: Final[Mapping[str, Member]] = {member.name: member for member in members}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_again, (self.path, self._index_crc)
+
+    def content(self, name: str) -> Bytes:
+        """Give a member as a view of the mapped file: pixels in their shape, else plain bytes.
+
+        Raises:
+            DataError: Where there is no such member.
+        """
+        member = self.members.get(name)
+        if member is None:
+            raise DataError(f"{self.path} has no member {name}")
+        plain = np.frombuffer(self._map, np.uint8, member.size_bytes, member.offset)
+        return plain if member.shape is None else plain.reshape(member.shape)
+
+    def damaged(self) -> Iterator[str]:
+        """Read everything and name the members whose bytes are not those that were packed."""
+        for member in self.members.values():
+            if _crc32(self.content(member.name).reshape(-1)) != member.crc32:
+                yield member.name
+
+
+def _open_again(path: Path, index_crc: int) -> Pack:
+    pack = Pack(path)
+    if pack.__reduce__()[1][1] != index_crc:
+        raise DataError(f"{path} was replaced by another pack while it was in use; start again")
+    return pack
+
+
+def beside(root: Path) -> Path:
+    """Name the pack that goes with a dataset: the folder's own name with an ending."""
+    named = root if root.name not in ("", "..") else root.resolve()
+    return named.with_name(f"{named.name}.pack")
+
+
+def is_pack(path: Path) -> bool:
+    """Tell whether a path is a file that begins like a pack."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def _checked_header(path: Path, header: bytes) -> tuple[int, int, int]:
+    """Give the sum of the index, where it is and how long."""
+    if header[: len(MAGIC)] != MAGIC:
+        raise DataError(f"{path} is not a pack; make one with `pitstop data pack`")
+    if len(header) < _HEADER_BYTES:
+        raise DataError(f"{path} is cut off: it has {len(header)} bytes; pack the dataset again")
+    _, version, index_crc, where, length, file_bytes, own_crc = _HEADER.unpack(header)
+    if version > VERSION:
+        raise DataError(f"{path} has version {version}; this pitstop reads up to {VERSION}")
+    if zlib.crc32(header[:-4]) != own_crc:
+        raise DataError(f"{path} is damaged: its header has another sum; pack the dataset again")
+    actual = path.stat().st_size
+    if actual != file_bytes:
+        raise DataError(
+            f"{path} is cut off: it has {actual} of {file_bytes} bytes; pack the dataset again"
+        )
+    return index_crc, where, length
+
+
+def _checked_index(path: Path, index: bytes, crc: int) -> dict[str, Any]:
+    if zlib.crc32(index) != crc:
+        raise DataError(f"{path} is damaged: its index has another sum; pack the dataset again")
+    return json.loads(index)
+
+
+def _member(row: Sequence[Any]) -> Member:
+    name, field, offset, size_bytes, crc32, shape = row
+    return Member(
+        name=name,
+        field=field,
+        offset=offset,
+        size_bytes=size_bytes,
+        crc32=crc32,
+        shape=None if shape is None else tuple(shape),
+    )
+
+
+def _crc32(content: Bytes) -> int:
+    """Sum up in pieces, so that a large member does not fill memory with its pages at once."""
+    crc = 0
+    for start in range(0, len(content), _CHUNK_BYTES):
+        crc = zlib.crc32(content[start : start + _CHUNK_BYTES].tobytes(), crc)
+    return crc

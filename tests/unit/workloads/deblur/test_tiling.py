@@ -1,0 +1,133 @@
+"""Tiles: weights that add up, restorations that do not show them, sides that keep a budget."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from pitstop.errors import ConfigError
+from pitstop.workloads.deblur.spike import Window
+from pitstop.workloads.deblur.tiling import Border, Tiling, choose_side, cut_axis, restore_tiles
+
+BORDERS: tuple[Border, ...] = ("cosine", "discard")
+
+
+@given(
+    length=st.integers(1, 200),
+    side=st.integers(1, 8),
+    overlap=st.integers(0, 63),
+    border=st.sampled_from(BORDERS),
+    step=st.sampled_from((1, 2, 4, 8)),
+)
+def test_weights_of_all_parts_add_up_to_one_everywhere(
+    length: int, side: int, overlap: int, border: Border, step: int
+) -> None:
+    length, side = length * step, 8 * side
+    parts = cut_axis(length, side, min(overlap, side - 1), border=border, step=step)
+    total = torch.zeros(length, dtype=torch.float64)
+    for part in parts:
+        assert part.start % step == 0
+        total[part.start : part.start + len(part.weights)] += part.weights
+    torch.testing.assert_close(total, torch.ones_like(total), atol=1e-12, rtol=0)
+    assert parts[0].start == 0
+    assert parts[-1].start + len(parts[-1].weights) == length
+    assert {len(part.weights) for part in parts} == {min(side, length)}
+
+
+def test_a_cosine_fades_and_a_discarded_border_does_not_count() -> None:
+    cosine, discard = (cut_axis(24, 16, 8, border=border)[0].weights for border in BORDERS)
+    assert cosine[:8].tolist() == [1] * 8
+    assert (cosine[8:].diff() < 0).all()
+    assert cosine[8:].sum().item() == pytest.approx(4)
+    assert discard.tolist() == [1] * 12 + [0] * 4
+
+
+def blur_locally(image: Tensor) -> Tensor:
+    """A stand-in for a network that sees three pixels around; borders are zeros, as a network's."""
+    kernel = torch.arange(49.0, dtype=image.dtype).view(1, 1, 7, 7) / 49
+    return functional.conv2d(image[None, None], kernel, padding=3)[0, 0]
+
+
+@pytest.mark.parametrize("border", BORDERS)
+@pytest.mark.parametrize("size", [(40, 53), (16, 70), (33, 17)])
+def test_a_local_restoration_in_tiles_is_that_of_the_whole(
+    border: Border, size: tuple[int, int]
+) -> None:
+    image = torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def restore(window: Window) -> Tensor:
+        top, left, height, width = window
+        return blur_locally(image[top : top + height, left : left + width])
+
+    whole = blur_locally(image)
+    tiling = Tiling(side=24, overlap=8, border=border)
+    tiled = restore_tiles(restore, torch.zeros_like(whole), tiling)
+    if border == "discard":
+        # Four of the eight pixels next to a border are thrown away, and three are wrong.
+        torch.testing.assert_close(tiled, whole)
+    inside = torch.ones_like(whole, dtype=torch.bool)
+    for axis, length in enumerate(size):
+        for part in cut_axis(length, 24, 8, border=border):
+            for edge in (part.start, part.start + len(part.weights)):
+                near = torch.arange(length).sub(edge).abs() <= 3
+                near &= 0 < edge < length
+                inside &= ~(near[:, None] if axis == 0 else near[None, :])
+    assert inside.any()
+    torch.testing.assert_close(tiled[inside], whole[inside])
+
+
+def test_without_an_overlap_seams_show() -> None:
+    """So the test above can tell."""
+    image = torch.rand(48, 48, dtype=torch.float64)
+    whole = blur_locally(image)
+    tiled = restore_tiles(
+        lambda w: blur_locally(image[w.top : w.top + w.height, w.left : w.left + w.width]),
+        torch.zeros_like(whole),
+        Tiling(side=24, overlap=0, border="discard"),
+    )
+    assert (tiled - whole).abs().max() > 0.1
+
+
+def memory_of(side: int) -> int:
+    return 1000 + 7 * side * side
+
+
+def test_the_largest_side_that_keeps_the_budget_is_found() -> None:
+    asked: list[int] = []
+
+    def measure(side: int) -> int:
+        asked.append(side)
+        return memory_of(side)
+
+    choice = choose_side(measure, budget_bytes=memory_of(300), largest=1280, multiple=8)
+    assert choice.side % 8 == 0
+    assert memory_of(choice.side) <= memory_of(300)
+    assert memory_of(choice.side + 16) > 0.9 * memory_of(300)
+    assert choice.peak_bytes == memory_of(choice.side)
+    assert asked == [64, 128, choice.side]
+
+
+def test_a_side_larger_than_the_frames_is_of_no_use() -> None:
+    choice = choose_side(memory_of, budget_bytes=10**12, largest=300, multiple=8)
+    assert choice.side == 304
+
+
+def test_a_side_that_takes_more_than_foreseen_is_made_smaller() -> None:
+    def measure(side: int) -> int | None:
+        return None if side > 200 else memory_of(side)
+
+    choice = choose_side(measure, budget_bytes=10**9, largest=1000, multiple=8)
+    assert 128 < choice.side <= 200
+
+
+def test_a_budget_between_the_two_small_tiles_takes_the_smaller() -> None:
+    choice = choose_side(memory_of, budget_bytes=memory_of(100), largest=1000, multiple=8)
+    assert choice.side == 64
+
+
+@pytest.mark.parametrize("measured", [10**6, None])
+def test_a_budget_for_nothing_is_refused(measured: int | None) -> None:
+    with pytest.raises(ConfigError, match=r"a tile of 64x64 takes .*; raise it, or lower"):
+        choose_side(lambda side: measured, budget_bytes=10**5, largest=1000, multiple=8)
