@@ -7,9 +7,9 @@ wait for the device; ordinary steps never do.
 import re
 import time
 import warnings
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from pitstop_probe.torch_hooks import part_of
+from pitstop_probe.torch_hooks import part_of, replace_call
 from pitstop_probe.watch import Watch
 
 _MATMUL = re.compile(
@@ -32,20 +32,21 @@ class ModuleLook:
         self._watch = watch
         on_cuda = torch.cuda.is_initialized()
         self._synchronize = unwrapped(torch.cuda.synchronize) if on_cuda else None
-        self._handles: List[Any] = []
         self._forward: Dict[str, int] = {}
         self._kinds: Dict[str, str] = {}
-        self._began: Dict[str, int] = {}
+        self._names: Dict[int, str] = {}
         self._backward: Dict[str, List[int]] = {}
         for name, child in children_of(model):
             self._kinds[name] = type(child).__name__
-            self._handles.append(child.register_forward_pre_hook(self._enter(name)))
-            self._handles.append(child.register_forward_hook(self._leave(name)))
+            self._names[id(child)] = name
+        # Their classes are wrapped, not they: hooks on a module are copied and saved with it.
+        kinds = {type(child) for _, child in children_of(model)}
+        self._undo = [replace_call(kind, self._around) for kind in kinds]
 
     def end(self, step: int) -> Dict[str, Any]:
         """Take the hooks off and give the times."""
-        for handle in self._handles:
-            handle.remove()
+        for undo in self._undo:
+            undo()
         modules = [
             {
                 "name": name,
@@ -62,24 +63,22 @@ class ModuleLook:
             self._synchronize()
         return self._watch.now()
 
-    def _enter(self, name: str) -> Any:
-        def hook(_: Any, args: Any) -> None:
-            self._began[name] = self._now()
-            for value in _tensors(args):
-                if value.requires_grad:
-                    value.register_hook(lambda _: self._mark(name, 1))
+    def _around(self, module: Any, args: Any, kwargs: Any, call: Callable[..., Any]) -> Any:
+        name = self._names.get(id(module))
+        if name is None:
+            return call(*args, **kwargs)
+        self._follow(args, name, 1)
+        began = self._now()
+        output = call(*args, **kwargs)
+        self._forward[name] = self._forward.get(name, 0) + self._now() - began
+        self._follow(output, name, 0)
+        return output
 
-        return hook
-
-    def _leave(self, name: str) -> Any:
-        def hook(_: Any, __: Any, output: Any) -> None:
-            took = self._now() - self._began.get(name, self._watch.now())
-            self._forward[name] = self._forward.get(name, 0) + took
-            for value in _tensors(output):
-                if value.requires_grad and value.grad_fn is not None:
-                    value.register_hook(lambda _: self._mark(name, 0))
-
-        return hook
+    def _follow(self, values: Any, name: str, end: int) -> None:
+        """Have a gradient's arrival noted; not at the script's own parameters, which outlive us."""
+        for value in _tensors(values):
+            if value.requires_grad and not value.is_leaf:
+                value.register_hook(lambda _: self._mark(name, end))
 
     def _mark(self, name: str, end: int) -> None:
         """A gradient reached the output (0) or left the input (1) of a child."""
@@ -129,7 +128,10 @@ def make_work_look(torch: Any) -> Any:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             result = func(*args, **(kwargs or {}))
-            self.tally.add(func, args, kwargs or {}, result)
+            try:
+                self.tally.add(func, args, kwargs or {}, result)
+            except Exception:  # noqa: BLE001 - counting must not fail where the operation did not
+                self.tally.left_out += 1
             return result
 
     return WorkLook()

@@ -11,7 +11,9 @@ import json
 import linecache
 import os
 import sys
+import threading
 import time
+from multiprocessing import util
 from typing import Any, Callable, Dict, List, Optional
 
 from pitstop_probe.closer_looks import KernelLook, ModuleLook, make_work_look, matrix_rates
@@ -85,11 +87,11 @@ class Measurement:
         self._settings = settings
         self._writer: Optional[RecordWriter] = None
         self._closed = False
-        self._pid = os.getpid()
         self._look: Any = None
         self._collect_look: Callable[[int], None] = lambda _: None
         self._before: Dict[str, Any] = {}
         self._losses: List[Any] = []
+        self._setup_seen: Optional[Dict[str, Any]] = None
         self.watch = Watch(self)
         self.optimizers = Optimizers(self.watch, torch)
         self.models = Models(self.watch, torch)
@@ -112,6 +114,7 @@ class Measurement:
             self.waits = Waits(self.watch, torch)
             self._undo += self.waits.undo
         self.watch.at_border = self._at_border
+        util.register_after_fork(self, Measurement._close_at_its_end)
 
     # The sink of the watch: a file is made when there is a first step to write.
 
@@ -146,8 +149,8 @@ class Measurement:
 
     @property
     def is_child(self) -> bool:
-        """Whether this process was forked from the one that was attached to."""
-        return os.getpid() != self._pid
+        """Whether this process is a loader's worker."""
+        return self._torch.utils.data.get_worker_info() is not None
 
     def write_seen(self) -> None:
         """Say what was seen of a process that never trained."""
@@ -164,11 +167,22 @@ class Measurement:
             json.dump(seen, file)
 
     def forked(self) -> None:
-        """Become a child process: nothing is written any more, but a worker's times."""
-        self.watch.active = False
-        self._closed = True
+        """Become a child process: a loader's worker, most often, but it may train by itself."""
+        if self._closed:
+            return
         self._writer = None
+        self._look = None
+        self._losses = []
+        self._before = {}
+        self._setup_seen = None
         self.workers.restart()
+        self.watch.restart()
+        # Threads do not survive a fork; another one starts with the first step, if there is one.
+        self.looks = Looks(self.watch)
+
+    def _close_at_its_end(self) -> None:
+        """See to the end of a child process, which skips the interpreter's own clearing up."""
+        util.Finalize(None, self.close, exitpriority=0)
 
     def close(self, status: str = "finished", reason: str = "") -> None:
         """Write what remains and take everything off."""
@@ -176,17 +190,23 @@ class Measurement:
             return
         self._closed = True
         self.looks.stop()
-        self._end_look(self.watch.steps)
-        self.watch.close()
+        try:
+            self._end_look(self.watch.steps)
+            self.watch.close()
+            if self.has_steps:
+                self._write_summary()
+                self.writer.close(status, reason)
+        except Exception as error:  # noqa: BLE001 - a full disk, an odd tensor: the script goes on
+            sys.stderr.write("pitstop: the record is incomplete: {!r}\n".format(error))
+        self._take_off()
+
+    def _take_off(self) -> None:
         for undo in reversed(self._undo):
             undo()
         for undo in self.workers.undo:
             undo()
         self.models.remove()
         self.compilation.remove()
-        if self.has_steps:
-            self._write_summary()
-            self.writer.close(status, reason)
 
     def _after_warm_up(self) -> bool:
         return self.watch.steps >= WARM_UP // 2
@@ -203,14 +223,17 @@ class Measurement:
             self.models.settle()
         elif steps in (_MODULE_STEP, _WORK_STEP) and compile_counts() is None:
             self._begin_look(steps)
-        elif steps == WARM_UP:
+        if steps == WARM_UP:
             self._measure_from_here()
+        self._tend_to_loss(steps)
+        if self._settings.steps is not None and steps >= WARM_UP + self._settings.steps:
+            self._after_measuring(steps - WARM_UP - self._settings.steps)
+
+    def _tend_to_loss(self, steps: int) -> None:
         self.watch.wants_loss = steps % _LOSS_EVERY == _LOSS_EVERY - 1
         if steps % _LOSS_EVERY == 0:
             self._keep_loss(steps)
             self.models.look_again()
-        if self._settings.steps is not None and steps >= WARM_UP + self._settings.steps:
-            self._after_measuring(steps - WARM_UP - self._settings.steps)
 
     def _begin(self) -> None:
         """The first border: all before it was start-up."""
@@ -229,7 +252,13 @@ class Measurement:
         self.watch.leave("pitstop")
 
     def _begin_look(self, steps: int) -> None:
-        """Slow the step that begins here down, to see more of it."""
+        """Slow the step that begins here down, to see more of it; where that can be done."""
+        try:
+            self._look_closer(steps)
+        except Exception:  # noqa: BLE001 - a model that cannot be looked into is still measured
+            self._look = None
+
+    def _look_closer(self, steps: int) -> None:
         model = self.models.largest
         self.watch.special(_LOOKING)
         if steps == _MODULE_STEP and model is not None:
@@ -260,6 +289,7 @@ class Measurement:
         self.looks.forget()
         if self.waits is not None:
             self.waits.forget()
+        self._setup_seen = self._setup()
         self._before = {
             "allocator": allocator_counts(self._torch),
             "compiled": compile_counts() or {"graphs": 0},
@@ -273,7 +303,8 @@ class Measurement:
         self._losses = []
         loss, self.watch.loss = self.watch.loss, None
         if loss is not None:
-            kept = self._torch.empty((), dtype=loss.dtype, pin_memory=bool(loss.is_cuda))
+            pinned = bool(loss.is_cuda)
+            kept = self._torch.empty((), dtype=loss.dtype, device="cpu", pin_memory=pinned)
             self._losses.append((steps, kept.copy_(loss, non_blocking=True)))
 
     def _profiles(self, steps: int) -> bool:
@@ -304,12 +335,17 @@ class Measurement:
     def _end_script(self) -> None:
         """End at this border, in the way a script ends itself, so that it can clean up."""
         mark_ended(self._settings.folder)
+        if threading.current_thread() is not threading.main_thread():
+            end_at_once()  # leaving this thread would leave the others waiting for it
         _Ending(self._torch)
         raise SystemExit(0)
 
     def _write_summary(self) -> None:
         optimizers = list(self.optimizers.seen.values())
         setup = self._setup()
+        if setup["device"] is None and self._setup_seen is not None:
+            # The optimizers are gone already: what was seen of them in the steps stands.
+            setup = {**self._setup_seen, "models": setup["models"], "loaders": setup["loaders"]}
         setup.update(
             autocast=self.models.autocast,
             scaler=self.optimizers.scaled,
@@ -390,9 +426,14 @@ class _Ending:
         self._left -= 1
         if self._left > 0:
             raise SystemExit(0)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(0)
+        end_at_once()
+
+
+def end_at_once() -> None:
+    """End the process without its consent."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def record_path(folder: str) -> str:

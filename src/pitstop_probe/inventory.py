@@ -134,7 +134,12 @@ def _bytes(tensors: Iterable[Any]) -> int:
     found = {}
     for tensor in tensors:
         local = getattr(tensor, "_local_tensor", tensor)  # a sharded tensor's own part
-        found[local.data_ptr()] = local.numel() * local.element_size()
+        if getattr(local, "is_sparse", False):
+            local = local._values()
+        try:
+            found[local.data_ptr()] = local.numel() * local.element_size()
+        except (RuntimeError, ValueError):
+            continue  # without storage, or of a size not known yet
     return sum(found.values())
 
 

@@ -39,7 +39,10 @@ class Looks:
         self._stop = threading.Event()
         self._places: "Counter[Place]" = Counter()
         self._generators: Dict[Optional[str], List[int]] = {}
+        self._present: "Counter[Place]" = Counter()
+        self._step = 0
         self.taken = 0
+        self._taken = 0
         self._foreign = _library_folders()
         self._thread = threading.Thread(target=self._run, name="pitstop-looks", daemon=True)
 
@@ -54,7 +57,8 @@ class Looks:
     def forget(self) -> None:
         """Begin counting anew, after warm-up."""
         self._places.clear()
-        self.taken = 0
+        self._present.clear()
+        self.taken = self._taken = 0
 
     def summary(self) -> Dict[str, Any]:
         """Give the lines found, most looks first."""
@@ -94,12 +98,21 @@ class Looks:
         before = watch.last_kind
         frames = _stack(frame)
         del frame
-        self.taken += 1
         if not is_open:
             part = self._gap_part(before, frames)
+        if watch.steps != self._step:
+            self._settle(watch.steps)
+        self._taken += 1
         place = self._place(part, frames)
         if place is not None:
-            self._places[place] += 1
+            self._present[place] += 1
+
+    def _settle(self, step: int) -> None:
+        """Count the looks of a step once it has ended: after the last one comes no training."""
+        self._places.update(self._present)
+        self.taken += self._taken
+        self._present.clear()
+        self._step, self._taken = step, 0
 
     def _gap_part(self, before: Optional[str], frames: List[Any]) -> str:
         """Tell a generator that prepares batches from other work between two observed points."""

@@ -203,6 +203,16 @@ def split(
         Calls and time by part, and the apart stretches as name, start, end. All times together
         are the distance of the bounds, to the digit.
     """
+    flat = None if aparts else _split_flat(regions, bounds, gap)
+    return _split_nested(regions, aparts, bounds, gap) if flat is None else (flat, [])
+
+
+def _split_nested(
+    regions: Sequence[Region],
+    aparts: Sequence[Apart],
+    bounds: Tuple[int, int],
+    gap: Callable[[Optional[str], Optional[str]], str],
+) -> Tuple[Times, List[Tuple[str, int, int]]]:
     pieces = _with_aparts(regions, aparts)
     times: Times = {}
     cursor, before = bounds[0], None
@@ -228,6 +238,35 @@ def split(
             times.setdefault(kind, [0, 0])[0] += 1
             stack.append((kind, end))
     return times, [(kind, start, end) for kind, start, end, is_apart in pieces if is_apart]
+
+
+def _split_flat(
+    regions: Sequence[Region],
+    bounds: Tuple[int, int],
+    gap: Callable[[Optional[str], Optional[str]], str],
+) -> Optional[Times]:
+    """Divide a step whose regions follow each other, as most do; None where some nest."""
+    times: Times = {}
+    cursor, before = bounds[0], None
+    for kind, start, end, _, _, _ in regions:
+        if start < cursor:
+            return None
+        if start > cursor:
+            _spend(times, gap(before, kind), start - cursor, 0)
+        _spend(times, kind, end - start, 1)
+        cursor, before = end, kind
+    if bounds[1] > cursor:
+        _spend(times, gap(before, None), bounds[1] - cursor, 0)
+    return times
+
+
+def _spend(times: Times, name: str, took: int, calls: int) -> None:
+    entry = times.get(name)
+    if entry is None:
+        times[name] = [calls, took]
+    else:
+        entry[0] += calls
+        entry[1] += took
 
 
 def _with_aparts(

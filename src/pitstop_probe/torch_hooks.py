@@ -18,6 +18,8 @@ from pitstop_probe.watch import Watch
 
 Undo = Callable[[], None]
 
+_OWN = os.path.dirname(os.path.abspath(__file__))
+
 _COLLECTIVES = (
     "all_reduce",
     "all_gather",
@@ -60,6 +62,26 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Undo:
     return undo
 
 
+# Module, arguments, and the call that would have been made.
+Around = Callable[[Any, Any, Any, Callable[..., Any]], Any]
+
+
+def replace_call(kind: Any, around: Around) -> Undo:
+    """Put something around the calls of a class.
+
+    An inherited call is looked up each time: others, such as tracers, put theirs in its place for
+    a while, and it must be found.
+    """
+    own = vars(kind).get("__call__")
+
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if own is None:
+            return around(module, args, kwargs, super(kind, module).__call__)
+        return around(module, args, kwargs, functools.partial(own, module))
+
+    return replace(kind, "__call__", lambda _: call)
+
+
 def timed(watch: Watch, kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Wrap a function so that its calls are regions; one inside another is part of it."""
 
@@ -82,13 +104,16 @@ def _backward(watch: Watch) -> Callable[[Callable[..., Any]], Callable[..., Any]
     """Wrap the backward pass; it is given the loss, which is kept when somebody wants it."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        observed = timed(watch, "backward")(original)
-
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if watch.wants_loss and getattr(tensors, "ndim", 1) == 0:
                 watch.loss = tensors.detach()
-            return observed(tensors, *args, **kwargs)
+            if watch.inside("backward") or not watch.enter("backward"):
+                return original(tensors, *args, **kwargs)
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                watch.leave("backward")
 
         return backward
 
@@ -120,7 +145,9 @@ class Optimizers:
     """Observes every optimizer's step, whoever made it."""
 
     def __init__(self, watch: Watch, torch: Any) -> None:
-        self.seen: Dict[int, Any] = {}
+        self.seen: Dict[int, Any] = weakref.WeakValueDictionary()  # type: ignore[assignment]
+        """Optimizers that stepped, while they live."""
+        self._known: Set[int] = set()
         self._watch = watch
         hooks = part_of(torch, "optim.optimizer")
         before = hooks.register_optimizer_step_pre_hook(self._before)
@@ -138,8 +165,12 @@ class Optimizers:
         if _compiling():
             return
         self._watch.leave("optimizer")
-        self.seen[id(optimizer)] = optimizer
-        self._watch.stepped(id(optimizer))
+        identity = id(optimizer)
+        if identity not in self._known:
+            self._known.add(identity)
+            self.seen[identity] = optimizer
+            weakref.finalize(optimizer, self._known.discard, identity)
+        self._watch.stepped(identity)
 
     def _scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -177,12 +208,14 @@ class Exchanges:
         """Forward passes whose gradients were exchanged."""
         self._module: Any = None
 
-    def watch(self, module: Any) -> None:
-        """Have a module that exchanges gradients time it now and then."""
+    def watch(self, module: Any) -> bool:
+        """Have a module that exchanges gradients time it now and then; False where none is."""
         sample = getattr(module, "_set_ddp_runtime_logging_sample_rate", None)
-        if sample is not None:
-            self._module = module
-            sample(_EXCHANGES_TIMED_EVERY)
+        if sample is None:
+            return False
+        self._module = module
+        sample(_EXCHANGES_TIMED_EVERY)
+        return True
 
     def summary(self, steps: int) -> Optional[Dict[str, Any]]:
         """Give the means of an exchange; None where none was timed."""
@@ -220,8 +253,11 @@ class Models:
         """Format that autocast was last seen to use in a forward pass."""
         self.exchanges = Exchanges()
         self._looked = False
+        self._known: Set[int] = set()
         self._trained: Set[int] = set()
         self._losses: Set[int] = set()
+        self._exchanging: Set[int] = set()
+        self._is_compiling = torch.compiler.is_compiling
         self._wrapped: Dict[Any, Undo] = {}
         self._searches = 0
         self.searching = False
@@ -260,50 +296,60 @@ class Models:
     def wrap(self, kind: Any) -> None:
         """Observe the calls of a class of modules."""
         if kind not in self._wrapped:
-            self._wrapped[kind] = replace(kind, "__call__", self._observed)
+            self._wrapped[kind] = replace_call(kind, self._around)
 
-    def _observed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        is_compiling = self._torch.compiler.is_compiling
-        watch = self._watch
-
-        @functools.wraps(original)
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(module, *args, **kwargs)
+    def _around(self, module: Any, args: Any, kwargs: Any, call: Callable[..., Any]) -> Any:
+        if self._is_compiling():
+            return call(*args, **kwargs)
+        try:
             kind = self._begin(module, args, kwargs)
-            if kind is None:
-                return original(module, *args, **kwargs)
-            try:
-                return original(module, *args, **kwargs)
-            finally:
-                watch.leave(kind)
-
-        return call
+        except Exception:  # noqa: BLE001 - an odd module or argument is the script's right
+            kind = None
+        if kind is None:
+            return call(*args, **kwargs)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._watch.leave(kind)
 
     def _begin(self, module: Any, args: Any, kwargs: Any) -> Optional[str]:
         """Enter a region for a call from outside; None inside another one, or computed again."""
         watch = self._watch
-        if not watch.is_mine or any(region.kind in _INNER for region in watch.open):
+        if not watch.is_mine or _within(watch.open):
             return None
         identity = id(module)
-        if identity not in self.called:
-            self.called[identity] = module
-            self.names[type(module).__name__] = None
-            self.exchanges.watch(module)
-            self._losses.discard(identity)
-            if _is_loss(module):
-                self._losses.add(identity)
+        if identity not in self._known:
+            self._take_up(identity, module)
         if identity in self._losses and watch.last_kind in ("forward", "loss"):
             watch.enter("loss")
             return "loss"
         purpose = self._purpose(identity, module)
-        watch.enter("forward", purpose)
         if purpose == TRAIN:
-            watch.count(identity, _batch_size(args) or _batch_size(kwargs))
-            self.exchanges.calls += getattr(module, "require_backward_grad_sync", False)
-            if not self._looked:
-                self._look_at_autocast()
+            self._note_training(identity, module, _batch_size(args) or _batch_size(kwargs))
+        watch.enter("forward", purpose)
         return "forward"
+
+    def _note_training(self, identity: int, module: Any, samples: Optional[int]) -> None:
+        self._watch.count(identity, samples)
+        if identity in self._exchanging:
+            self.exchanges.calls += module.require_backward_grad_sync
+        if not self._looked:
+            self._look_at_autocast()
+
+    def _take_up(self, identity: int, module: Any) -> None:
+        """Learn of a module that is called from outside for the first time."""
+        self._known.add(identity)
+        weakref.finalize(module, self._forget, identity)
+        self.called[identity] = module
+        self.names[type(module).__name__] = None
+        if _is_loss(module):
+            self._losses.add(identity)
+        if self.exchanges.watch(module):
+            self._exchanging.add(identity)
+
+    def _forget(self, identity: int) -> None:
+        for known in (self._known, self._trained, self._losses, self._exchanging):
+            known.discard(identity)
 
     def _purpose(self, identity: int, module: Any) -> str:
         """Tell a training pass from an evaluation.
@@ -346,24 +392,37 @@ _MOST_SEARCHES = 4
 _INNER = ("forward", "loss", "backward")
 
 
+def _within(regions: List[Any]) -> bool:
+    """Whether one of the open regions is a module's."""
+    for region in regions:  # noqa: SIM110 - the hot path: `any` takes three times as long
+        if region.kind in _INNER:
+            return True
+    return False
+
+
 def _is_loss(module: Any) -> bool:
     name = type(module).__name__.lower()
     return name.endswith(("loss", "criterion")) or next(iter(module.parameters()), None) is None
 
 
 def _parameter_count(module: Any) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    try:
+        return sum(parameter.numel() for parameter in module.parameters())
+    except ValueError:  # a parameter whose size is not known yet
+        return 0
 
 
 def _batch_size(value: Any, depth: int = 0) -> Optional[int]:
     """First dimension of the first tensor in there."""
-    if hasattr(value, "shape") and hasattr(value, "dim"):
-        return int(value.shape[0]) if len(value.shape) else None
-    if depth > _DEEPEST or not isinstance(value, (dict, list, tuple)):
+    if isinstance(value, (dict, list, tuple)):
+        if depth < _DEEPEST:
+            for item in value.values() if isinstance(value, dict) else value:
+                size = _batch_size(item, depth + 1)
+                if size is not None:
+                    return size
         return None
-    items = value.values() if isinstance(value, dict) else value
-    sizes = (_batch_size(item, depth + 1) for item in items)
-    return next((size for size in sizes if size is not None), None)
+    shape = getattr(value, "shape", None)
+    return int(shape[0]) if shape is not None and len(shape) else None
 
 
 _DEEPEST = 3
@@ -539,6 +598,8 @@ class Waits:
 
     def _add(self, name: str, start: int) -> None:
         file, line = self._caller()
+        if file.startswith(_OWN):
+            return
         entry = self.lines.setdefault((file, line, name), [0, 0])
         entry[0] += 1
         entry[1] += self._watch.now() - start

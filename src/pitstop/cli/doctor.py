@@ -1,5 +1,6 @@
 """``pitstop doctor``: a verdict on a run, on foreign logs, or on any training script."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -7,12 +8,21 @@ import typer
 from typer.core import TyperCommand
 
 from pitstop.cli.output import JsonPath, show
+from pitstop.errors import PitstopError
 
 if TYPE_CHECKING:
     from pitstop.records.verdict import Verdict
 
 _COMMAND = "pitstop.command"
 _MOST_RUNS = 2
+_OF_SCRIPTS = {
+    "steps": "--steps",
+    "detach": "--detach",
+    "bound": "--bound",
+    "record": "--record",
+    "fail_on": "--fail-on",
+}
+_OF_LOGS = {"log_format": "--format", "batch_size": "--batch-size", "world_size": "--world-size"}
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -75,6 +85,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
 
         if targets or not command:
             raise typer.BadParameter("give either runs or logs, or a command after --")
+        _refuse(ctx, _OF_LOGS, "a log, not for a command")
         options = ScriptOptions(
             steps=steps,
             detach=detach,
@@ -88,16 +99,34 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         raise typer.BadParameter("name a run, logs, or a command after --")
     from pitstop.cli.doctor_logs import doctor_logs, is_log
 
+    _refuse(ctx, _OF_SCRIPTS, "a command after --, not for a run or a log")
     if any(is_log(target) for target in targets):
         sizes, worlds = batch_size or (), world_size or ()
         code = doctor_logs(
             targets, log_format=log_format, batch_sizes=sizes, world_sizes=worlds, json=json
         )
         raise typer.Exit(code)
+    _refuse(ctx, _OF_LOGS, "a log of another tool, not for a run that pitstop measured")
     if len(targets) > _MOST_RUNS:
         raise typer.BadParameter("two runs can be compared, not more")
     code = _diagnose_run(targets[0], json) if len(targets) == 1 else _compare(targets, json)
     raise typer.Exit(code)
+
+
+def _refuse(ctx: typer.Context, options: Mapping[str, str], purpose: str) -> None:
+    """Refuse options that would do nothing.
+
+    Raises:
+        PitstopError: The user gave one of them.
+    """
+    given = [
+        option
+        for name, option in options.items()
+        if (source := ctx.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    ]
+    if given:
+        verb = "is" if len(given) == 1 else "are"
+        raise PitstopError(f"{', '.join(given)} {verb} for {purpose}; leave it out")
 
 
 def _diagnose_run(run: Path, json_path: str | None) -> int:

@@ -15,11 +15,14 @@ def is_log(path: Path) -> bool:
     """Whether a path is a log of another tool rather than a run that pitstop measured.
 
     A folder with ``rank-*.jsonl`` and a file that begins with a run line are measured runs. What is
-    not there is no log either: whoever reads runs says so.
+    not there is no log either: whoever reads runs says so. A pipe is not opened, for what is read
+    of it is gone: whoever reads logs refuses it.
     """
-    if path.is_dir():
-        return not any(path.glob("rank-*.jsonl"))
     try:
+        if path.is_dir():
+            return not any(path.glob("rank-*.jsonl"))
+        if path.exists() and not path.is_file():
+            return True
         with path.open("rb") as file:
             return file.read(len(_RUN_LINE)) != _RUN_LINE
     except OSError:

@@ -49,7 +49,7 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
     )
     record = _read(folder)
     if record is None:
-        _say_nothing_seen(folder, ended)
+        _say_nothing_seen(folder, ended, options.json_path)
         return _code_of(ended)
     verdict = _judge(record, folder, options.json_path)
     if options.bound is not None and not ended.interrupted:
@@ -61,9 +61,11 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
 
 
 def _code_of(ended: "Ended") -> int:
-    if ended.signal is not None:
+    if ended.signal is None:
+        return ended.exit_code or 0
+    if ended.signal in signal.Signals.__members__:
         return _BY_SIGNAL + signal.Signals[ended.signal].value
-    return ended.exit_code or 0
+    return _BY_SIGNAL + int(ended.signal.removeprefix("signal "))
 
 
 def _read(folder: Path) -> "RunRecord | None":
@@ -87,13 +89,17 @@ def _judge(record: "RunRecord", folder: Path, json_path: str | None) -> "Verdict
     return verdict
 
 
-def _say_nothing_seen(folder: Path, ended: "Ended") -> None:
+def _say_nothing_seen(folder: Path, ended: "Ended", json_path: str | None) -> None:
     from pitstop.measure.launch import seen_without_steps
+    from pitstop.records.verdict import Verdict
     from pitstop.report.script import nothing_seen
-    from pitstop.report.terminal import make_console
+    from pitstop.report.terminal import make_console, verdict_report
 
     seen = [(process.command, process.torch) for process in seen_without_steps(folder)]
-    make_console(sys.stderr).print(nothing_seen(ended, seen))
+    sentence, notes = nothing_seen(ended, seen)
+    verdict = Verdict(outcome="not enough evidence", sentence=sentence, findings=(), notes=notes)
+    write_record(verdict, json_path)
+    make_console(sys.stderr).print(verdict_report(verdict))
 
 
 def _test_bound(

@@ -1,5 +1,6 @@
 """Entry point: one command a room, one voice for errors, exit codes 0 good, 1 trouble, 2 misuse."""
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -46,8 +47,16 @@ def options(
     del version
 
 
+def _replace_what_cannot_be_shown() -> None:
+    """Let a terminal that lacks a letter show a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def main() -> None:
     """Run a command; a user's mistake becomes one paragraph, never a traceback."""
+    _replace_what_cannot_be_shown()
     try:
         app()
     except PitstopError as error:

@@ -1,5 +1,7 @@
 """What every command does with its result: words on stdout, the record as JSON where asked."""
 
+import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,10 +26,19 @@ def write_record(record: object, json_path: str | None) -> bool:
     from pitstop.records.store import to_json, write_json
 
     if json_path == "-":
-        typer.echo(to_json(record))
+        typer.echo(_showable(to_json(record)))
     elif json_path is not None:
         write_json(record, Path(json_path))
     return json_path == "-"
+
+
+def _showable(text: str) -> str:
+    """Escape what stdout cannot show: a replaced letter would be another record."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(json.loads(text), indent=2)
+    return text
 
 
 def show(record: object, words: "Callable[[], RenderableType]", json_path: str | None) -> None:

@@ -7,6 +7,7 @@ once for all formats in `pitstop.logs.finish`.
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import isnan
@@ -30,7 +31,14 @@ RAW = (
     "attempt", "epoch", "step", "inside", "at", "total", "error", "data_total", "since", "span",
     "printed", "data", "rate", "lr", "memory",
 )  # fmt: skip
+_MOST_STEP = float(1 << 53)
 _MOST_ROWS = 1 << 17
+_NEVER_NEGATIVE = {
+    "printed": "step times of zero or less",
+    "data": "negative waits for data",
+    "rate": "negative rates",
+    "memory": "negative sizes of memory",
+}
 _MOST_POINTS = 1 << 16
 _MOST_NAMES = 512
 _MOST_EVENTS = 1 << 14
@@ -116,6 +124,8 @@ class LogBuilder:
         self.repeated = 0
         self.went_back = 0
         self.damaged = 0
+        self.impossible: Counter[str] = Counter()
+        """Values that were left out because nothing can have them, by what they are."""
         self.joined = False
         self.is_steps_known = True
         self.close: Callable[[], None] = _nothing
@@ -129,9 +139,15 @@ class LogBuilder:
         return len(self.code)
 
     def columns(self) -> dict[str, npt.NDArray[np.float64]]:
-        """Give the rows column by column."""
+        """Give the rows column by column, without times and sizes that cannot be."""
         table = np.frombuffer(self.flat, np.float64) if self.flat else np.empty(0)
-        return {name: table[place :: len(RAW)].copy() for place, name in enumerate(RAW)}
+        columns = {name: table[place :: len(RAW)].copy() for place, name in enumerate(RAW)}
+        for name, what in _NEVER_NEGATIVE.items():
+            bad = columns[name] <= 0 if name == "printed" else columns[name] < 0
+            if bad.any():
+                columns[name][bad] = NAN
+                self.impossible[what] += int(bad.sum())
+        return columns
 
     def train(  # noqa: PLR0913 - one argument a column; keywords throughout
         self,
@@ -166,7 +182,12 @@ class LogBuilder:
             rate: Samples per second as printed.
             lr: Learning rate.
             memory: Bytes.
+
+        Raises:
+            ValueError: The step is no number that a count can reach.
         """
+        if not -_MOST_STEP < step < _MOST_STEP:
+            raise ValueError(f"{step} is no step")
         if epoch != self.last_epoch and not isnan(epoch):
             self._turn_epoch(epoch)
         if step <= self.last_step and self._comes_again(step, epoch, printed, at):
@@ -242,6 +263,9 @@ class LogBuilder:
         formula: str = "",
     ) -> None:
         """Take an evaluation; the next training record may hold its time."""
+        if wall_s < 0:
+            self.impossible["negative evaluation times"] += 1
+            wall_s = NAN
         is_same = self._pending & AFTER_EVAL and (isnan(step) or step == self._evaluated)
         if not is_same:
             self._evaluated = step

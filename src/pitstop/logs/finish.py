@@ -39,6 +39,8 @@ from pitstop.records.windows import (
     WindowTable,
 )
 
+_COUNTS = ("steps_per_epoch", "total_steps", "total_epochs", "batch_size", "world_size", "workers")
+_MOST_COUNT = 1 << 53
 _ROUNDING = 0.05
 _FEW_REPEATS = 3
 _MANY_REPEATS = 0.2
@@ -49,6 +51,7 @@ _SHORTEST_EVENT_S = 0.1
 
 def finish(builder: LogBuilder, reader: Reader, *, confidence: float, file: str) -> RankRecord:
     """Work out the record of one log."""
+    _forget_huge(builder)
     rows = _rows(builder)
     _forgive_short_epochs(builder, rows)
     _cover(rows, is_joined=builder.joined)
@@ -76,6 +79,15 @@ def finish(builder: LogBuilder, reader: Reader, *, confidence: float, file: str)
         notes=log.notes,
         windows=_table(builder, reader, rows, log),
     )
+
+
+def _forget_huge(builder: LogBuilder) -> None:
+    """Forget counts that no run can have: arithmetic on them would not end well."""
+    for name in _COUNTS:
+        value = getattr(builder, name)
+        if value is not None and value > _MOST_COUNT:
+            setattr(builder, name, None)
+            builder.note(f"{name.replace('_', ' ')} is too large a number and left out")
 
 
 def _rows(builder: LogBuilder) -> Rows:
@@ -379,6 +391,8 @@ def _source(
         notes.append("the timestamps have no year; a jump back over half a year counts as new year")
     if builder.damaged:
         notes.append(f"{builder.damaged} damaged lines left out")
+    for what, times in builder.impossible.items():
+        notes.append(f"{times} {what} cannot be and are left out")
     if builder.joined:
         notes.append("very many records: neighbours were joined, their means weighed by steps")
     if any(series.stride > 1 for series in builder.series.values()):

@@ -6,34 +6,46 @@ when output is redirected, becomes UTF-8.
 """
 
 import codecs
-import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from pitstop.errors import RecordError
 
+Note = Callable[[str], None]
+
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 20
 _HEAD_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 17
+_PACKED_BYTES = 1 << 14
 _GZIP = b"\x1f\x8b"
+_GZIP_BITS = 31
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def stream(path: Path) -> Iterator[tuple[list[bytes], bool]]:
+def _no_note(_: str) -> None:
+    """Tell nobody."""
+
+
+def stream(path: Path, note: Note = _no_note) -> Iterator[tuple[list[bytes], bool]]:
     """Give the file's lines, portion by portion, and whether they are whole.
 
     A last line without its end comes alone and is not whole: its last number may be cut off.
+
+    Args:
+        path: File to read.
+        note: Told, in words, what could not be read.
 
     Raises:
         RecordError: The file cannot be opened or read.
     """
     torn = b""
-    for chunk in portions(path):
+    for chunk in portions(path, note):
         lines = _split(torn + chunk)
         torn = lines.pop()
         if len(torn) > _LONGEST_LINE:  # no text has such lines: what follows is not worth keeping
@@ -51,8 +63,12 @@ def _split(data: bytes) -> list[bytes]:
     return data.split(b"\n")
 
 
-def portions(path: Path) -> Iterator[bytes]:
+def portions(path: Path, note: Note = _no_note) -> Iterator[bytes]:
     """Give the file's bytes, unpacked and as UTF-8; a damaged end is left out.
+
+    Args:
+        path: File to read.
+        note: Told, in words, what could not be read.
 
     Raises:
         RecordError: The file cannot be opened or read.
@@ -61,22 +77,53 @@ def portions(path: Path) -> Iterator[bytes]:
         with path.open("rb") as raw:
             start = raw.read(2)
             raw.seek(0)
-            yield from _decoded(_unpacked(raw, start), start)
+            yield from _decoded(_unpacked(raw, start, note), start)
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _unpacked(raw: BinaryIO, start: bytes) -> Iterator[bytes]:
-    if start != _GZIP:
-        while chunk := raw.read(_CHUNK_BYTES):
-            yield chunk
+def is_packed(path: Path) -> bool:
+    """Whether a file begins as gzip does."""
+    with path.open("rb") as raw:
+        return raw.read(2) == _GZIP
+
+
+def _unpacked(raw: BinaryIO, start: bytes, note: Note) -> Iterator[bytes]:
+    if start == _GZIP:
+        yield from _gunzipped(raw, note)
         return
-    with gzip.GzipFile(fileobj=raw) as packed:
-        try:
-            while chunk := packed.read(_CHUNK_BYTES):
-                yield chunk
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            return  # cut off while it was written: what came before still counts
+    while chunk := raw.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def _gunzipped(raw: BinaryIO, note: Note) -> Iterator[bytes]:
+    """Unpack as far as it goes: a file cut off while it was written is a log all the same."""
+    unpack = zlib.decompressobj(_GZIP_BITS)
+    is_begun = False
+    while packed := raw.read(_PACKED_BYTES):
+        while packed:
+            before = unpack.copy()
+            try:
+                chunk = unpack.decompress(packed)
+            except zlib.error:
+                yield _until_damage(before.decompress, packed)
+                note("the packed file is damaged: it is read up to there")
+                return
+            is_begun = True
+            yield chunk
+            packed = unpack.unused_data.lstrip(b"\0")
+            if unpack.eof:  # files packed one by one may be joined
+                unpack, is_begun = zlib.decompressobj(_GZIP_BITS), False
+    if is_begun:
+        note("the packed file is cut off: it is read as far as it goes")
+
+
+def _until_damage(unpack: Callable[[bytes], bytes], packed: bytes) -> bytes:
+    found: list[bytes] = []
+    with suppress(zlib.error):
+        for place in range(len(packed)):
+            found.append(unpack(packed[place : place + 1]))  # noqa: PERF401 - kept on error
+    return b"".join(found)
 
 
 def _decoded(chunks: Iterator[bytes], start: bytes) -> Iterator[bytes]:

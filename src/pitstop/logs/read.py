@@ -22,7 +22,7 @@ from pitstop.logs import (
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.finish import finish
 from pitstop.logs.group import Read, group, join
-from pitstop.logs.lines import portions, sample, stream
+from pitstop.logs.lines import Note, is_packed, portions, sample, stream
 from pitstop.logs.reader import Feed, Reader
 from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.store import read_run
@@ -83,6 +83,7 @@ def read_logs(
     own: list[RunRecord] = []
     files: list[Read] = []
     for path, batch, world in zip(map(Path, paths), batches, worlds, strict=True):
+        _refuse_pipe(path)
         if _is_own(path) or format == OWN:
             own.append(read_run(path))
             continue
@@ -93,6 +94,16 @@ def read_logs(
         _require_some(path, files)
     runs = [_run(members) for members in group(files)]
     return (*own, *runs)
+
+
+def _refuse_pipe(path: Path) -> None:
+    """Refuse what can be read once only: a log is looked at first, to find its format."""
+    try:
+        is_pipe = path.exists() and not (path.is_file() or path.is_dir())
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    if is_pipe:
+        raise RecordError(f"{path} is a pipe or a device; give a file")
 
 
 def _require_some(path: Path, files: list[Read]) -> None:
@@ -200,6 +211,8 @@ def _read(path: Path, forced: Reader | None, *, is_picked: bool) -> RankRecord |
 
 def _why_not(path: Path, forced: Reader | None) -> str:
     lines = sample(path)
+    if not any(lines) and is_packed(path):
+        return f"{path} is cut off or damaged: nothing in it can be unpacked"
     if not any(lines):
         return f"{path} is empty: there is nothing to read in it"
     if forced is not None:
@@ -225,20 +238,28 @@ def _read_as(path: Path, chosen: Sequence[tuple[Reader, float]]) -> list[RankRec
 
 
 def _pour(path: Path, feed: Feed, builder: LogBuilder) -> None:
-    for portion in portions(path):
+    for portion in portions(path, builder.note):
         try:
             feed(portion)
         except _DAMAGE:
             builder.damaged += 1
 
 
+def _note_in(builders: Sequence[LogBuilder]) -> Note:
+    def note(text: str) -> None:
+        for builder in builders:
+            builder.note(text)
+
+    return note
+
+
 def _feed_lines(path: Path, feeds: Sequence[Feed], builders: Sequence[LogBuilder]) -> None:
     pairs = list(zip(feeds, builders, strict=True))
     before = b""
-    for lines, is_whole in stream(path):
+    note = _note_in(builders)
+    for lines, is_whole in stream(path, note):
         if not is_whole and before:
-            for builder in builders:
-                builder.note("the last line has no end and is left out: killed, or writing now")
+            note("the last line has no end and is left out: killed, or writing now")
             continue
         for line in lines:
             if line == before:

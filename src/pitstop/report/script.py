@@ -15,13 +15,15 @@ from pitstop.report.units import count_text, seconds_text, speedup_text
 _PART_CODES = {"data": ("DATA",), "sync": ("SYNC",), "log": ("LOG",)}
 
 
-def nothing_seen(ended: Ended, seen: Sequence[tuple[Sequence[str], str]]) -> RenderableType:
-    """Say what was seen of a command in which no training step was."""
+def nothing_seen(
+    ended: Ended, seen: Sequence[tuple[Sequence[str], str]]
+) -> tuple[str, tuple[str, ...]]:
+    """Say what was seen of a command in which no training step was: a sentence, and notes."""
     how = f"was ended by {ended.signal}" if ended.signal else f"ended with code {ended.exit_code}"
-    head = f"not enough evidence: the command {how} after {seconds_text(ended.wall_s)}"
-    lines = [f"{head}, and no optimizer of torch had made a step"]
+    head = f"the command {how} after {seconds_text(ended.wall_s)}"
+    lines: list[str] = []
     if ended.interrupted:
-        lines.append("it was interrupted from the terminal")
+        lines.append("it was interrupted")
     if not seen:
         lines.append(
             "no Python in it imported torch to the end, or none could be reached: an interpreter "
@@ -29,7 +31,7 @@ def nothing_seen(ended: Ended, seen: Sequence[tuple[Sequence[str], str]]) -> Ren
         )
     for command, version in seen[:4]:
         lines.append(f"seen: {literal(' '.join(command))} with torch {version}, not training")
-    return Group(*(Text(line) for line in lines))
+    return f"{head}, and no optimizer of torch had made a step", tuple(lines)
 
 
 def bound_report(

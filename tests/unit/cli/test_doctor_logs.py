@@ -1,6 +1,7 @@
 """``pitstop doctor LOG ...`` over real text: what is said, exit codes, and what is no log."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -213,3 +214,34 @@ def test_two_runs_in_one_file_are_not_timed(capsys: pytest.CaptureFixture[str]) 
     assert examined.verdict.outcome == "not enough evidence"
     assert examined.verdict.sentence == "the log's times contradict themselves"
     assert any("two runs seem to write into one file" in note for note in examined.verdict.notes)
+
+
+def test_a_pipe_is_a_log_that_is_refused_without_being_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert is_log(pipe)  # opening it would wait for a writer for ever
+    with pytest.raises(RecordError, match="is a pipe"):
+        doctor_logs([pipe])
+
+
+@pytest.mark.parametrize("time", ["-0.5", "0"])
+def test_impossible_times_are_not_healthy_and_never_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], time: str
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"step={n} loss={1 / n} step_time={time}\n" for n in range(1, 60)))
+    assert doctor_logs([log]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("not enough evidence: the log does not time its steps")
+    assert "59 step times of zero or less" in out
+    assert not re.search(r"(?<!\w)-\d|\b0 us", out)
+
+
+def test_a_step_beyond_all_floats_does_not_stop_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "a.log"
+    lines = [f"step={n} step_time=0.5\n" for n in [*range(1, 60), 10**400]]
+    log.write_text("".join(lines))
+    assert doctor_logs([log]) == 0
+    assert "steps 1 to 59" in capsys.readouterr().out

@@ -225,7 +225,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Command:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         line = list(map(str, arguments))
-        return subprocess.run(line, capture_output=True, text=True, check=False)
+        return subprocess.run(line, capture_output=True, text=True, errors="replace", check=False)
 
     return invoke
 
@@ -255,6 +255,22 @@ def test_a_reader_that_leaves_early_sees_no_traceback(starved: Path, arguments: 
         assert process.stderr is not None
         errors = process.stderr.read()
     assert (process.returncode, errors) == (1, b"")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_letters_gets_words_and_whole_json(
+    command: Command, starved: Path, encoding: str
+) -> None:
+    path = starved / "rank-0.jsonl"
+    odd = json.dumps("模糊 ±")[1:-1].encode()
+    path.write_bytes(path.read_bytes().replace(b'"name":"forward"', b'"name":"%b"' % odd))
+    doctor = (sys.executable, "-m", "pitstop", "doctor", starved)
+    shown = command(*doctor, PYTHONIOENCODING=encoding)
+    assert (shown.returncode, shown.stderr) == (1, "")
+    assert "?? " in shown.stdout
+    written = command(*doctor, "--json", "-", PYTHONIOENCODING=encoding)
+    assert (written.returncode, written.stderr) == (1, "")
+    assert "模糊 ±" in json.loads(written.stdout)["shares"]
 
 
 def test_shells_complete_commands(command: Command) -> None:

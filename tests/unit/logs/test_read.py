@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 import shutil
 import struct
 import time
@@ -14,7 +15,9 @@ import pytest
 
 from pitstop.errors import RecordError
 from pitstop.logs import builder as builder_module
+from pitstop.logs.builder import LogBuilder
 from pitstop.logs.clock import Clock
+from pitstop.logs.finish import finish
 from pitstop.logs.numbers import number
 from pitstop.logs.read import READERS, detect, read_logs
 from pitstop.logs.tensorboard import masked_crc
@@ -379,3 +382,73 @@ def test_a_validation_of_torchtitan_is_no_training_record(tmp_path: Path) -> Non
     assert int((table_of(run).kind == "eval").sum()) == 1
     assert run.first.scalars["val/loss"].value.tolist() == [6.5]
     assert float(np.median(table_of(run).step_s[table_of(run).is_steady])) == 2.0
+
+
+def pairs(path: Path, *, steps: int = 60, **values: object) -> Path:
+    rest = " ".join(f"{name}={value}" for name, value in values.items())
+    path.write_text("".join(f"step={step} {rest}\n" for step in range(1, steps)))
+    return path
+
+
+def test_a_packed_file_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    plain = "".join(f"step={step} step_time=0.{step * 7919 % 10_007 + 1}\n" for step in range(9999))
+    packed = gzip.compress(plain.encode())
+    cut = tmp_path / "cut.log.gz"
+    cut.write_bytes(packed[: len(packed) // 2])
+    (run,) = read_logs([cut])
+    assert 3_000 < len(table_of(run)) < 8_000
+    assert any("cut off" in note for note in table_of(run).log.notes)
+    cut.write_bytes(packed[:-8] + b"\1" * 8)
+    (run,) = read_logs([cut])
+    assert len(table_of(run)) == 9_999
+    assert any("damaged" in note for note in table_of(run).log.notes)
+    cut.write_bytes(packed[:5])
+    with pytest.raises(RecordError, match="nothing in it can be unpacked"):
+        read_logs([cut])
+
+
+def test_packed_files_joined_into_one_are_read_without_a_complaint(tmp_path: Path) -> None:
+    parts = [f"step={step} step_time=0.5\n".encode() for step in range(1, 60)]
+    joined = tmp_path / "joined.log.gz"
+    joined.write_bytes(b"".join(map(gzip.compress, parts)) + bytes(100))
+    (run,) = read_logs([joined])
+    assert len(table_of(run)) == 59
+    assert not any("packed" in note for note in table_of(run).log.notes)
+
+
+@pytest.mark.parametrize("time", ["-0.5", "0", "0.0", "-1e-9"])
+def test_step_times_that_cannot_be_are_left_out_with_a_note(tmp_path: Path, time: str) -> None:
+    table = table_of(read_logs([pairs(tmp_path / "a.log", step_time=time, data_time=-1)])[0])
+    assert not np.isfinite(table.step_s).any()
+    assert not np.isfinite(table.data_s).any()
+    assert "59 step times of zero or less cannot be and are left out" in table.log.notes
+    assert "59 negative waits for data cannot be and are left out" in table.log.notes
+
+
+def test_a_number_beyond_all_floats_is_none(tmp_path: Path) -> None:
+    huge = 10**400
+    path = pairs(tmp_path / "a.log", step_time=0.5, lr=huge)
+    with path.open("a") as file:
+        file.write(f"step={huge} step_time=0.5\nstep={10**30} step_time=0.5\n")
+    table = table_of(read_logs([path])[0])
+    assert (len(table), np.nanmax(table.last_step)) == (59, 59)
+    assert not np.isfinite(table.lr).any()
+    assert "2 damaged lines left out" in table.log.notes
+
+
+def test_an_announced_count_beyond_all_runs_is_left_out() -> None:
+    builder = LogBuilder(is_rebuilt=False)
+    builder.total_steps = 10**400
+    builder.train(1.0, printed=0.5)
+    rank = finish(builder, READERS[0], confidence=1.0, file="a.log")
+    assert rank.windows is not None
+    assert rank.windows.log.total_steps is None
+    assert "total steps is too large a number and left out" in rank.windows.log.notes
+
+
+def test_a_pipe_is_refused_without_being_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/null")):
+        with pytest.raises(RecordError, match="is a pipe or a device; give a file"):
+            read_logs([path])
