@@ -210,5 +210,5 @@ HEALTHY: tuple[Healthy, ...] = (
     Healthy(name="plain loop", script="healthy/plain.py", steps=200),
     Healthy(name="accumulation", script="healthy/accumulate.py", steps=120),
     Healthy(name="rare evaluation", script="healthy/evaluate_and_save.py", steps=200),
-    Healthy(name="two ranks", script="healthy/two_ranks.py", steps=150, ranks=2),
+    Healthy(name="two ranks", script="healthy/two_ranks.py", steps=120, ranks=2),
 )

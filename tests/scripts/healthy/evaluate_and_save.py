@@ -39,7 +39,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     model = nn.Sequential(
-        nn.Linear(256, 640), nn.ReLU(), nn.Linear(640, 640), nn.ReLU(), nn.Linear(640, 10)
+        nn.Linear(256, 896), nn.ReLU(), nn.Linear(896, 896), nn.ReLU(), nn.Linear(896, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     train = DataLoader(made_up(100 * args.batch_size, 1), args.batch_size, shuffle=True)

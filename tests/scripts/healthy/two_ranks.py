@@ -16,7 +16,7 @@ WARM_UP = 20
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=24)
+    parser.add_argument("--batch-size", type=int, default=48)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -35,7 +35,7 @@ def main() -> None:
         )
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    pictures = torch.rand(75 * args.batch_size * dist.get_world_size(), 3, 24, 24)
+    pictures = torch.rand(60 * args.batch_size * dist.get_world_size(), 3, 24, 24)
     data = TensorDataset(pictures, torch.arange(len(pictures)) % 10)
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data)
     loader = DataLoader(data, args.batch_size, sampler=sampler)

@@ -14,9 +14,9 @@ def read_batch(number: int, batch_size: int, read_ms: float) -> tuple[Tensor, Te
     """Read the records of a batch from storage; the wait stands for it."""
     generator = torch.Generator().manual_seed(number)
     rows = []
-    for _ in range(batch_size // 16):
+    for _ in range(batch_size // 32):
         time.sleep(read_ms / 1e3)
-        rows.append(torch.randn(16, 256, generator=generator))
+        rows.append(torch.randn(32, 256, generator=generator))
     inputs = torch.cat(rows)
     return inputs, (inputs.sum(dim=1) > 0).long()
 
@@ -29,8 +29,8 @@ def read_batches(steps: int, batch_size: int, read_ms: float) -> Iterator[tuple[
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=160)
-    parser.add_argument("--read-ms", type=float, default=1.2)
+    parser.add_argument("--batch-size", type=int, default=320)
+    parser.add_argument("--read-ms", type=float, default=1.6)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -38,7 +38,7 @@ def main() -> None:
     model = nn.Sequential(
         nn.Linear(256, 704), nn.ReLU(), nn.Linear(704, 704), nn.ReLU(), nn.Linear(704, 2)
     )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
 
     started, loss = time.perf_counter(), torch.zeros(())

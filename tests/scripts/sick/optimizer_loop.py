@@ -20,7 +20,7 @@ class Prompted(nn.Module):
         super().__init__()
         self.prompts = nn.ParameterList([nn.Parameter(torch.randn(16)) for _ in range(prompts)])
         self.mix = nn.Linear(64, prompts)
-        self.body = nn.Sequential(nn.Linear(16, 640), nn.ReLU(), nn.Linear(640, 256), nn.ReLU())
+        self.body = nn.Sequential(nn.Linear(16, 1024), nn.ReLU(), nn.Linear(1024, 256), nn.ReLU())
         self.head = nn.Linear(256, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:

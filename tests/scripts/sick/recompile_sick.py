@@ -37,7 +37,7 @@ def main() -> None:
 
     model = Denoiser()
     compiled = torch.compile(model, backend=args.backend)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     clean = torch.randn(32, args.batch_size, 256)
     noise = torch.randn(32, args.batch_size, 256)
 

@@ -37,7 +37,7 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, mb_per_s
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=96)
+    parser.add_argument("--batch-size", type=int, default=160)
     parser.add_argument("--save-every", type=int, default=4)
     parser.add_argument("--disk-mb-per-s", type=float, default=200)
     args = parser.parse_args()

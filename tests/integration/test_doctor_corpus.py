@@ -1,0 +1,62 @@
+"""The doctor on scripts whose disease is known: it names it first, and accuses no healthy one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.corpus import HEALTHY, ON_GPU, SICK, Case, Healthy
+from tests.scripts.run_corpus import Said, doctor, printed_rate
+
+STEPS = 80
+"""Enough for every share to settle; the command is ended after them."""
+
+
+def looked_at(line: list[str], steps: int, *, expected: list[str]) -> Said:
+    """Run the doctor; once more where it names something else, for machines are shared."""
+    said = doctor(line, steps=min(STEPS, steps))
+    if said.codes[:1] != expected:
+        said = doctor(line, steps=min(STEPS, steps))
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SICK, ids=lambda case: case.name)
+def test_the_planted_disease_is_named_first(case: Case) -> None:
+    said = looked_at(case.command(cured=False), case.steps, expected=[case.code])
+    assert said.exit_code == 0, said.stderr
+    assert said.outcome == "bottleneck", said.verdict.get("sentence")
+    assert said.codes[0] == case.code, said.verdict["shares"]
+    bound = said.bound(case.code)
+    assert bound is not None
+    assert bound > 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
+def test_a_healthy_script_is_not_accused(case: Healthy) -> None:
+    said = looked_at(case.command(), case.steps, expected=[])
+    assert said.exit_code == 0, said.stderr
+    assert said.outcome == "healthy", said.verdict.get("sentence")
+    assert said.codes == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ON_GPU, ids=lambda case: case.name)
+def test_the_planted_disease_of_a_gpu_is_named_first(case: Case) -> None:
+    said = doctor(case.command(cured=False), steps=case.steps)
+    assert said.exit_code == 0, said.stderr
+    assert said.codes[:1] == [case.code], said.verdict
+
+
+@pytest.mark.parametrize("case", [*SICK, *ON_GPU], ids=lambda case: case.name)
+def test_every_case_has_its_scripts(case: Case) -> None:
+    for cured in (False, True):
+        script = next(word for word in case.command(cured=cured) if word.endswith(".py"))
+        text = Path(script).read_text(encoding="utf-8")
+        assert "pitstop" not in text
+        assert "samples/s" in text
+
+
+def test_a_rate_is_read_from_the_line_that_ends_a_script() -> None:
+    assert printed_rate("step 3\nloss 0.5, 2.000 s after warm-up, 812.5 samples/s\n") == 812.5
+    assert printed_rate("killed") is None

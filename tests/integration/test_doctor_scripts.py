@@ -1,0 +1,142 @@
+"""The doctor on other people's ways to train: frameworks, crashes, kills, and no training at all.
+
+Whatever the script does, its output and its exit code are what they would have been.
+"""
+
+import importlib.util
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.scripts.corpus import command
+from tests.scripts.run_corpus import doctor
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """A way to train, and the line with which its script ends."""
+
+    script: str
+    needs: str = "torch"
+    args: tuple[str, ...] = ()
+    ranks: int = 1
+    steps: int = 120
+
+
+FRAMEWORKS = {
+    "Lightning": Framework(script="lightning_trainer.py", needs="lightning"),
+    "Hugging Face Trainer": Framework(script="huggingface_trainer.py", needs="transformers"),
+    "Accelerate": Framework(script="accelerate_loop.py", needs="accelerate", steps=100),
+    "DDP": Framework(script="ddp.py", ranks=2),
+    "FSDP2": Framework(script="fsdp2.py", ranks=2, steps=80),
+    "compile, eager": Framework(script="compiled.py", args=("--backend", "eager")),
+    "compile, aot_eager": Framework(script="compiled.py", args=("--backend", "aot_eager")),
+    "mixed precision": Framework(script="mixed_precision.py"),
+    "two optimizers": Framework(script="gan.py"),
+    "several models": Framework(script="several_models.py"),
+    "generator": Framework(script="generator_loop.py"),
+}
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_framework_is_measured_without_a_change_to_its_script(name: str) -> None:
+    framework = FRAMEWORKS[name]
+    if importlib.util.find_spec(framework.needs) is None:
+        pytest.skip(f"{framework.needs} is not installed")
+    line = command(f"frameworks/{framework.script}", framework.args, ranks=framework.ranks)
+    said = doctor(line, steps=1_000)
+    assert said.exit_code == 0, said.stderr
+    # It ran to its own end, and each of its updates was seen as one step.
+    assert f"trained {framework.steps} steps" in said.stdout
+    assert said.outcome in {"bottleneck", "healthy"}, said.verdict
+    assert framework.steps * 0.7 < said.verdict["steps"] < framework.steps
+    assert sum(said.verdict["shares"].values()) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_crash_is_the_scripts_own_with_its_traceback_and_its_code() -> None:
+    said = doctor(command("odd/crash.py"), steps=1_000)
+    assert said.exit_code == 1
+    assert "RuntimeError: the loss exploded at step 30" in said.stderr
+    assert "Traceback" in said.stderr
+    # Nothing of ours stands between the user and the line that failed.
+    trace = said.stderr[said.stderr.index("Traceback") : said.stderr.index("RuntimeError:")]
+    assert "pitstop" not in trace
+    assert said.verdict["notes"]
+
+
+def test_a_killed_script_is_reported_as_killed_and_its_steps_are_kept() -> None:
+    said = doctor(command("odd/killed.py"), steps=1_000)
+    assert said.exit_code == 128 + signal.SIGKILL
+    assert "about to be killed" in said.stdout
+    assert any("kill" in note.lower() for note in said.verdict["notes"])
+
+
+def test_a_scripts_streams_and_exit_code_pass_through() -> None:
+    said = doctor(command("odd/exit_three.py"), steps=1_000)
+    assert said.exit_code == 3
+    assert "said on stdout" in said.stdout
+    assert "said on stderr" in said.stderr
+
+
+def test_a_script_that_never_trains_is_told_so() -> None:
+    said = doctor(command("odd/never_trains.py"), steps=1_000)
+    assert said.exit_code == 0
+    assert "labelled 1920 samples" in said.stdout
+    assert said.outcome in {None, "not enough evidence"}
+    assert "not enough evidence" in said.stderr
+    assert "no optimizer" in said.stderr
+
+
+def test_training_in_a_subprocess_is_found_there() -> None:
+    said = doctor(command("odd/in_a_subprocess.py"), steps=1_000)
+    assert said.exit_code == 3
+    # Enough to judge by; steps that were looked at more closely count for nothing.
+    assert said.verdict["steps"] >= 20
+
+
+def test_a_loop_that_swallows_everything_is_measured_to_its_end() -> None:
+    said = doctor(command("odd/swallow.py"), steps=10_000)
+    assert said.exit_code == 0
+    assert "swallowed 40" in said.stdout
+
+
+def test_a_loop_that_swallows_everything_is_still_ended_when_enough_was_measured() -> None:
+    said = doctor(command("odd/swallow.py"), steps=60)
+    assert said.exit_code == 0
+    assert "swallowed" not in said.stdout
+    assert 60 <= said.verdict["steps"] < 200
+
+
+def test_interrupting_a_script_that_hangs_still_gives_a_verdict(tmp_path: Path) -> None:
+    out = tmp_path / "verdict.json"
+    options = ("--steps", "1000", "--json", str(out), "--record", str(tmp_path / "record"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pitstop", "doctor", *options, "--", *command("odd/hang.py")],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "waiting\n"
+        family = [process, *psutil.Process(process.pid).children(recursive=True)]
+        # As a terminal does: Ctrl-C goes to every process in the foreground.
+        for member in family:
+            member.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            process.stdout.read(1)
+        assert process.wait(timeout=1) != 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert out.exists()
