@@ -58,7 +58,7 @@ def start(torch: Any, settings: Settings) -> Measurement:
     global _current  # noqa: PLW0603 - a process has one torch, so it has one measurement
     measurement = _current = Measurement(torch, settings)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=measurement.forked)
+        os.register_at_fork(before=measurement.forking, after_in_child=measurement.forked)
     atexit.register(_end, measurement)
     _note_exceptions(measurement)
     return measurement

@@ -86,6 +86,7 @@ class Measurement:
         self._torch = torch
         self._settings = settings
         self._writer: Optional[RecordWriter] = None
+        self._parents_writer: Optional[RecordWriter] = None
         self._closed = False
         self._look: Any = None
         self._collect_look: Callable[[int], None] = lambda _: None
@@ -166,11 +167,17 @@ class Measurement:
         with open(path, "w", encoding="utf-8") as file:
             json.dump(seen, file)
 
+    def forking(self) -> None:
+        """Write everything before a fork: the child has a copy of what is not written yet."""
+        if self._writer is not None and not self._closed:
+            self._writer.flush()
+
     def forked(self) -> None:
         """Become a child process: a loader's worker, most often, but it may train by itself."""
         if self._closed:
             return
-        self._writer = None
+        # Kept, though never used: letting go of it would write its buffer a second time.
+        self._parents_writer, self._writer = self._writer, None
         self._look = None
         self._losses = []
         self._before = {}

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import pitstop
 from pitstop.records.store import read_run
+from pitstop_probe.attach import current
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +24,13 @@ def watched(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "run"
     with pitstop.attach(folder):
         yield folder
+
+
+def finish() -> None:
+    """End the measurement that the fixture began."""
+    measurement = current()
+    assert measurement is not None
+    measurement.close()
 
 
 def network() -> nn.Sequential:
@@ -112,7 +121,8 @@ def test_sparse_gradients_are_measured_to_the_end(watched: Path) -> None:
         optimizer.zero_grad()
         table(torch.randint(0, 50, (4,))).square().mean().backward()
         optimizer.step()
-    pitstop.attach(watched).close()
+    finish()
+    assert read_run(watched).first.is_finished
 
 
 def test_a_model_that_is_never_called_has_a_forward_pass_all_the_same(watched: Path) -> None:
@@ -125,11 +135,7 @@ def test_a_model_that_is_never_called_has_a_forward_pass_all_the_same(watched: P
             hidden = torch.tanh(hidden @ weight)
         hidden.square().mean().backward()
         optimizer.step()
-    from pitstop_probe.attach import current
-
-    measurement = current()
-    assert measurement is not None
-    measurement.close()
+    finish()
     rank = read_run(watched).first
     assert ("forward",) in rank.paths
 
@@ -148,3 +154,18 @@ def test_a_training_in_a_forked_process_is_measured(watched: Path) -> None:
     assert rank.steps is not None
     assert len(rank.steps) > 30
     assert rank.is_finished
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+def test_forked_workers_write_nothing_of_their_parents_record(watched: Path) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(40, 8))
+    for _ in range(4):
+        for (batch,) in DataLoader(data, batch_size=4, num_workers=2):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+    finish()
+    lines = (watched / "rank-0.jsonl").read_bytes().splitlines()
+    assert len(lines) == len(set(lines))
