@@ -8,10 +8,14 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.grading import WORTH_A_WARNING, severity_of
+from pitstop.doctor.machine_rules import contention
 from pitstop.doctor.readings import Exchange
 from pitstop.doctor.remedies import remedy_for
 from pitstop.doctor.words import ms, percent
-from pitstop.records.verdict import Bound, Finding
+from pitstop.records.verdict import Bound, Finding, Severity
+
+# More waiting than this is not explained by other jobs on the host.
+_BEYOND_CROWDING: Final = 0.3
 
 # Where a rank that is ahead waits for the others: the exchange is in there.
 _WAITING_PARTS: Final = ("backward", "sync")
@@ -84,7 +88,7 @@ def straggler(ranks: Sequence[Facts]) -> Finding | None:
     rank = facts.summary.rank
     return Finding(
         code="COMM002",
-        severity=severity_of(share),
+        severity=_severity(facts, share),
         summary=f"rank {rank} is slower than the others, who wait for it: {found.part}",
         evidence=(
             f"rank {rank} works {ms(max(own))} a step by itself, the others "
@@ -125,12 +129,21 @@ def communication(ranks: Sequence[Facts]) -> Finding | None:
         return None
     return Finding(
         code="COMM001",
-        severity=severity_of(share),
+        severity=_severity(facts, share),
         summary="the step waits for the exchange of gradients",
         evidence=tuple(_exchange_evidence(facts, share)),
         bound=Bound(part="exchange", share=share),
         remedy=remedy_for(facts, "COMM001"),
     )
+
+
+def _severity(facts: Facts, share: float) -> Severity:
+    """Grade a wait between ranks; on a host without a spare core a short one is no rank's fault.
+
+    Ranks that other jobs take turns with on the processors wait for each other all the time.
+    """
+    crowded = contention(facts) is not None and share < _BEYOND_CROWDING
+    return "info" if crowded else severity_of(share)
 
 
 def _exposed_share(facts: Facts) -> float | None:

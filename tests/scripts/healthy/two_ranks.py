@@ -1,6 +1,10 @@
-"""Train on several ranks a model of few weights and much arithmetic: little to exchange."""
+"""Train on several ranks a model of few weights and much arithmetic: little to exchange.
+
+Gradients are exchanged once for every four micro-batches.
+"""
 
 import argparse
+import contextlib
 import time
 
 import torch
@@ -16,7 +20,8 @@ WARM_UP = 20
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=48)
+    parser.add_argument("--batch-size", type=int, default=24)
+    parser.add_argument("--accumulate", type=int, default=4)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -35,7 +40,7 @@ def main() -> None:
         )
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    pictures = torch.rand(60 * args.batch_size * dist.get_world_size(), 3, 24, 24)
+    pictures = torch.rand(240 * args.batch_size * dist.get_world_size(), 3, 24, 24)
     data = TensorDataset(pictures, torch.arange(len(pictures)) % 10)
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data)
     loader = DataLoader(data, args.batch_size, sampler=sampler)
@@ -43,17 +48,21 @@ def main() -> None:
     started, loss, step = time.perf_counter(), torch.zeros(()), 0
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
-        for inputs, labels in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs), labels)
-            loss.backward()
+        for number, (inputs, labels) in enumerate(loader, 1):
+            is_last = number % args.accumulate == 0
+            with contextlib.nullcontext() if is_last else model.no_sync():
+                loss = nn.functional.cross_entropy(model(inputs), labels)
+                (loss / args.accumulate).backward()
+            if not is_last:
+                continue
             optimizer.step()
+            optimizer.zero_grad()
             if step == WARM_UP:
                 started = time.perf_counter()
             step += 1
     seconds = time.perf_counter() - started
     if rank == 0:
-        rate = (step - WARM_UP - 1) * args.batch_size / seconds
+        rate = (step - WARM_UP - 1) * args.batch_size * args.accumulate / seconds
         print(f"loss {loss.item():.6f}, {seconds:.3f} s after warm-up, {rate:.1f} samples/s")
     dist.destroy_process_group()
 

@@ -143,3 +143,15 @@ def test_an_exchange_for_every_micro_batch_counts_as_often() -> None:
     assert found.bound.share == pytest.approx(8 * 500 / 10_000)
     assert "8.0 exchanges for each update, where one is enough" in found.evidence
     assert "no_sync" in found.remedy[0]
+
+
+@pytest.mark.parametrize(("excess_us", "severity"), [(2_500, "info"), (9_000, "critical")])
+def test_on_a_crowded_host_only_a_long_wait_is_a_ranks_fault(
+    excess_us: float, severity: str
+) -> None:
+    crowded = load(usable_cores=2.0, host_cpu_cores=2.0, tree_cpu_cores=0.5)
+    readings = tuple(raw("load", **asdict(crowded)) for _ in range(5))
+    ranks = [replace(record, readings=readings) for record in job([100, 100 + excess_us])]
+    found = straggler([facts_of(record) for record in ranks])
+    assert found is not None
+    assert found.severity == severity
