@@ -115,6 +115,7 @@ class Measurement:
             self.waits = Waits(self.watch, torch)
             self._undo += self.waits.undo
         self.watch.at_border = self._at_border
+        self.watch.at_failure = lambda error: self.close("failed", repr(error))
         util.register_after_fork(self, Measurement._close_at_its_end)
 
     # The sink of the watch: a file is made when there is a first step to write.
@@ -161,7 +162,7 @@ class Measurement:
             "command": sys.argv,
             "torch": str(self._torch.__version__),
             "loaders": len(self.loaders.seen),
-            "worker": self._torch.utils.data.get_worker_info() is not None,
+            "worker": self.is_child,
         }
         os.makedirs(self._settings.folder, exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
@@ -304,15 +305,23 @@ class Measurement:
         }
 
     def _keep_loss(self, steps: int) -> None:
-        """Write the loss, read without waiting: on a GPU it is copied and read a while later."""
-        for step, value in self._losses:
-            self.writer.scalars(step, {"loss": float(value)})
-        self._losses = []
+        """Write the loss, read without waiting: on a GPU it is copied, and read once it is there."""
+        waiting = []
+        for step, value, copied in self._losses:
+            if copied is None or copied.query():
+                self.writer.scalars(step, {"loss": float(value)})
+            else:
+                waiting.append((step, value, copied))
+        self._losses = waiting
         loss, self.watch.loss = self.watch.loss, None
         if loss is not None:
             pinned = bool(loss.is_cuda)
             kept = self._torch.empty((), dtype=loss.dtype, device="cpu", pin_memory=pinned)
-            self._losses.append((steps, kept.copy_(loss, non_blocking=True)))
+            kept.copy_(loss, non_blocking=True)
+            copied = self._torch.cuda.Event() if pinned else None
+            if copied is not None:
+                copied.record()
+            self._losses.append((steps, kept, copied))
 
     def _profiles(self, steps: int) -> bool:
         """Whether the step after so many is one of those that are profiled."""

@@ -141,6 +141,7 @@ class Watch:
         self.steps = 0
         """Steps that ended, special ones included."""
         self.at_border: Callable[[int], None] = lambda _: None
+        self.at_failure: Callable[[Exception], None] = lambda _: None
         self.gap_names: Dict[Tuple[Optional[str], Optional[str]], str] = {}
         """Better names for gaps, where looking at the stack has found some."""
         self.handed_over = 0
@@ -258,6 +259,7 @@ class Watch:
         except Exception as error:  # noqa: BLE001 - measuring must never stop a training
             self.active = False
             sys.stderr.write("pitstop: measuring stopped: {!r}\n".format(error))
+            self.at_failure(error)
 
     def _border(self) -> None:
         self._collect_if_due()

@@ -163,3 +163,18 @@ def test_a_cycle_of_optimizers_ends_with_the_last_of_them() -> None:
 def test_an_optimizer_that_hardly_ever_steps_does_not_set_the_pace() -> None:
     sequence = "A" * 10 + "B" + "A" * 200
     assert borders(sequence).count("|") > 150
+
+
+def test_a_fault_of_the_probe_ends_the_measuring_and_not_the_training(
+    watch: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures: list[Exception] = []
+
+    def fail(_: int) -> None:
+        raise ZeroDivisionError("planted")
+
+    watch.at_border, watch.at_failure = fail, failures.append
+    watch.stepped(1)
+    assert not watch.active
+    assert [str(failure) for failure in failures] == ["planted"]
+    assert "measuring stopped" in capsys.readouterr().err
