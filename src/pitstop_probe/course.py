@@ -305,7 +305,7 @@ class Measurement:
         }
 
     def _keep_loss(self, steps: int) -> None:
-        """Write the loss, read without waiting: on a GPU it is copied, and read once it is there."""
+        """Write the loss, read without waiting: on a GPU it is copied, and read once there."""
         waiting = []
         for step, value, copied in self._losses:
             if copied is None or copied.query():
