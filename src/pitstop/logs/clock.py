@@ -44,12 +44,14 @@ class Clock:
             self._turn(day)
             self._minute = b""
         try:
-            if time[:5] != self._minute:
+            minute = time[:5]
+            if minute != self._minute:
                 self._minute_s = self._date_s + int(time[:2]) * 3600 + int(time[3:5]) * 60
-                self._minute = time[:5]
+                self._minute = minute
             now = self._minute_s + int(time[6:8])
-            if len(time) > 9:
-                now += int(time[9:]) / 10 ** (len(time) - 9)
+            digits = len(time) - 9
+            if digits > 0:
+                now += int(time[9:]) / (1000 if digits == 3 else 10**digits)
                 self.resolution_s = 0.001
         except ValueError:
             return math.nan

@@ -13,6 +13,7 @@ All formats share these rules:
 """
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -132,10 +133,21 @@ def _cover(rows: Rows, *, is_joined: bool) -> None:
     rows.first[train] = first
 
 
+@dataclass(slots=True)
+class _Timed:
+    """Rows whose time lies between them and a row before, all filled in at once."""
+
+    row: list[int] = field(default_factory=list[int])
+    before: list[int] = field(default_factory=list[int])
+    step_s: list[float] = field(default_factory=list[float])
+    flags: list[int] = field(default_factory=list[int])
+
+
 def _rebuild(rows: Rows) -> None:
     """Turn totals into times of a step, joining rows until rounding matters little."""
     before = left = -1
     held = 0
+    timed = _Timed()
     # Lists: single elements of arrays are slow to reach.
     total, error, step = (rows.raw[name].tolist() for name in ("total", "error", "step"))
     every = rows.flags.tolist()
@@ -153,11 +165,13 @@ def _rebuild(rows: Rows) -> None:
             rows.keep[row] = False  # its steps and time go to the next row
             left, held = row, flags
             continue
-        rows.flags[row] = flags
-        rows.first[row] = step[before] + 1
-        _set_times(rows, row, spent / (step[row] - step[before]), before)
+        timed.step_s.append(spent / (step[row] - step[before]))
+        timed.row.append(row)
+        timed.before.append(before)
+        timed.flags.append(flags)
         before, left, held = row, -1, 0
     _keep_rest(rows, left, before)
+    _set_times(rows, timed)
 
 
 def _keep_rest(rows: Rows, left: int, before: int) -> None:
@@ -167,15 +181,19 @@ def _keep_rest(rows: Rows, left: int, before: int) -> None:
         rows.first[left] = rows.raw["step"][before] + 1
 
 
-def _set_times(rows: Rows, row: int, step_s: float, before: int) -> None:
-    if step_s < 0:
-        rows.doubtful[row] = True
-        return
-    rows.step_s[row] = step_s
-    steps = rows.raw["step"][row] - rows.raw["step"][before]
-    waited = (rows.raw["data_total"][row] - rows.raw["data_total"][before]) / steps
+def _set_times(rows: Rows, timed: _Timed) -> None:
+    row, before = np.array(timed.row, dtype=np.intp), np.array(timed.before, dtype=np.intp)
+    step_s, step, data_total = np.array(timed.step_s), rows.raw["step"], rows.raw["data_total"]
+    rows.flags[row] = np.array(timed.flags, dtype=np.uint8)
+    rows.first[row] = step[before] + 1
+    is_back = step_s < 0
+    rows.doubtful[row[is_back]] = True
+    row, before = row[~is_back], before[~is_back]
+    rows.step_s[row] = step_s[~is_back]
+    waited = (data_total[row] - data_total[before]) / (step[row] - step[before])
     # Rounding of two large totals can make a short wait negative; then it is below its error.
-    rows.data_s[row] = max(waited, 0.0) if not math.isnan(waited) else rows.raw["data"][row]
+    waited[waited < 0] = 0.0
+    rows.data_s[row] = np.where(np.isnan(waited), rows.raw["data"][row], waited)
 
 
 def _begin(rows: Rows, row: int, before: int) -> None:

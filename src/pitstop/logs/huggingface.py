@@ -7,7 +7,6 @@ the numbers of a dict as strings.
 
 import math
 import re
-from itertools import pairwise
 
 import numpy as np
 
@@ -112,6 +111,13 @@ def _state(builder: LogBuilder) -> Feed:
 
 _DICT = re.compile(rb"\{'(?:loss|eval_\w+|train_runtime|grad_norm)': ")
 _PAIR = re.compile(rb"'([\w./-]+)': '?(-?[\dni][\w.+-]*)'?[,}]")
+# A whole dict of the four values that the Trainer prints: what _PAIR finds in it, in one go.
+_USUAL = re.compile(
+    rb"\{'loss': '?(-?[\dni][\w.+-]*)'?, 'grad_norm': '?(-?[\dni][\w.+-]*)'?, "
+    rb"'learning_rate': '?(-?[\dni][\w.+-]*)'?, 'epoch': '?(-?[\dni][\w.+-]*)'?\}\Z"
+)
+# The usual shape of what _DICT matches, told without a pattern.
+_LOSS_FIRST = b"{'loss': "
 _BAR = re.compile(rb"\s(\d+)/(\d+) \[")
 
 
@@ -132,8 +138,14 @@ class _Console:
             for found in _BAR.finditer(line):
                 self._bar(int(found[1]), int(found[2]))
         place = line.find(b"{'")
-        if place >= 0 and _DICT.match(line, place) is not None:
-            self._dict(line[place:])
+        if place >= 0 and (
+            line.startswith(_LOSS_FIRST, place) or _DICT.match(line, place) is not None
+        ):
+            found = _USUAL.match(line, place)
+            if found is None:
+                self._dict(line, place)
+            else:
+                self._usual(line, found)
 
     def _bar(self, count: int, total: int) -> None:
         # Evaluations have shorter bars of their own.
@@ -141,10 +153,22 @@ class _Console:
             self._bar_step, self._bar_total = float(count), total
             self._builder.total_steps = total
 
-    def _dict(self, text: bytes) -> None:
+    def _usual(self, line: bytes, found: re.Match[bytes]) -> None:
         builder = self._builder
-        entry = dict(_PAIR.findall(text))
-        builder.version = "5.x (strings)" if b": '" in text else "4.x (numbers)"
+        step = self._step(line, found.start())
+        loss, norm, rate, epoch = found.groups()
+        builder.train(step, lr=number(rate))
+        builder.scalars(step, ((b"loss", loss), (b"grad_norm", norm), (b"epoch", epoch)))
+
+    def _dict(self, line: bytes, place: int) -> None:
+        entry = dict(_PAIR.findall(line, place))
+        self._entries.take(entry, self._step(line, place))
+
+    def _step(self, line: bytes, place: int) -> float:
+        """Give the step of the dict that begins here, and note how it is known."""
+        builder = self._builder
+        has_strings = line.find(b": '", place) >= 0
+        builder.version = "5.x (strings)" if has_strings else "4.x (numbers)"
         self._records += 1
         step = self._bar_step
         if math.isnan(step):
@@ -155,7 +179,7 @@ class _Console:
         elif not self._has_bar:
             self._has_bar = True
             builder.note("the step of a record is the count of the bar printed last before it")
-        self._entries.take(entry, step)
+        return step
 
 
 def _console(builder: LogBuilder) -> Feed:
@@ -175,7 +199,7 @@ def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
         elif speed > 0:
             rows.step_s[row] = 1 / speed
     steps = rows.raw["step"]
-    if any(later < earlier for earlier, later in pairwise(steps[np.isfinite(steps)])):
+    if (np.diff(steps[np.isfinite(steps)]) < 0).any():
         builder.note("steps go back: train_runtime is of the last process only")
     return []
 

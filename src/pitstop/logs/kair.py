@@ -5,6 +5,7 @@ No times are printed: they come from the timestamps, which have two digits for t
 
 import math
 import re
+from collections.abc import Sequence
 
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.numbers import number
@@ -15,6 +16,8 @@ _HEAD = re.compile(rb"<epoch: *(\d+), iter: *(\d+(?:,\d{3})*), lr:([\d.e+-]+)> "
 _TESTED = re.compile(rb"<epoch: *(\d+), iter: *(\d+(?:,\d{3})*), Average ")
 _METRIC = re.compile(rb"(PSNR_Y|SSIM_Y|PSNR|SSIM) ?: ?(\d+\.?\d*)")
 _STAMP = re.compile(rb"(\d\d-\d\d-\d\d) (\d\d:\d\d:\d\d\.\d{3}) : ")
+# A line that begins with its timestamp: both in one go.
+_USUAL = re.compile(_STAMP.pattern + _HEAD.pattern)
 _PAIRS = re.compile(rb"([A-Za-z_]\w*): ([-+]?[\dni][\w.+-]*)")
 _SETTING = re.compile(rb"\b(dataloader_batch_size|dataloader_num_workers|num_gpu): (\d+)")
 
@@ -41,23 +44,32 @@ class _Log:
 
     def _record(self, line: bytes) -> None:
         builder = self._builder
+        if (found := _USUAL.match(line)) is not None:
+            day, time, *head = found.groups()
+            self._train(line, found.end(), head, builder.clock.seconds(day, time))
+            return
         at = self._at(line)
         place = line.find(b"<epoch:")
         if (found := _HEAD.match(line, place)) is not None:
-            step = float(found[2].replace(b",", b""))
-            builder.train(
-                step,
-                epoch=number(found[1]),
-                at=at,
-                total=at,
-                error=builder.clock.resolution_s / 2,
-                lr=number(found[3]),
-            )
-            builder.scalars(step, _PAIRS.findall(line, found.end()))
+            self._train(line, found.end(), found.groups(), at)
         elif (found := _TESTED.match(line, place)) is not None:
             builder.evaluation(at=at)
             step = float(found[2].replace(b",", b""))
             builder.scalars(step, _METRIC.findall(line, found.end()), "val/")
+
+    def _train(self, line: bytes, end: int, head: Sequence[bytes], at: float) -> None:
+        builder = self._builder
+        epoch, count, rate = head
+        step = float(count.replace(b",", b""))
+        builder.train(
+            step,
+            epoch=number(epoch),
+            at=at,
+            total=at,
+            error=builder.clock.resolution_s / 2,
+            lr=number(rate),
+        )
+        builder.scalars(step, _PAIRS.findall(line, end))
 
     def _setting(self, line: bytes) -> None:
         builder = self._builder

@@ -47,6 +47,13 @@ _STAMP = re.compile(rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d,\d{3}) - ")
 _TITAN_PAIRS = re.compile(
     rb"(loss|grad_norm|tps|tflops|mfu): +(-?\d+(?:,\d{3})*(?:\.\d+)?|nan|inf)(?=\s|%|$)"
 )
+# A whole record as it is usually printed: what the other patterns find in it, in one go.
+_TITAN_USUAL = re.compile(
+    rb"(?<!validate )step: *(\d+)  loss: +(-?\d+(?:\.\d+)?)  grad_norm: +(-?\d+(?:\.\d+)?)  "
+    rb"memory: +(\d+\.?\d*)GiB\([\d.]+%\)  tps: +(\d+(?:,\d{3})*)  "
+    rb"tflops: +(\d+(?:\.\d+)?)  mfu: +(\d+(?:\.\d+)?)%\Z"
+)
+_TITAN_NAMES = (b"loss", b"grad_norm", b"tps", b"tflops", b"mfu")
 _TITAN_MEMORY = re.compile(rb"memory: +(\d+\.?\d*)GiB")
 _TITAN_SETTING = re.compile(rb"local batch size (\d+), global batch size (\d+)")
 
@@ -71,7 +78,9 @@ class _Titan:
     def _record(self, line: bytes) -> None:
         builder = self._builder
         at = self._at(line)
-        if (found := _VALIDATED.search(line)) is not None:
+        if (found := _TITAN_USUAL.match(line, line.find(b"step:"))) is not None:
+            self._usual(found, at)
+        elif (found := _VALIDATED.search(line)) is not None:
             builder.evaluation(step=number(found[1]), at=at)
             builder.scalars(number(found[1]), [(b"val/loss", found[2])])
         elif (found := _TITAN.search(line)) is not None:
@@ -86,6 +95,20 @@ class _Titan:
             )
             pairs = _TITAN_PAIRS.findall(line, found.start())
             builder.scalars(step, [(name, value.replace(b",", b"")) for name, value in pairs])
+
+    def _usual(self, found: re.Match[bytes], at: float) -> None:
+        builder = self._builder
+        step_text, loss, norm, memory, tps, *rest = found.groups()
+        step = float(step_text)
+        builder.train(
+            step,
+            at=at,
+            total=at,
+            error=builder.clock.resolution_s / 2,
+            memory=number(memory) * _GIB,
+        )
+        values = (loss, norm, tps.replace(b",", b""), *rest)
+        builder.scalars(step, zip(_TITAN_NAMES, values, strict=True))
 
     def _begins(self, line: bytes) -> None:
         builder = self._builder

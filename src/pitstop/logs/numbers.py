@@ -1,6 +1,6 @@
 """Printed numbers to floats, quickly: logs print the same few thousand texts again and again."""
 
-import math
+from math import isinf, nan
 
 _MOST = 1 << 14
 
@@ -12,8 +12,8 @@ class _Numbers(dict[bytes, float]):
         if b"_" in text:  # Python reads 1_0 as ten; no log prints that
             raise ValueError(f"could not convert {text!r}")
         value = float(text)
-        if math.isinf(value) and b"n" not in text.lower():
-            value = math.nan  # more digits than a float holds: no log means that number
+        if isinf(value) and b"n" not in text.lower():
+            value = nan  # more digits than a float holds: no log means that number
         if len(self) >= _MOST:
             self.clear()
         self[text] = value

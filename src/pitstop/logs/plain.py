@@ -87,7 +87,7 @@ class _Lines:
         pairs = _PAIR.findall(line)
         if not pairs:
             return
-        names, values = zip(*pairs, strict=True)
+        names = tuple([name for name, _ in pairs])
         plan = self._plans.get(names)
         if plan is None:
             if len(self._plans) >= _MOST_SHAPES:
@@ -97,10 +97,10 @@ class _Lines:
         if plan.step < 0 or line[:1] == b"[":
             place = _PLACE.match(line) or _SPOKEN.search(line)
         if place is not None:
-            self._record(line, (number(place[2]), number(place[1])), values, plan)
+            self._record(line, (number(place[2]), number(place[1])), pairs, plan)
         elif plan.step >= 0 and len(pairs) > 1:
-            epoch = number(values[plan.epoch]) if plan.epoch >= 0 else NAN
-            self._record(line, (float(values[plan.step]), epoch), values, plan)
+            epoch = number(pairs[plan.epoch][1]) if plan.epoch >= 0 else NAN
+            self._record(line, (float(pairs[plan.step][1]), epoch), pairs, plan)
         else:
             return
         step = self._builder.last_step
@@ -117,7 +117,11 @@ class _Lines:
         return self._base + step
 
     def _record(
-        self, line: bytes, where: tuple[float, float], values: tuple[bytes, ...], plan: _Plan
+        self,
+        line: bytes,
+        where: tuple[float, float],
+        pairs: list[tuple[bytes, bytes]],
+        plan: _Plan,
     ) -> None:
         builder = self._builder
         step, epoch = where
@@ -126,10 +130,10 @@ class _Lines:
             self._over_the_run(step, epoch),
             epoch=epoch,
             at=builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN,
-            printed=number(values[plan.time]) * plan.time_unit if plan.time >= 0 else NAN,
-            data=number(values[plan.wait]) * plan.wait_unit if plan.wait >= 0 else NAN,
-            rate=number(values[plan.rate]) if plan.rate >= 0 else NAN,
-            lr=number(values[plan.lr]) if plan.lr >= 0 else NAN,
+            printed=number(pairs[plan.time][1]) * plan.time_unit if plan.time >= 0 else NAN,
+            data=number(pairs[plan.wait][1]) * plan.wait_unit if plan.wait >= 0 else NAN,
+            rate=number(pairs[plan.rate][1]) if plan.rate >= 0 else NAN,
+            lr=number(pairs[plan.lr][1]) if plan.lr >= 0 else NAN,
         )
 
 

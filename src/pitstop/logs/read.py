@@ -1,5 +1,6 @@
 """Reads training logs of any known format, however many files, into one record a run."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,7 @@ _DAMAGE = (
     AttributeError,
     OverflowError,
     RecursionError,
+    struct.error,
 )
 _SUFFIXES = frozenset((".log", ".txt", ".json", ".csv", ".out", ".err", ".gz", ".jsonl"))
 _MOST_FILES = 256
