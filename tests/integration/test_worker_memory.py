@@ -115,8 +115,8 @@ def test_workers_do_not_grow_with_the_deblurring_dataset_and_do_with_lists_of_ob
     in_arrays = growths(InArrays(clips), epochs=2)
     [in_objects] = growths(InObjects(clips), epochs=1)
     figures = f"{[size / MIB for size in in_arrays]} against {in_objects / MIB} MiB"
-    assert in_objects > 30 * MIB, f"the twin shows what is to be avoided: {figures}"
+    assert in_objects > 20 * MIB, f"the twin shows what is to be avoided: {figures}"
     # A process that does nothing but build paths grows by some megabytes once, and then no more;
-    # that step falls into one of the epochs, and in the other nothing grows.
-    assert min(in_arrays) < MIB, figures
-    assert sum(in_arrays) < in_objects / 2, figures
+    # and what the parent writes to, large after other tests, is no longer shared with them.
+    assert min(in_arrays) < in_objects / 4, figures
+    assert sum(in_arrays) < in_objects, figures
