@@ -111,9 +111,10 @@ def _state(builder: LogBuilder) -> Feed:
 
 _DICT = re.compile(rb"\{'(?:loss|eval_\w+|train_runtime|grad_norm)': ")
 _PAIR = re.compile(rb"'([\w./-]+)': '?(-?[\dni][\w.+-]*)'?[,}]")
-# A whole dict of the four values that the Trainer prints: what _PAIR finds in it, in one go.
+# A whole dict of the values that the Trainer prints, with or without the norm: what _PAIR finds in
+# it, in one go.
 _USUAL = re.compile(
-    rb"\{'loss': '?(-?[\dni][\w.+-]*)'?, 'grad_norm': '?(-?[\dni][\w.+-]*)'?, "
+    rb"\{'loss': '?(-?[\dni][\w.+-]*)'?, (?:'grad_norm': '?(-?[\dni][\w.+-]*)'?, )?"
     rb"'learning_rate': '?(-?[\dni][\w.+-]*)'?, 'epoch': '?(-?[\dni][\w.+-]*)'?\}\Z"
 )
 # The usual shape of what _DICT matches, told without a pattern.
@@ -158,7 +159,10 @@ class _Console:
         step = self._step(line, found.start())
         loss, norm, rate, epoch = found.groups()
         builder.train(step, lr=number(rate))
-        builder.scalars(step, ((b"loss", loss), (b"grad_norm", norm), (b"epoch", epoch)))
+        if norm is None:
+            builder.scalars(step, ((b"loss", loss), (b"epoch", epoch)))
+        else:
+            builder.scalars(step, ((b"loss", loss), (b"grad_norm", norm), (b"epoch", epoch)))
 
     def _dict(self, line: bytes, place: int) -> None:
         entry = dict(_PAIR.findall(line, place))
