@@ -67,6 +67,20 @@ def contention(facts: Facts) -> str | None:
     return f"others use {others:.1f} of the host's {cores:g} cores, of which none is left"
 
 
+def host_is_full(facts: Facts) -> bool:
+    """Whether no core of the host was left, whoever used them; False where nobody looked."""
+    busy = [
+        load.host_cpu_cores
+        for load in facts.readings.all(HostLoad)
+        if load.host_cpu_cores is not None
+    ]
+    if not busy:
+        return False
+    host = float(np.median(busy))
+    cores = _host_cores(facts, host)
+    return bool(cores) and host >= _HOST_FULL * (cores or 0.0)
+
+
 def _host_cores(facts: Facts, busy: float) -> float | None:
     """Give the cores of the host; None where they cannot be told.
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.grading import WORTH_A_WARNING, severity_of
-from pitstop.doctor.machine_rules import contention
+from pitstop.doctor.machine_rules import host_is_full
 from pitstop.doctor.readings import Exchange
 from pitstop.doctor.remedies import remedy_for
 from pitstop.doctor.words import ms, percent
 from pitstop.records.verdict import Bound, Finding, Severity
 
-# More waiting than this is not explained by other jobs on the host.
+# More waiting than this is not explained by taking turns on the processors.
 _BEYOND_CROWDING: Final = 0.3
 
 # Where a rank that is ahead waits for the others: the exchange is in there.
@@ -140,9 +140,10 @@ def communication(ranks: Sequence[Facts]) -> Finding | None:
 def _severity(facts: Facts, share: float) -> Severity:
     """Grade a wait between ranks; on a host without a spare core a short one is no rank's fault.
 
-    Ranks that other jobs take turns with on the processors wait for each other all the time.
+    Ranks that take turns on the processors, with other jobs or whatever else runs there, wait for
+    each other all the time.
     """
-    crowded = contention(facts) is not None and share < _BEYOND_CROWDING
+    crowded = host_is_full(facts) and share < _BEYOND_CROWDING
     return "info" if crowded else severity_of(share)
 
 
