@@ -21,15 +21,7 @@ from pitstop_probe.clock import (
     Timeline,
     chosen,
 )
-from pitstop_probe.parts import (
-    EVAL,
-    RECOMPUTE,
-    TRAIN,
-    Region,
-    aparts_of,
-    name_gap,
-    split,
-)
+from pitstop_probe.parts import RECOMPUTE, Region, aparts_of, name_gap, split
 
 _MOST_PENDING = 64
 _TIMELINE_EVERY = 64
@@ -145,8 +137,6 @@ class Watch:
         self.gap_names: Dict[Tuple[Optional[str], Optional[str]], str] = {}
         """Better names for gaps, where looking at the stack has found some."""
         self.handed_over = 0
-        self.blind_steps = 0
-        """Steps without a forward pass."""
         self.wants_loss = False
         self.loss: Any = None
         """The last loss of a step whose loss was wanted, without its graph."""
@@ -278,7 +268,7 @@ class Watch:
     def restart(self) -> None:
         """Forget everything, in a process just forked: it may train by itself."""
         self.open, self.raw, self.steps, self.device = [], None, 0, None
-        self.handed_over = self.blind_steps = self._samples = 0
+        self.handed_over = self._samples = 0
         self.pace = Pace()
         self._waiting.clear()
         self._marking = False
@@ -298,8 +288,6 @@ class Watch:
         raw.end, raw.end_mark = now, mark
         self._waiting.append(raw)
         self.steps += 1
-        if not raw.calls:
-            self.blind_steps += 1
 
     def _mark_near(self, now: int) -> Any:
         """Take the last mark where nothing can have been launched since; else make one."""
@@ -450,6 +438,3 @@ def _union(intervals: List[Tuple[int, int]]) -> List[Tuple[int, int]]:
         else:
             merged.append((start, end))
     return merged
-
-
-__all__ = ["EVAL", "TRAIN", "Pace", "Watch"]

@@ -48,7 +48,9 @@ def train(model: nn.Module, steps: int, after: Callable[[int], object] = lambda 
 
 def test_the_whole_model_can_be_saved_after_any_step() -> None:
     model = network()
-    train(model, 30, lambda _: torch.save(model, io.BytesIO()))
+    saved = [io.BytesIO() for _ in range(30)]
+    train(model, 30, lambda step: torch.save(model, saved[step]))
+    assert not any(b"pitstop" in file.getvalue() for file in saved)
 
 
 def test_a_copy_carries_nothing_of_the_probe() -> None:
@@ -78,6 +80,9 @@ def test_an_input_whose_size_cannot_be_told_is_no_reason_to_fail() -> None:
         optimizer.zero_grad()
         model(nested).square().mean().backward()
         optimizer.step()
+    measurement = current()
+    assert measurement is not None
+    assert measurement.watch.active
 
 
 def test_a_tracer_sees_the_same_network() -> None:
