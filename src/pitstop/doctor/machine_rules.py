@@ -52,33 +52,32 @@ def _on_gpu(facts: Facts, loads: tuple[HostLoad, ...]) -> str | None:
 
 def contention(facts: Facts) -> str | None:
     """Say how many cores others use on a host that has none to spare; None where it has."""
-    known = [
-        (load.host_cpu_cores, load.tree_cpu_cores)
+    cores = _cores_all_busy(facts)
+    others = [
+        load.host_cpu_cores - load.tree_cpu_cores
         for load in facts.readings.all(HostLoad)
         if load.host_cpu_cores is not None and load.tree_cpu_cores is not None
     ]
-    if not known:
+    if cores is None or not others or float(np.median(others)) < _OTHERS_CORES * cores:
         return None
-    host = float(np.median([pair[0] for pair in known]))
-    others = float(np.median([pair[0] - pair[1] for pair in known]))
-    cores = _host_cores(facts, host)
-    if not cores or host < _HOST_FULL * cores or others < _OTHERS_CORES * cores:
-        return None
-    return f"others use {others:.1f} of the host's {cores:g} cores, of which none is left"
+    used = float(np.median(others))
+    return f"others use {used:.1f} of the host's {cores:g} cores, of which none is left"
 
 
 def host_is_full(facts: Facts) -> bool:
     """Whether no core of the host was left, whoever used them; False where nobody looked."""
-    busy = [
-        load.host_cpu_cores
-        for load in facts.readings.all(HostLoad)
-        if load.host_cpu_cores is not None
-    ]
+    return _cores_all_busy(facts) is not None
+
+
+def _cores_all_busy(facts: Facts) -> float | None:
+    """Give the cores of a host that has none to spare; None where it has, or nobody looked."""
+    loads = facts.readings.all(HostLoad)
+    busy = [load.host_cpu_cores for load in loads if load.host_cpu_cores is not None]
     if not busy:
-        return False
+        return None
     host = float(np.median(busy))
     cores = _host_cores(facts, host)
-    return bool(cores) and host >= _HOST_FULL * (cores or 0.0)
+    return cores if cores and host >= _HOST_FULL * cores else None
 
 
 def _host_cores(facts: Facts, busy: float) -> float | None:
