@@ -224,6 +224,10 @@ class VrtModel(ModelSection):
     deformable_groups: Count = 16
     """Groups of the deformable convolution."""
 
+    start: Literal["random", "identity"] = "random"
+    """Untrained weights: drawn as published (`random`), or with a last layer of zeros (`identity`),
+    so that training begins from the blurred frame itself and not from noise laid over it."""
+
     spike: SpikeEncoderSection = SpikeEncoderSection()
     """The spike branch; vrt_spike only."""
 
@@ -327,6 +331,13 @@ _WHOLE_IN_ONE: Final = (
     "worked on at once anyway"
 )
 
+_START_INERT: Final = Rule(
+    key="model.start",
+    reads=("model.weights",),
+    broken=lambda c: _model(c).weights is not None,
+    why="has no effect: all weights come from model.weights",
+)
+
 _SPIKE_INERT: Final = (
     *rules_for(
         (
@@ -397,6 +408,7 @@ _TILE_INERT: Final = (
 )
 
 _INERT: Final = (
+    _START_INERT,
     *_SPIKE_INERT,
     *_TILE_INERT,
     *rules_for(

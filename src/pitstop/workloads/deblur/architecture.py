@@ -10,6 +10,8 @@ NUM_ALIGNED_STAGES: Final = 7
 STAGE_SCALES: Final = (1, 2, 4, 8, 4, 2, 1)
 MAX_RESIDUE: Final = 10.0
 RGB: Final = 3
+ENLARGED_CHANNELS: Final = 64
+"""Channels while pictures are enlarged, whatever the width of the rest."""
 
 
 class VRTSettings(TypedDict, total=False):
@@ -115,8 +117,8 @@ class Architecture:
 
     def _problems_of_numbers(self) -> list[str]:
         problems = []
-        if self.upscale != 1:
-            problems.append(f"upscale is {self.upscale}, but only 1 is built")
+        if self.upscale not in (1, 4):
+            problems.append(f"upscale is {self.upscale}; choose 1 or 4")
         if self.pa_frames not in (0, 2, 4, 6):
             problems.append(f"pa_frames is {self.pa_frames}; choose 0, 2, 4 or 6")
         if self.in_chans < RGB or not 1 <= self.out_chans <= self.in_chans:

@@ -20,6 +20,7 @@ from pitstop.errors import ConfigError
 from pitstop.kernels import Kernels, deform_conv, flow_warp, window_attention
 from pitstop.workloads.deblur.alignment import Flows, both_ways, compose_flows, split_ways
 from pitstop.workloads.deblur.architecture import (
+    ENLARGED_CHANNELS,
     MAX_RESIDUE,
     NUM_ALIGNED_STAGES,
     RGB,
@@ -73,6 +74,23 @@ class FrameConv(nn.Conv3d):
         return frames.unflatten(0, input.shape[:2])
 
 
+class Enlarge(nn.Module):
+    """Twice from four channels to four pixels; parts are numbered as in the published weights."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        for place in ("0", "5"):
+            self.add_module(place, FrameConv(channels, 4 * channels))
+        self.add_module("10", FrameConv(channels, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, D, C, H, W) -> (B, D, C, 4 H, 4 W)."""
+        *steps, last = self.children()
+        for step in steps:
+            x = functional.leaky_relu(functional.pixel_shuffle(step(x), 2), 0.1)
+        return last(x)
+
+
 class VRT(nn.Module):
     """The restoration network.
 
@@ -103,7 +121,18 @@ class VRT(nn.Module):
         self.stage8 = _build_reconstruction(arch, kernels)
         self.norm = nn.LayerNorm(last_dim)
         self.conv_after_body = nn.Linear(last_dim, dim)
-        self.conv_last = FrameConv(dim, arch.out_chans)
+        if arch.upscale != 1:
+            self.conv_before_upsample = nn.Sequential(
+                FrameConv(dim, ENLARGED_CHANNELS), nn.LeakyReLU()
+            )
+            self.upsample = Enlarge(ENLARGED_CHANNELS)
+        self.conv_last = FrameConv(dim if arch.upscale == 1 else ENLARGED_CHANNELS, arch.out_chans)
+
+    def start_from_input(self) -> None:
+        """Empty the last layer: untrained, the network gives its input back, enlarged if it is."""
+        nn.init.zeros_(self.conv_last.weight)
+        if self.conv_last.bias is not None:
+            nn.init.zeros_(self.conv_last.bias)
 
     def forward(self, x: Tensor, fuse: Fuse | None = None) -> Tensor:
         """Restore a clip.
@@ -115,17 +144,28 @@ class VRT(nn.Module):
                 and the skip connection read them.
 
         Returns:
-            (B, D, out_chans, H, W).
+            (B, D, out_chans, H, W), both sides times `upscale`.
         """
-        height, width = x.shape[-2:]
         clip = pad_frames(x)
         flows = self._flows(clip[:, :, :RGB])
         shallow = self.conv_first(self._with_neighbours(clip, flows[0]))
         shallow = shallow.permute(0, 1, 3, 4, 2)
         deep = self.norm(self._deep_features(shallow, flows, fuse))
         features = shallow + self.conv_after_body(deep)
-        restored = self.conv_last(features.permute(0, 1, 4, 2, 3))
-        return restored[..., :height, :width] + x[:, :, : self.architecture.out_chans]
+        return self._pictures(
+            features.permute(0, 1, 4, 2, 3), x[:, :, : self.architecture.out_chans]
+        )
+
+    def _pictures(self, features: Tensor, x: Tensor) -> Tensor:
+        """Turn features into what the input lacks, and add the input."""
+        if self.architecture.upscale != 1:
+            features = self.upsample(self.conv_before_upsample(features))
+            factor = float(self.architecture.upscale)
+            x = functional.interpolate(
+                x.flatten(0, 1), scale_factor=factor, mode="bilinear", align_corners=False
+            ).unflatten(0, x.shape[:2])
+        height, width = x.shape[-2:]
+        return self.conv_last(features)[..., :height, :width] + x
 
     def named_parts(self) -> dict[str, nn.Module]:
         """The modules worth a name in a timing, each called once a pass.

@@ -358,14 +358,20 @@ def _clouds(random: _Random, shape: tuple[int, int], cell: int) -> Floats:
     return rows[:, column] * (1 - right) + rows[:, column + 1] * right
 
 
+def _shades(random: _Random) -> Bytes:
+    """Draw two colours that differ in brightness above all, as those of most things do."""
+    grey, colour = random.bytes((2, 1)), random.bytes((2, 3))
+    return ((3 * grey.astype(np.uint16) + colour) // 4).astype(np.uint8)
+
+
 def _add_patch(random: _Random, pixels: Bytes) -> None:
     height, width = pixels.shape[:2]
     top = int(random.uniform(0, height))
     left = int(random.uniform(0, width))
     rows, columns = (int(random.uniform(2, 14) * _FINE) for _ in range(2))
     patch = pixels[top : top + rows, left : left + columns]
-    first, second = random.bytes((2, 3))
-    stripe = int(random.uniform(1, 4) * _FINE)
+    first, second = _shades(random)
+    stripe = int(random.uniform(1.5, 5) * _FINE)
     along = np.arange(max(patch.shape[:2])) // stripe % 2 == 0
     kind = int(random.uniform(0, 3))
     if kind == 0:

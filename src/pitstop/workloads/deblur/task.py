@@ -19,6 +19,7 @@ from pitstop.data.pack import PackSummary, beside
 from pitstop.data.samplers import Batches, Deal, train_order
 from pitstop.errors import ConfigError, DataError
 from pitstop.kernels import Kernels
+from pitstop.records.pictures import PictureRow
 from pitstop.train.task import FilesMade, Loss
 from pitstop.workloads.deblur.blocks import AttentionBlock
 from pitstop.workloads.deblur.dataset import (
@@ -35,6 +36,7 @@ from pitstop.workloads.deblur.metrics import LEVELS, LPIPS, METRICS, FrameQualit
 from pitstop.workloads.deblur.model import VRT, VRTSettings, load_checkpoint
 from pitstop.workloads.deblur.outputs import write_frames
 from pitstop.workloads.deblur.packing import Frames, check_clips, pack_clips
+from pitstop.workloads.deblur.pictures import draw_stretches
 from pitstop.workloads.deblur.planes import spike_eval_samples, spike_train_samples
 from pitstop.workloads.deblur.prediction import WholeFrames
 from pitstop.workloads.deblur.restoring import FrameFolder, look_at_folder, restore_folder
@@ -94,6 +96,8 @@ class DeblurTask:
                 load_spike_checkpoint(model, self._model.weights)
             else:
                 load_checkpoint(model, self._model.weights)
+        elif self._model.start == "identity":
+            model.start_from_input()
         return model
 
     def build_teacher(self, config_yaml: str) -> VRT:
@@ -222,6 +226,12 @@ class DeblurTask:
         """Write restored frames as PNG files, each frame of the split once."""
         del batch
         return write_frames(output, self.eval_samples(), indices, folder)
+
+    def draw(
+        self, output: Tensor, batch: ClipBatch, indices: Sequence[int], folder: Path
+    ) -> list[PictureRow]:
+        """Show the middle frame of each stretch: blurry, restored, sharp, and its spikes."""
+        return draw_stretches(output, batch, self.eval_samples(), indices=indices, folder=folder)
 
     def names_files(self) -> bool:
         """Tell whether `data.frames` is to be restored, and look at all of it."""

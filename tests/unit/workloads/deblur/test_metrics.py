@@ -6,6 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
 
 from pitstop.errors import DataError
@@ -193,3 +196,24 @@ def test_the_state_does_not_grow() -> None:
     size = metrics.state().numel()
     metrics.update(output, batch)
     assert metrics.state().numel() == size
+
+
+@given(seed=st.integers(0, 2**32 - 1), height=st.integers(11, 40), width=st.integers(11, 40))
+@settings(max_examples=25, deadline=None)
+def test_both_agree_with_scikit_image(seed: int, height: int, width: int) -> None:
+    random = np.random.default_rng(seed)
+    reference = random.integers(0, 256, (3, height, width)).astype(np.float64)
+    image = np.clip(reference + random.normal(0, random.uniform(1, 60), reference.shape), 0, 255)
+    one, other = torch.from_numpy(image), torch.from_numpy(reference)
+    theirs = peak_signal_noise_ratio(reference, image, data_range=255)
+    assert psnr(one, other).item() == pytest.approx(theirs, abs=1e-4)
+    theirs = structural_similarity(
+        image,
+        reference,
+        data_range=255,
+        channel_axis=0,
+        gaussian_weights=True,
+        sigma=1.5,
+        use_sample_covariance=False,
+    )
+    assert ssim(one, other).item() == pytest.approx(theirs, abs=1e-4)

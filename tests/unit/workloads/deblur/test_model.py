@@ -16,6 +16,7 @@ from pitstop.workloads.deblur.model import (
     VRT,
     VRT_GOPRO,
     VRT_SMALL,
+    Enlarge,
     RecomputePart,
     VRTSettings,
     load_checkpoint,
@@ -219,7 +220,7 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"upscale": 4}, "upscale is 4, but only 1 is built"),
+        ({"upscale": 3}, "upscale is 3; choose 1 or 4"),
         ({"pa_frames": 3}, "choose 0, 2, 4 or 6"),
         ({"depths": (8, 8, 8, 8, 4, 4, 4)}, "depths has 7 entries"),
         ({"embed_dims": (10,) * 8}, "needs a multiple of 4"),
@@ -266,3 +267,45 @@ def test_drop_rates_rise_evenly_and_both_groups_of_a_stage_start_at_its_first() 
     assert rates["stage7.residual_group2"] == pytest.approx(line[48:50])
     assert rates["stage8.1.residual_group"] == pytest.approx(line[56:60])
     assert rates["stage8.4.residual_group"] == pytest.approx(line[68:])
+
+
+def test_an_enlarging_network_has_the_published_names_and_begins_from_its_input() -> None:
+    torch.manual_seed(0)
+    network = VRT(**(TINY | {"upscale": 4}))
+    head = {
+        name: tuple(value.shape)
+        for name, value in network.state_dict().items()
+        if name.startswith(("conv_before_upsample", "upsample", "conv_last"))
+        and name.endswith("weight")
+    }
+    dim = network.architecture.embed_dims[0]
+    assert head == {
+        "conv_before_upsample.0.weight": (64, dim, 1, 3, 3),
+        "upsample.0.weight": (256, 64, 1, 3, 3),
+        "upsample.5.weight": (256, 64, 1, 3, 3),
+        "upsample.10.weight": (64, 64, 1, 3, 3),
+        "conv_last.weight": (3, 64, 1, 3, 3),
+    }
+    small = torch.rand(1, 2, 3, 16, 20)
+    assert network(small).shape == (1, 2, 3, 64, 80)
+    network.start_from_input()
+    larger = functional.interpolate(small[0], scale_factor=4.0, mode="bilinear")
+    assert torch.equal(network(small)[0], larger)
+
+
+def test_enlarging_puts_four_channels_into_the_four_pixels_of_a_square() -> None:
+    torch.manual_seed(0)
+    enlarge = Enlarge(2).double()
+    x = torch.randn(1, 2, 2, 3, 3, dtype=torch.float64)
+    for step in list(enlarge.children())[:2]:
+        wide = step(x)
+        shuffled = torch.zeros(1, 2, 2, 2 * wide.shape[-2], 2 * wide.shape[-1]).double()
+        for channel, row, column in itertools.product(range(2), range(2), range(2)):
+            shuffled[:, :, channel, row::2, column::2] = wide[:, :, 4 * channel + 2 * row + column]
+        x = torch.where(shuffled > 0, shuffled, 0.1 * shuffled)
+    expected = list(enlarge.children())[2](x)
+    torch.manual_seed(0)
+    enlarge = Enlarge(2).double()
+    got = enlarge(torch.randn(1, 2, 2, 3, 3, dtype=torch.float64))
+    assert got.shape == (1, 2, 2, 12, 12)
+    assert torch.allclose(got, expected, rtol=0, atol=1e-12)

@@ -124,6 +124,22 @@ def test_weights_from_a_file_are_loaded(root: Path, tmp_path: Path) -> None:
         assert torch.equal(value, saved.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("kind", ["vrt", "vrt_spike"])
+def test_a_network_that_starts_as_identity_gives_its_input_back(root: Path, kind: str) -> None:
+    spikes = ()
+    if kind == "vrt_spike":
+        spikes = ("data.spike_height=8", "data.spike_width=16", "model.spike.channels=8")
+        spikes += ("model.spike.heads=2", "model.fusion.heads=2")
+    gone = {}
+    for start in ("identity", "random"):
+        task = task_of(root, f"model.kind={kind}", f"model.start={start}", *spikes)
+        batch = task.collate([task.train_samples().sample(0, 0)])
+        restored = task.forward(task.build_model(), batch)
+        gone[start] = (restored - batch.blur / 255).abs().max().item()
+    assert gone["identity"] == 0
+    assert gone["random"] > 1e-3
+
+
 def test_a_teacher_of_another_shape_is_built_and_a_stranger_refused(root: Path) -> None:
     task = task_of(root)
     wide = config_from(TINY, ["model.mlp_ratio=4", f"data.root={root}"]).config
