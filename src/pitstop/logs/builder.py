@@ -322,11 +322,10 @@ class LogBuilder:
                 if found is None:
                     continue
                 known[name] = found
-            value = number(text)
             if found.skip:
                 found.skip -= 1
             else:
-                found.take(step, value)
+                found.take(step, number(text))
 
     def scalar(self, name: str, step: float, value: float) -> None:
         """Take one named value."""

@@ -115,10 +115,8 @@ _PAIR = re.compile(rb"'([\w./-]+)': '?(-?[\dni][\w.+-]*)'?[,}]")
 # it, in one go.
 _USUAL = re.compile(
     rb"\{'loss': '?(-?[\dni][\w.+-]*)'?, (?:'grad_norm': '?(-?[\dni][\w.+-]*)'?, )?"
-    rb"'learning_rate': '?(-?[\dni][\w.+-]*)'?, 'epoch': '?(-?[\dni][\w.+-]*)'?\}\Z"
+    rb"'learning_rate': '?(\d[\d.]*(?:e-\d+)?)'?, 'epoch': '?(-?[\dni][\w.+-]*)'?\}\Z"
 )
-# The usual shape of what _DICT matches, told without a pattern.
-_LOSS_FIRST = b"{'loss': "
 _BAR = re.compile(rb"\s(\d+)/(\d+) \[")
 
 
@@ -138,15 +136,18 @@ class _Console:
         if b"%|" in line:
             for found in _BAR.finditer(line):
                 self._bar(int(found[1]), int(found[2]))
+        found = _USUAL.match(line)
+        if found is not None:
+            self._usual(line, found)
+            return
         place = line.find(b"{'")
-        if place >= 0 and (
-            line.startswith(_LOSS_FIRST, place) or _DICT.match(line, place) is not None
-        ):
-            found = _USUAL.match(line, place)
-            if found is None:
-                self._dict(line, place)
-            else:
-                self._usual(line, found)
+        if place < 0 or _DICT.match(line, place) is None:
+            return
+        found = _USUAL.match(line, place)
+        if found is None:
+            self._dict(line, place)
+        else:
+            self._usual(line, found)
 
     def _bar(self, count: int, total: int) -> None:
         # Evaluations have shorter bars of their own.
@@ -158,7 +159,8 @@ class _Console:
         builder = self._builder
         step = self._step(line, found.start())
         loss, norm, rate, epoch = found.groups()
-        builder.train(step, lr=number(rate))
+        # Nearly every record has a rate of its own, so remembering it does not pay.
+        builder.train(step, lr=float(rate))
         if norm is None:
             builder.scalars(step, ((b"loss", loss), (b"epoch", epoch)))
         else:
@@ -171,8 +173,9 @@ class _Console:
     def _step(self, line: bytes, place: int) -> float:
         """Give the step of the dict that begins here, and note how it is known."""
         builder = self._builder
-        has_strings = line.find(b": '", place) >= 0
-        builder.version = "5.x (strings)" if has_strings else "4.x (numbers)"
+        if builder.version is None:
+            has_strings = line.find(b": '", place) >= 0
+            builder.version = "5.x (strings)" if has_strings else "4.x (numbers)"
         self._records += 1
         step = self._bar_step
         if math.isnan(step):
