@@ -1,11 +1,14 @@
 """What `pitstop doctor -- CMD` costs a script: a watched and a bare process, step against step.
 
-    python benchmarks/attach_overhead.py [--pairs 600] [--device cpu] [--output FILE.json]
+    python benchmarks/attach_overhead.py [--pairs 600] [--lives 8] [--device cpu]
+                                         [--only steps_of_20_ms] [--output FILE.json]
 
 The same small training runs in two processes, one with the probe in its start-up and one without.
 They take turns, a few steps each, in random order within a pair, so that the machine's moods meet
 both. Reported: the median ratio with its one-sided 95 % upper limit (order statistics) on steps of
 about 20 ms, and the microseconds added to very short ones. Both must end with the same weights.
+Processes of several lives are started at once, for where the memory of one lies makes it faster or
+slower than another; `--lives 4 --pairs 400` takes about a minute each on an accelerator.
 
 What the doctor reads from outside (memory, load) is not in it: it runs beside the script.
 """
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +37,6 @@ from overhead import median_with_limit
 
 _PROBE = Path(pitstop_probe.__file__).parent
 _WARM_UP = 40
-_LIVES = 8
 
 # Microseconds a step by kind, bare and watched.
 Pair = dict[str, float]
@@ -111,40 +114,64 @@ class Trainee:
         return out.strip()
 
 
-def turns(arguments: list[str], *, pairs: int, steps: int, seed: int) -> tuple[list[Pair], bool]:
-    """Run one bare and one watched process against each other; tell whether they end alike."""
-    chance = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        trainees = {"bare": Trainee(arguments, None), "watched": Trainee(arguments, folder)}
-        for trainee in trainees.values():
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A training of steps of some length, and how many of them make a turn."""
+
+    width: int
+    layers: int
+    steps: int
+
+
+def sizes(device: str) -> dict[str, Size]:
+    """Give the trainings that are compared."""
+    if device == "cpu":
+        long = Size(width=512, layers=9, steps=2)
+    else:
+        long = Size(width=4096, layers=10, steps=2)
+    return {"steps_of_20_ms": long, "short_steps": Size(width=16, layers=1, steps=40)}
+
+
+class Life:
+    """A bare and a watched process, against each other."""
+
+    def __init__(self, arguments: list[str], folder: str) -> None:
+        self._trainees = {"bare": Trainee(arguments, None), "watched": Trainee(arguments, folder)}
+
+    def warm_up(self) -> None:
+        """Wait for both to have started, and let the probe find its way."""
+        for trainee in self._trainees.values():
             trainee.steps_us(_WARM_UP)
-        times = [
-            {kind: trainees[kind].steps_us(steps) for kind in chance.sample(list(trainees), 2)}
-            for _ in range(pairs)
-        ]
-        digests = {trainee.end() for trainee in trainees.values()}
-    return times, len(digests) == 1
+
+    def turn(self, steps: int, chance: random.Random) -> Pair:
+        """Let each make some steps, in random order."""
+        kinds = chance.sample(list(self._trainees), 2)
+        return {kind: self._trainees[kind].steps_us(steps) for kind in kinds}
+
+    def ends_alike(self) -> bool:
+        """End both and compare their weights."""
+        return len({trainee.end() for trainee in self._trainees.values()}) == 1
 
 
-def compare(device: str, width: int, layers: int, *, pairs: int, steps: int) -> dict[str, Any]:
-    """Compare both over several lives: where memory lies makes one process faster than another."""
-    times: list[Pair] = []
-    alike = True
-    for life in range(_LIVES):
-        found, same = turns(
-            [device, str(width), str(layers)], pairs=pairs // _LIVES, steps=steps, seed=life
-        )
-        times += found
-        alike = alike and same
+def compare(device: str, size: Size, *, pairs: int, lives: int) -> dict[str, Any]:
+    """Compare both over several lives, turn by turn."""
+    chance = random.Random(0)
+    arguments = [device, str(size.width), str(size.layers)]
+    with tempfile.TemporaryDirectory() as folder:
+        started = [Life(arguments, f"{folder}/{number}") for number in range(lives)]
+        for life in started:
+            life.warm_up()
+        times = [started[pair % lives].turn(size.steps, chance) for pair in range(pairs)]
+        alike = [life.ends_alike() for life in started]
     bare = sorted(pair["bare"] for pair in times)
     return {
         "ratio": median_with_limit([pair["watched"] / pair["bare"] for pair in times]),
         "added_us_per_step": median_with_limit([p["watched"] - p["bare"] for p in times]),
         "bare_step_us": bare[len(bare) // 2],
-        "steps_in_a_turn": steps,
-        "process_pairs": _LIVES,
-        "modules": 2 * layers + layers + 1,
-        "same_weights": alike,
+        "steps_in_a_turn": size.steps,
+        "process_pairs": lives,
+        "modules": 3 * size.layers + 1,
+        "same_weights": all(alike),
     }
 
 
@@ -152,6 +179,8 @@ def main() -> None:
     """Run and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=600)
+    parser.add_argument("--lives", type=int, default=8)
+    parser.add_argument("--only", choices=list(sizes("cpu")))
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--output", type=Path)
     parser.add_argument("--train", nargs=3, metavar=("DEVICE", "WIDTH", "LAYERS"))
@@ -160,22 +189,16 @@ def main() -> None:
         device, width, layers = options.train
         train(device, int(width), int(layers))
         return
-    on_cpu = options.device == "cpu"
-    name = "CPU, one thread" if on_cpu else torch.cuda.get_device_name()
-    report = {
+    name = "CPU, one thread" if options.device == "cpu" else torch.cuda.get_device_name()
+    report: dict[str, Any] = {
         "what": "cost of watching a script: a bare and a watched process, turn by turn",
         "hardware": name,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "steps_of_20_ms": compare(
-            options.device,
-            512 if on_cpu else 4096,
-            9 if on_cpu else 10,
-            pairs=options.pairs,
-            steps=2,
-        ),
-        "short_steps": compare(options.device, 16, 1, pairs=options.pairs, steps=50),
     }
+    for title, size in sizes(options.device).items():
+        if options.only in (None, title):
+            report[title] = compare(options.device, size, pairs=options.pairs, lives=options.lives)
     text = json.dumps(report, indent=2)
     print(text)
     if options.output:

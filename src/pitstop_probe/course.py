@@ -47,6 +47,7 @@ _MODULE_STEP = 5
 _WORK_STEP = 7
 _PROFILED_STEPS = 3
 _LOSS_EVERY = 16
+_LOSS_STEP = _LOSS_EVERY - 1
 _LOOKING = "pitstop"
 # How often a script may catch its own end before it is ended for good.
 _PATIENCE = 3
@@ -85,6 +86,7 @@ class Measurement:
     def __init__(self, torch: Any, settings: Settings) -> None:
         self._torch = torch
         self._settings = settings
+        self._busy_from = sys.maxsize if settings.steps is None else WARM_UP + settings.steps
         self._writer: Optional[RecordWriter] = None
         self._parents_writer: Optional[RecordWriter] = None
         self._closed = False
@@ -234,11 +236,19 @@ class Measurement:
         if steps == WARM_UP:
             self._measure_from_here()
         self._tend_to_loss(steps)
+        self.watch.next_stop = self._next_stop(steps)
         if self._settings.steps is not None and steps >= WARM_UP + self._settings.steps:
             self._after_measuring(steps - WARM_UP - self._settings.steps)
 
+    def _next_stop(self, steps: int) -> int:
+        """Say before which step there is something to do: after warm-up, before few."""
+        if steps < WARM_UP:
+            return 0
+        following = steps + 1 if steps % _LOSS_EVERY == _LOSS_STEP else _next_loss_step(steps)
+        return min(following, self._busy_from)
+
     def _tend_to_loss(self, steps: int) -> None:
-        self.watch.wants_loss = steps % _LOSS_EVERY == _LOSS_EVERY - 1
+        self.watch.wants_loss = steps % _LOSS_EVERY == _LOSS_STEP
         if steps % _LOSS_EVERY == 0:
             self._keep_loss(steps)
             self.models.look_again()
@@ -258,6 +268,7 @@ class Measurement:
         self.watch.enter("pitstop")
         self.models.search()
         self.watch.leave("pitstop")
+        self.watch.next_stop = 0
 
     def _begin_look(self, steps: int) -> None:
         """Slow the step that begins here down, to see more of it; where that can be done."""
@@ -308,20 +319,22 @@ class Measurement:
         """Write the loss, read without waiting: on a GPU it is copied, and read once there."""
         waiting = []
         for step, value, copied in self._losses:
-            if copied is None or copied.query():
+            if copied.query():
                 self.writer.scalars(step, {"loss": float(value)})
             else:
                 waiting.append((step, value, copied))
         self._losses = waiting
         loss, self.watch.loss = self.watch.loss, None
-        if loss is not None:
-            pinned = bool(loss.is_cuda)
-            kept = self._torch.empty((), dtype=loss.dtype, device="cpu", pin_memory=pinned)
-            kept.copy_(loss, non_blocking=True)
-            copied = self._torch.cuda.Event() if pinned else None
-            if copied is not None:
-                copied.record()
-            self._losses.append((steps, kept, copied))
+        if loss is None:
+            return
+        if not loss.is_cuda:
+            self.writer.scalars(steps, {"loss": float(loss)})
+            return
+        kept = self._torch.empty((), dtype=loss.dtype, device="cpu", pin_memory=True)
+        kept.copy_(loss, non_blocking=True)
+        copied = self._torch.cuda.Event()
+        copied.record()
+        self._losses.append((steps, kept, copied))
 
     def _profiles(self, steps: int) -> bool:
         """Whether the step after so many is one of those that are profiled."""
@@ -429,6 +442,11 @@ class Measurement:
             "compile_us": self.compilation.total_us,
             "compile_after_warm_up_us": self.compilation.total_us - us_before,
         }
+
+
+def _next_loss_step(steps: int) -> int:
+    """The first step after so many whose loss is kept."""
+    return steps + 1 + (_LOSS_STEP - steps - 1) % _LOSS_EVERY
 
 
 class _Ending:

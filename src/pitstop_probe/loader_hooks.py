@@ -33,6 +33,18 @@ class LoaderSeen:
         self.about = describe_loader(loader)
 
 
+class _Pass:
+    """One pass through a loader: what its fetches are said to be."""
+
+    __slots__ = ("next", "plain", "seen")
+
+    def __init__(self, seen: LoaderSeen, fetch: Fetch) -> None:
+        self.seen = seen
+        self.plain = fetch
+        self.next = fetch._replace(first=True)
+        """What the next one is."""
+
+
 class Loaders:
     """Observes every DataLoader of the process.
 
@@ -69,14 +81,14 @@ class Loaders:
                 return original(loader)
             seen = self._seen(loader)
             seen.passes += 1
-            entered = watch.enter("loader start", Fetch(seen.identity, loader.num_workers))
+            fetch = Fetch(seen.identity, loader.num_workers)
+            entered = watch.enter("loader start", fetch)
             try:
                 iterator = original(loader)
             finally:
                 if entered:
                     watch.leave("loader start")
-            iterator._pitstop_loader = seen
-            iterator._pitstop_first = True
+            iterator._pitstop = _Pass(seen, fetch)
             return iterator
 
         return iterate
@@ -84,22 +96,27 @@ class Loaders:
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         watch = self._watch
 
+        replays = self._replay_after is not None
+
         @functools.wraps(original)
         def fetch(iterator: Any) -> Any:
-            seen: Optional[LoaderSeen] = getattr(iterator, "_pitstop_loader", None)
-            if seen is None or not watch.is_mine:
+            course: Optional[_Pass] = getattr(iterator, "_pitstop", None)
+            if course is None:
                 return original(iterator)
-            first, iterator._pitstop_first = iterator._pitstop_first, False
-            about = Fetch(seen.identity, iterator._num_workers, first)
-            watch.enter("data", about)
-            ended = about._replace(last=True)
+            region = watch.begin("data", course.next)
+            if region is None:
+                return original(iterator)
             try:
-                batch = self._batch(iterator, original)
-                seen.batches += 1
-                ended = about
+                batch = self._batch(iterator, original) if replays else original(iterator)
+            except BaseException:
+                region[3] = course.next._replace(last=True)
+                raise
+            else:
+                course.next = course.plain
+                course.seen.batches += 1
                 return batch
             finally:
-                watch.leave("data", ended)
+                watch.end(region)
 
         return fetch
 

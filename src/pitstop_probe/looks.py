@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from typing import Any, Dict, List, Optional, Tuple
 
+from pitstop_probe.parts import CLOSURE
 from pitstop_probe.watch import Watch
 
 EVERY_S = 0.010
@@ -36,7 +37,9 @@ class Looks:
     def __init__(self, watch: Watch, every_s: float = EVERY_S) -> None:
         self._watch = watch
         self._every_s = every_s
-        self._stop = threading.Event()
+        # Held until the end; an event takes ten times as long to wait for, with the script waiting.
+        self._running = threading.Lock()
+        self._running.acquire()
         self._places: "Counter[Place]" = Counter()
         self._generators: Dict[Optional[str], List[int]] = {}
         self._present: "Counter[Place]" = Counter()
@@ -44,6 +47,7 @@ class Looks:
         self.taken = 0
         self._taken = 0
         self._foreign = _library_folders()
+        self._libraries: Dict[str, bool] = {}
         self._thread = threading.Thread(target=self._run, name="pitstop-looks", daemon=True)
 
     def start(self) -> None:
@@ -52,7 +56,8 @@ class Looks:
 
     def stop(self) -> None:
         """Stop looking."""
-        self._stop.set()
+        if self._running.locked():
+            self._running.release()
 
     def forget(self) -> None:
         """Begin counting anew, after warm-up."""
@@ -82,7 +87,7 @@ class Looks:
             turn += 1
             # Distances between half and one and a half of the mean, by the golden ratio.
             jitter = 0.5 + (turn * 0.6180339887) % 1.0
-            if self._stop.wait(self._every_s * jitter):
+            if self._running.acquire(timeout=self._every_s * jitter):
                 return
             self._look()
 
@@ -93,17 +98,14 @@ class Looks:
         frame = sys._current_frames().get(watch.thread)  # pyright: ignore[reportPrivateUsage]
         if frame is None:
             return
-        is_open = bool(watch.open)
-        part = watch.open[-1].kind if is_open else "host"
+        part = _innermost(watch.open)
         before = watch.last_kind
-        frames = _stack(frame)
-        del frame
-        if not is_open:
-            part = self._gap_part(before, frames)
+        if part is None:
+            part = self._gap_part(before, self._is_feeding(frame))
         if watch.steps != self._step:
             self._settle(watch.steps)
         self._taken += 1
-        place = self._place(part, frames)
+        place = self._place(part, frame)
         if place is not None:
             self._present[place] += 1
 
@@ -114,13 +116,22 @@ class Looks:
         self._present.clear()
         self._step, self._taken = step, 0
 
-    def _gap_part(self, before: Optional[str], frames: List[Any]) -> str:
+    def _is_feeding(self, frame: Any) -> bool:
+        """Whether a generator of the script's own is at work."""
+        while frame is not None:
+            code = frame.f_code
+            frame = frame.f_back
+            if (
+                code.co_flags & _GENERATOR
+                and frame is not None
+                and not self._is_library(code.co_filename)
+            ):
+                return True
+        return False
+
+    def _gap_part(self, before: Optional[str], feeding: bool) -> str:  # noqa: FBT001 - a tally's key
         """Tell a generator that prepares batches from other work between two observed points."""
         tally = self._generators.setdefault(before, [0, 0])
-        feeding = any(
-            code.co_flags & _GENERATOR and not self._is_library(code.co_filename)
-            for code, _ in frames[1:]
-        )
         tally[feeding] += 1
         fed = tally[1] >= _FEWEST_LOOKS and tally[1] > tally[0]
         for after in ("forward", "copy", "zero_grad"):
@@ -130,28 +141,33 @@ class Looks:
                 self._watch.gap_names.pop((before, after), None)
         return "data" if feeding else "host"
 
-    def _place(self, part: str, frames: List[Any]) -> Optional[Place]:
+    def _place(self, part: str, frame: Any) -> Optional[Place]:
         """The innermost line of the script's own, and what it had called outside."""
-        for depth in range(len(frames) - 1, -1, -1):
-            code, line = frames[depth]
+        below: List[Any] = []
+        while frame is not None:
+            code = frame.f_code
             if not self._is_library(code.co_filename):
-                below = [c for c, _ in frames[depth + 1 :] if not c.co_filename.startswith(_OWN)]
-                calls = " > ".join(_name(callee) for callee in below[:2]) or None
-                return part, code.co_filename, line, code.co_name, calls
+                calls = " > ".join(_name(callee) for callee in below[:-3:-1]) or None
+                return part, code.co_filename, frame.f_lineno, code.co_name, calls
+            if not code.co_filename.startswith(_OWN):
+                below.append(code)
+            frame = frame.f_back
         return None
 
     def _is_library(self, file: str) -> bool:
-        return file.startswith(self._foreign)
+        found = self._libraries.get(file)
+        if found is None:
+            found = self._libraries[file] = file.startswith(self._foreign)
+        return found
 
 
-def _stack(frame: Any) -> List[Any]:
-    """Code and line of each frame, outermost first."""
-    found = []
-    while frame is not None:
-        found.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    found.reverse()
-    return found
+def _innermost(regions: List[Any]) -> Optional[str]:
+    """Kind of the innermost region; the watched thread may end it at any moment."""
+    try:
+        kind: str = regions[-1][0]
+    except IndexError:
+        return None
+    return None if kind == CLOSURE else kind
 
 
 def _name(code: Any) -> str:

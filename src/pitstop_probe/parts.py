@@ -9,7 +9,7 @@ Some stretches are no part of a step: an evaluation, a checkpoint, the start of 
 found here, after the step, because only then is it known what a batch was fetched for.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 
 class Region(NamedTuple):
@@ -21,6 +21,10 @@ class Region(NamedTuple):
     detail: Any = None
     start_mark: Any = None
     end_mark: Any = None
+
+
+# A region as hooks note it, on the hot path: the fields of `Region`, times in nanoseconds.
+Noted = List[Any]
 
 
 class Fetch(NamedTuple):
@@ -53,6 +57,9 @@ _TRAINING = {"backward", "optimizer", "clip", "zero_grad"}
 
 HOST = "host"
 RECOMPUTE = "recompute"
+# What an optimizer's step was given to call. It has no time of its own: inside it parts and the
+# Python between them are named as outside.
+CLOSURE = "closure"
 
 
 def name_gap(before: Optional[str], after: Optional[str]) -> str:
@@ -65,6 +72,23 @@ def name_gap(before: Optional[str], after: Optional[str]) -> str:
     return HOST
 
 
+class Names(Protocol):
+    """Names of the Python between two regions, by the kinds of both."""
+
+    def __getitem__(self, gap: Tuple[Optional[str], Optional[str]], /) -> str:
+        """Give the name of what lies between the first kind and the second."""
+        ...
+
+
+class GapNames(Dict[Tuple[Optional[str], Optional[str]], str]):
+    """Names of gaps: those put in, else what `name_gap` says."""
+
+    def __missing__(self, gap: Tuple[Optional[str], Optional[str]]) -> str:
+        """Name a gap for the first time."""
+        name = self[gap] = name_gap(*gap)
+        return name
+
+
 def aparts_of(regions: Sequence[Region], evaluates: Set[int], trains: Set[int]) -> List[Apart]:
     """Find the stretches of a step that do not belong to it, in order and without overlap.
 
@@ -73,7 +97,7 @@ def aparts_of(regions: Sequence[Region], evaluates: Set[int], trains: Set[int]) 
         evaluates: Loaders known to feed evaluations; those that this step shows are added.
         trains: Loaders known to feed training steps; likewise.
     """
-    if all(_is_plain(region, trains) for region in regions):
+    if all(_is_plain(region.kind, region.detail, trains) for region in regions):
         return []
     purposes = _purposes(regions, evaluates, trains)
     found = _evaluations(regions, purposes)
@@ -91,11 +115,12 @@ def aparts_of(regions: Sequence[Region], evaluates: Set[int], trains: Set[int]) 
     return kept
 
 
-def _is_plain(region: Region, trains: Set[int]) -> bool:
+def _is_plain(kind: str, detail: Any, trains: Set[int]) -> bool:
     """Whether a region is as those of most steps are: nothing about it needs thought."""
-    kind, detail = region.kind, region.detail
     if detail is None:
         return kind not in ALWAYS_APART
+    if detail is TRAIN:
+        return True
     if isinstance(detail, Fetch):
         return kind == "data" and not detail.last and detail.loader in trains
     return detail == TRAIN
@@ -189,7 +214,7 @@ def split(
     regions: Sequence[Region],
     aparts: Sequence[Apart],
     bounds: Tuple[int, int],
-    gap: Callable[[Optional[str], Optional[str]], str] = name_gap,
+    names: Optional[Names] = None,
 ) -> Tuple[Times, List[Tuple[str, int, int]]]:
     """Divide the time between two borders among parts; what lies apart is taken out.
 
@@ -197,66 +222,94 @@ def split(
         regions: Sorted by start, parents before their children, inside the bounds.
         aparts: What `aparts_of` found among them.
         bounds: Where the step begins and ends.
-        gap: Names what lies between two regions.
+        names: What lies between two regions is called; as `name_gap` says unless given.
 
     Returns:
         Calls and time by part, and the apart stretches as name, start, end. All times together
         are the distance of the bounds, to the digit.
     """
-    flat = None if aparts else _split_flat(regions, bounds, gap)
-    return _split_nested(regions, aparts, bounds, gap) if flat is None else (flat, [])
-
-
-def _split_nested(
-    regions: Sequence[Region],
-    aparts: Sequence[Apart],
-    bounds: Tuple[int, int],
-    gap: Callable[[Optional[str], Optional[str]], str],
-) -> Tuple[Times, List[Tuple[str, int, int]]]:
     pieces = _with_aparts(regions, aparts)
-    times: Times = {}
-    cursor, before = bounds[0], None
-    stack: List[Tuple[str, int]] = []  # open regions: kind, end
-
-    def spend(name: str, until: int, calls: int = 0) -> None:
-        entry = times.setdefault(name, [0, 0])
-        entry[0] += calls
-        entry[1] += until - cursor
-
-    for kind, start, end, is_apart in [*pieces, ("", bounds[1], bounds[1], False)]:
-        while stack and stack[-1][1] <= start:
-            before, closing = stack.pop()
-            spend(before, closing)
-            cursor = closing
-        if start > cursor:
-            inside = stack[-1][0] if stack else gap(before, kind or None)
-            spend(inside, start)
-            cursor = start
+    division = _Division(bounds[0], GapNames() if names is None else names)
+    for kind, start, end, is_apart in pieces:
+        division.advance(start, kind)
         if is_apart:
-            cursor = end
-        elif kind:
-            times.setdefault(kind, [0, 0])[0] += 1
-            stack.append((kind, end))
-    return times, [(kind, start, end) for kind, start, end, is_apart in pieces if is_apart]
+            division.skip(end)
+        else:
+            division.open(kind, end)
+    division.advance(bounds[1], None)
+    return division.times, [piece[:3] for piece in pieces if piece[3]]
 
 
-def _split_flat(
-    regions: Sequence[Region],
-    bounds: Tuple[int, int],
-    gap: Callable[[Optional[str], Optional[str]], str],
+class _Division:
+    """Goes through a step and gives each moment to what is innermost there."""
+
+    def __init__(self, start: int, names: Names) -> None:
+        self.times: Times = {}
+        self._names = names
+        self._cursor = start
+        self._before: Optional[str] = None
+        self._open: List[Tuple[str, int]] = []  # kind, end
+
+    def advance(self, until: int, following: Optional[str]) -> None:
+        """Go on to where the following region begins."""
+        while self._open and self._open[-1][1] <= until:
+            kind, end = self._open[-1]
+            self._spend(end, None)
+            self._open.pop()
+            if kind != CLOSURE:
+                self._before = kind
+        if until > self._cursor:
+            self._spend(until, following)
+
+    def skip(self, until: int) -> None:
+        """Leave out what lies apart."""
+        self._cursor = until
+
+    def open(self, kind: str, end: int) -> None:
+        """Begin a region."""
+        if kind == CLOSURE:
+            self._before = None
+        else:
+            _spend(self.times, kind, 0, 1)
+        self._open.append((kind, end))
+
+    def _spend(self, until: int, following: Optional[str]) -> None:
+        inside = self._open[-1][0] if self._open else CLOSURE
+        name = self._names[self._before, following] if inside == CLOSURE else inside
+        _spend(self.times, name, until - self._cursor, 0)
+        self._cursor = until
+
+
+def split_plain(
+    regions: Sequence[Noted], trains: Set[int], bounds: Tuple[int, int], names: Names
 ) -> Optional[Times]:
-    """Divide a step whose regions follow each other, as most do; None where some nest."""
+    """Do what `aparts_of` and `split` do for a step as most are: nothing nests or lies apart.
+
+    Args:
+        regions: As noted, in nanoseconds.
+        trains: Loaders known to feed training steps.
+        bounds: Where the step begins and ends, in nanoseconds.
+        names: What lies between two regions is called.
+
+    Returns:
+        Calls and microseconds by part; None where the step is not so plain.
+    """
     times: Times = {}
-    cursor, before = bounds[0], None
-    for kind, start, end, _, _, _ in regions:
-        if start < cursor:
+    cursor, before = bounds[0] // 1000, None
+    for kind, start, end, detail, _, _ in regions:
+        start_us = start // 1000
+        if start_us < cursor or not _is_plain(kind, detail, trains):
             return None
-        if start > cursor:
-            _spend(times, gap(before, kind), start - cursor, 0)
-        _spend(times, kind, end - start, 1)
-        cursor, before = end, kind
-    if bounds[1] > cursor:
-        _spend(times, gap(before, None), bounds[1] - cursor, 0)
+        if start_us > cursor:
+            _spend(times, names[before, kind], start_us - cursor, 0)
+        cursor, before = end // 1000, kind
+        if kind in times:
+            _spend(times, kind, cursor - start_us, 1)
+        else:
+            times[kind] = [1, cursor - start_us]
+    rest = bounds[1] // 1000 - cursor
+    if rest:
+        _spend(times, names[before, None], rest, 0)
     return times
 
 

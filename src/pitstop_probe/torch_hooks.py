@@ -11,9 +11,10 @@ import importlib
 import os
 import sys
 import weakref
+from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from pitstop_probe.parts import EVAL, TRAIN
+from pitstop_probe.parts import CLOSURE, EVAL, TRAIN, Noted
 from pitstop_probe.watch import Watch
 
 Undo = Callable[[], None]
@@ -88,12 +89,15 @@ def timed(watch: Watch, kind: str) -> Callable[[Callable[..., Any]], Callable[..
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if watch.inside(kind) or not watch.enter(kind):
+            if watch.open and watch.inside(kind):
+                return original(*args, **kwargs)
+            region = watch.begin(kind)
+            if region is None:
                 return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)
             finally:
-                watch.leave(kind)
+                watch.end(region)
 
         return wrapper
 
@@ -106,14 +110,17 @@ def _backward(watch: Watch) -> Callable[[Callable[..., Any]], Callable[..., Any]
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if watch.open and watch.inside("backward"):
+                return original(tensors, *args, **kwargs)
+            region = watch.begin("backward")
+            if region is None:
+                return original(tensors, *args, **kwargs)
             if watch.wants_loss and getattr(tensors, "ndim", 1) == 0:
                 watch.loss = tensors.detach()
-            if watch.inside("backward") or not watch.enter("backward"):
-                return original(tensors, *args, **kwargs)
             try:
                 return original(tensors, *args, **kwargs)
             finally:
-                watch.leave("backward")
+                watch.end(region)
 
         return backward
 
@@ -149,6 +156,7 @@ class Optimizers:
         """Optimizers that stepped, while they live."""
         self._known: Set[int] = set()
         self._watch = watch
+        self._is_compiling = torch.compiler.is_compiling
         hooks = part_of(torch, "optim.optimizer")
         before = hooks.register_optimizer_step_pre_hook(self._before)
         after = hooks.register_optimizer_step_post_hook(self._after)
@@ -157,20 +165,29 @@ class Optimizers:
         for scaler in _scalers(torch):
             self.undo.append(replace(scaler, "step", self._scaler))
 
-    def _before(self, *_: Any) -> None:
-        if not _compiling():
-            self._watch.enter("optimizer")
+    def _before(self, _: Any, args: Any, kwargs: Any) -> Any:
+        if self._is_compiling() or not self._watch.enter("optimizer"):
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
+        if closure is None or not callable(closure):
+            return None
+        # Its passes are parts of their own, and its Python is not the optimizer's.
+        observed = timed(self._watch, CLOSURE)(closure)
+        if len(args) > 1:
+            return (args[0], observed, *args[2:]), kwargs
+        return args, {**kwargs, "closure": observed}
 
     def _after(self, optimizer: Any, *_: Any) -> None:
-        if _compiling():
+        if self._is_compiling():
             return
-        self._watch.leave("optimizer")
+        watch = self._watch
+        watch.leave("optimizer")
         identity = id(optimizer)
         if identity not in self._known:
             self._known.add(identity)
             self.seen[identity] = optimizer
             weakref.finalize(optimizer, self._known.discard, identity)
-        self._watch.stepped(identity)
+        watch.stepped(identity)
 
     def _scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -193,11 +210,6 @@ def _scalers(torch: Any) -> List[Any]:
     # The older class inherits the newer one's step; wrapping both would end a step twice.
     owners = [scaler for scaler in scalers if scaler is not None and "step" in vars(scaler)]
     return owners[:1]
-
-
-def _compiling() -> bool:
-    compiler = getattr(sys.modules.get("torch"), "compiler", None)
-    return bool(compiler is not None and compiler.is_compiling())
 
 
 class Exchanges:
@@ -296,38 +308,47 @@ class Models:
     def wrap(self, kind: Any) -> None:
         """Observe the calls of a class of modules."""
         if kind not in self._wrapped:
-            self._wrapped[kind] = replace_call(kind, self._around)
+            self._wrapped[kind] = replace(kind, "__call__", lambda _: self._observed(kind))
 
-    def _around(self, module: Any, args: Any, kwargs: Any, call: Callable[..., Any]) -> Any:
-        if self._is_compiling():
-            return call(*args, **kwargs)
-        try:
-            kind = self._begin(module, args, kwargs)
-        except Exception:  # noqa: BLE001 - an odd module or argument is the script's right
-            kind = None
-        if kind is None:
-            return call(*args, **kwargs)
-        try:
-            return call(*args, **kwargs)
-        finally:
-            self._watch.leave(kind)
+    def _observed(self, kind: Any) -> Callable[..., Any]:
+        """Make a call that observes the one it replaces, found in the way of `replace_call`."""
+        own = vars(kind).get("__call__")
+        watch, is_compiling, begin = self._watch, self._is_compiling, self._begin
 
-    def _begin(self, module: Any, args: Any, kwargs: Any) -> Optional[str]:
-        """Enter a region for a call from outside; None inside another one, or computed again."""
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            original = (
+                super(kind, module).__call__ if own is None else functools.partial(own, module)
+            )
+            # Most calls are of modules inside others: these two must come first.
+            if is_compiling() or (watch.open and _within(watch.open)):
+                return original(*args, **kwargs)
+            region = begin(module, args, kwargs)
+            if region is None:
+                return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                watch.end(region)
+
+        return call
+
+    def _begin(self, module: Any, args: Any, kwargs: Any) -> Optional[Noted]:
+        """Begin a region for a call from outside; None on another thread."""
         watch = self._watch
-        if not watch.is_mine or _within(watch.open):
+        if get_ident() != watch.thread or not watch.active:
             return None
-        identity = id(module)
-        if identity not in self._known:
-            self._take_up(identity, module)
-        if identity in self._losses and watch.last_kind in ("forward", "loss"):
-            watch.enter("loss")
-            return "loss"
-        purpose = self._purpose(identity, module)
-        if purpose == TRAIN:
-            self._note_training(identity, module, _batch_size(args) or _batch_size(kwargs))
-        watch.enter("forward", purpose)
-        return "forward"
+        try:
+            identity = id(module)
+            if identity not in self._known:
+                self._take_up(identity, module)
+            if identity in self._losses and watch.last_kind in ("forward", "loss"):
+                return watch.begin("loss")
+            purpose = self._purpose(identity, module)
+            if purpose is TRAIN:
+                self._note_training(identity, module, _batch_size(args) or _batch_size(kwargs))
+        except Exception:  # noqa: BLE001 - an odd module or argument is the script's right
+            return None
+        return watch.begin("forward", purpose)
 
     def _note_training(self, identity: int, module: Any, samples: Optional[int]) -> None:
         self._watch.count(identity, samples)
@@ -358,7 +379,8 @@ class Models:
         is one called without gradients while it is set to train (samples for a discriminator).
         """
         if module.training:
-            self._trained.add(identity)
+            if identity not in self._trained:
+                self._trained.add(identity)
             return TRAIN
         return EVAL if identity in self._trained else TRAIN
 
@@ -395,7 +417,7 @@ _INNER = ("forward", "loss", "backward")
 def _within(regions: List[Any]) -> bool:
     """Whether one of the open regions is a module's."""
     for region in regions:  # noqa: SIM110 - the hot path: `any` takes three times as long
-        if region.kind in _INNER:
+        if region[0] in _INNER:
             return True
     return False
 
@@ -414,7 +436,7 @@ def _parameter_count(module: Any) -> int:
 
 def _batch_size(value: Any, depth: int = 0) -> Optional[int]:
     """First dimension of the first tensor in there."""
-    if isinstance(value, (dict, list, tuple)):
+    if isinstance(value, _HOLDERS):
         if depth < _DEEPEST:
             for item in value.values() if isinstance(value, dict) else value:
                 size = _batch_size(item, depth + 1)
@@ -426,6 +448,7 @@ def _batch_size(value: Any, depth: int = 0) -> Optional[int]:
 
 
 _DEEPEST = 3
+_HOLDERS = (dict, list, tuple)
 
 
 class Recomputation:
@@ -569,12 +592,14 @@ class Waits:
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             start = watch.now()
             moved = original(tensor, *args, **kwargs)
-            if moved is tensor or moved.is_cuda == tensor.is_cuda or not watch.is_mine:
+            if moved is tensor:
                 return moved
-            if moved.is_cuda:
-                watch.note("copy", start)
-            else:
-                self._count("to", start)
+            arrived = moved.is_cuda
+            if arrived != tensor.is_cuda:
+                if arrived:
+                    watch.note("copy", start)
+                elif watch.is_mine:
+                    self._count("to", start)
             return moved
 
         return call
@@ -584,12 +609,12 @@ class Waits:
         if watch.inside("wait"):
             return action()
         start = watch.now()
-        entered = watch.enter("wait")
+        region = watch.begin("wait")
         try:
             return action()
         finally:
-            if entered:
-                watch.leave("wait")
+            if region is not None:
+                watch.end(region)
             self._add(name, start)
 
     def _count(self, name: str, start: int) -> None:

@@ -9,42 +9,38 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
-from pitstop_probe.clock import (
-    HAND_OVER_STEPS,
-    HAND_OVER_US,
-    DeviceTimer,
-    Sink,
-    Span,
-    Step,
-    Timeline,
-    chosen,
+from pitstop_probe.clock import HAND_OVER_US, DeviceTimer, Sink, Span, Step, Timeline, chosen
+from pitstop_probe.parts import (
+    CLOSURE,
+    RECOMPUTE,
+    GapNames,
+    Names,
+    Noted,
+    Region,
+    Times,
+    aparts_of,
+    split,
+    split_plain,
 )
-from pitstop_probe.parts import RECOMPUTE, Region, aparts_of, name_gap, split
 
-_MOST_PENDING = 64
+# Steps are handed over together: one by one the same work takes twice as long, for the script's
+# own has driven it out of the processor's caches in between.
+_HAND_OVER_STEPS = 64
+_MOST_PENDING = 4 * _HAND_OVER_STEPS
 _TIMELINE_EVERY = 64
 # An optimizer that steps this much more rarely than the others does not set the pace.
 _RARE = 20
 
+# Of steps shorter than this half as many are marked on the device as it asks for, and the others
+# not even at their borders: making and reading the marks of one takes some tens of microseconds.
+_SHORT_NS = 5_000_000
+
 _NS = 1000
 
-
-class _Open:
-    """A region that has not ended."""
-
-    __slots__ = ("detail", "kind", "mark", "start")
-
-    def __init__(self, kind: str, start: int, mark: Any, detail: Any) -> None:
-        self.kind = kind
-        self.start = start
-        self.mark = mark
-        self.detail = detail
-
-
-# A region as it is noted, on the hot path: the fields of `Region`, times in nanoseconds.
-_Noted = Tuple[str, int, int, Any, Any, Any]
+# Places in a noted region.
+_KIND, _START, _END, _DETAIL, _START_MARK, _END_MARK = range(6)
 
 
 class _Raw:
@@ -58,23 +54,24 @@ class _Raw:
         "marks",
         "recompute",
         "regions",
-        "samples",
         "special",
         "start",
         "start_mark",
     )
 
+    end: int
+    end_mark: Any
+
     def __init__(self, index: int, start: int, start_mark: Any) -> None:
         self.index = index
         self.start = start
         self.start_mark = start_mark
-        self.end = 0
-        self.end_mark: Any = None
-        self.regions: List[_Noted] = []
-        self.marks: List[Any] = []
-        self.recompute: List[Tuple[int, int]] = []
-        self.samples: Dict[int, int] = {}
-        self.calls: Dict[int, int] = {}
+        self.regions: List[Noted] = []
+        """In the order in which they began, those noted afterwards excepted."""
+        self.calls: List[Tuple[int, Optional[int]]] = []
+        """Training calls: model and samples."""
+        self.marks: Optional[List[Any]] = None
+        self.recompute: Optional[List[Tuple[int, int]]] = None
         self.special: Optional[str] = None
 
 
@@ -92,10 +89,12 @@ class Pace:
 
     def closes(self, optimizer: int) -> bool:
         """Take note of an optimizer's step; tell whether it ends a step of the training."""
+        if optimizer == self._closer:
+            self._others = 0
+            return True
         if optimizer not in self._seen:
             self._seen.add(optimizer)
             self._closer = optimizer
-        if optimizer == self._closer:
             self._others = 0
             return True
         self._others += 1
@@ -127,15 +126,17 @@ class Watch:
         self.active = True
         self.thread = threading.get_ident()
         self.pace = Pace()
-        self.open: List[_Open] = []
+        self.open: List[Noted] = []
         self.last_kind: Optional[str] = None
         self.raw: Optional[_Raw] = None
         self.steps = 0
         """Steps that ended, special ones included."""
         self.at_border: Callable[[int], None] = lambda _: None
+        self.next_stop = 0
+        """The step before which `at_border` is called next; unless it says so, before each."""
         self.at_failure: Callable[[Exception], None] = lambda _: None
-        self.gap_names: Dict[Tuple[Optional[str], Optional[str]], str] = {}
-        """Better names for gaps, where looking at the stack has found some."""
+        self.gap_names = GapNames()
+        """Names of gaps; better ones where looking at the stack has found some."""
         self.handed_over = 0
         self.wants_loss = False
         self.loss: Any = None
@@ -147,6 +148,7 @@ class Watch:
         self._last_mark: Any = None
         self._last_marked = 0
         self._waiting: Deque[_Raw] = deque()
+        self._hand_over_at = now_ns() + HAND_OVER_US * _NS
         self._root = Span(None, "", None)  # type: ignore[arg-type]  # never entered
 
     @property
@@ -159,64 +161,77 @@ class Watch:
         """Mean over the steps handed over; None where no batch was seen."""
         return self._samples / self.handed_over if self._samples else None
 
-    def enter(self, kind: str, detail: Any = None) -> bool:
-        """Note that something begins; False when it is not to be noted, then do not leave it."""
-        if not self.active or threading.get_ident() != self.thread:
-            return False
-        now = self.now()
-        mark = self._mark_near(now) if self._marking else None
-        self.open.append(_Open(kind, now, mark, detail))
-        return True
+    def begin(self, kind: str, detail: Any = None) -> Optional[Noted]:
+        """Note that something begins; None when it is not to be noted, then there is no end.
 
-    def leave(self, kind: str, detail: Any = None) -> None:
-        """Note that the innermost region of this kind ends, and with it all inside it."""
+        With `end` the hot path of all watching. Between two calls the script's own work has driven
+        everything out of the processor's caches, so what counts is how little is touched.
+        """
+        if threading.get_ident() != self.thread or not self.active:
+            return None
+        now = self.now()
+        region: Noted = [kind, now, 0, detail, None, None]
+        if self._marking:
+            region[_START_MARK] = self._mark_near(now)
+        self.open.append(region)
+        if self.raw is not None:
+            self.raw.regions.append(region)
+        return region
+
+    def end(self, region: Noted) -> None:
+        """Note that something that was begun ends, and with it all that was left open inside."""
         end = self.now()
         open_regions = self.open
-        if not open_regions:
+        is_innermost = open_regions and open_regions[-1] is region
+        if not is_innermost and not self._end_inside(region, end):
             return
-        mark = self._mark() if self._marking else None
-        top = open_regions.pop()
-        if top.kind != kind:
-            open_regions.append(top)
-            self._leave_around(kind, end, mark)
-            top = open_regions.pop() if open_regions and open_regions[-1].kind == kind else None
-        if top is None or self.raw is None:
-            return
-        about = top.detail if detail is None else detail
-        self.raw.regions.append((kind, top.start, end, about, top.mark, mark))
-        self.last_kind = kind
+        open_regions.pop()
+        region[_END] = end
+        if self._marking:
+            region[_END_MARK] = self._mark()
+        self.last_kind = region[_KIND]
 
-    def _leave_around(self, kind: str, end: int, mark: Any) -> None:
-        """End whatever was left open inside the innermost region of a kind, if there is one."""
-        if not self.inside(kind):
-            return
-        while self.open[-1].kind != kind:
-            lost = self.open.pop()
-            if self.raw is not None:
-                self.raw.regions.append((lost.kind, lost.start, end, lost.detail, lost.mark, mark))
+    def _end_inside(self, region: Noted, end: int) -> bool:
+        """End whatever was left open inside a region; False if that is not open itself."""
+        if not any(other is region for other in self.open):
+            return False
+        while self.open[-1] is not region:
+            self.open.pop()[_END] = end
+        return True
+
+    def enter(self, kind: str, detail: Any = None) -> bool:
+        """Begin a region that is ended by its kind; False when it is not to be noted."""
+        return self.begin(kind, detail) is not None
+
+    def leave(self, kind: str) -> None:
+        """End the innermost region of a kind."""
+        for region in reversed(self.open):
+            if region[_KIND] == kind:
+                self.end(region)
+                return
 
     def note(self, kind: str, start: int, detail: Any = None) -> None:
         """Note something that has just ended and that began at `start`."""
-        if self.raw is not None and self.active and threading.get_ident() == self.thread:
-            self.raw.regions.append((kind, start, self.now(), detail, None, None))
+        if threading.get_ident() == self.thread and self.active and self.raw is not None:
+            self.raw.regions.append([kind, start, self.now(), detail, None, None])
 
     def inside(self, kind: str) -> bool:
         """Whether a region of this kind is open."""
         for region in self.open:  # noqa: SIM110 - the hot path: `any` takes three times as long
-            if region.kind == kind:
+            if region[_KIND] == kind:
                 return True
         return False
 
     def count(self, model: int, samples: Optional[int]) -> None:
         """Add a training call of a model to the step under way."""
         if self.raw is not None:
-            self.raw.calls[model] = self.raw.calls.get(model, 0) + 1
-            if samples is not None:
-                self.raw.samples[model] = self.raw.samples.get(model, 0) + samples
+            self.raw.calls.append((model, samples))
 
     def recomputed(self, start: int, end: int) -> None:
         """Take in that activations were computed again, on whatever thread."""
         if self.raw is not None and self.active:
+            if self.raw.recompute is None:
+                self.raw.recompute = []
             self.raw.recompute.append((start, end))
 
     def special(self, purpose: str) -> None:
@@ -225,25 +240,16 @@ class Watch:
             self.raw.special = purpose
 
     def stepped(self, optimizer: int) -> None:
-        """An optimizer has stepped: a border, if it is the one that sets the pace."""
+        """An optimizer has stepped: a border, if it is the one that sets the pace.
+
+        Whatever goes wrong in here is ours: the script goes on, unmeasured.
+        """
         if not self.active:
             return
         if self.raw is None and self.steps == 0:
             self.thread = threading.get_ident()
-        if threading.get_ident() == self.thread and self.pace.closes(optimizer):
-            self.border()
-
-    def use_device(self, device: Optional[DeviceTimer]) -> None:
-        """Measure on the device's clock, too, from the step that begins here."""
-        self.device = device
-        if device is not None and self.raw is not None:
-            self.raw.start_mark = device.mark()
-
-    def border(self) -> None:
-        """End the step under way and begin the next.
-
-        Whatever goes wrong in here is ours: the script goes on, unmeasured.
-        """
+        if threading.get_ident() != self.thread or not self.pace.closes(optimizer):
+            return
         try:
             self._border()
         except Exception as error:  # noqa: BLE001 - measuring must never stop a training
@@ -251,24 +257,60 @@ class Watch:
             sys.stderr.write("pitstop: measuring stopped: {!r}\n".format(error))
             self.at_failure(error)
 
+    def use_device(self, device: Optional[DeviceTimer]) -> None:
+        """Measure on the device's clock, too, from the step that begins here."""
+        self.device = device
+        if device is not None and self.raw is not None:
+            self.raw.start_mark = device.mark()
+
     def _border(self) -> None:
-        self._collect_if_due()
+        """End the step under way and begin the next."""
         now = self.now()
-        mark = None if self.device is None else self.device.mark()
+        if now >= self._hand_over_at or len(self._waiting) >= _HAND_OVER_STEPS:
+            self._hand_over_all(now)
+            now = self.now()
         raw = self.raw
+        mark = None if self.device is None else self._mark_border(self.device, now)
         if raw is not None:
-            self._end(raw, now, mark)
-        index = self.steps
-        self.raw = _Raw(index, now, mark)
-        self._last_mark = None
-        self._marking = self.device is not None and chosen(index, self.device.span_marks_every)
+            raw.end, raw.end_mark = now, mark
+            self._waiting.append(raw)
+            self.steps += 1
+        self.raw = following = _Raw(self.steps, now, mark)
+        if self.open:
+            self._divide_open(raw, following)
+        if self._marking:
+            following.marks = []
         self.last_kind = None
-        self.at_border(self.steps)
+        if self.steps >= self.next_stop:
+            self.at_border(self.steps)
+
+    def _mark_border(self, device: DeviceTimer, now: int) -> Any:
+        """Decide whether the next step is marked; mark a border that a marked step lies at.
+
+        Of long steps all borders are marked, whatever is inside.
+        """
+        raw, was_marked = self.raw, self._marking
+        is_short = raw is not None and now - raw.start < _SHORT_NS
+        following = self.steps if raw is None else self.steps + 1
+        self._marking = chosen(following, device.span_marks_every * (2 if is_short else 1))
+        self._last_mark = None
+        return device.mark() if not is_short or was_marked or self._marking else None
+
+    def _divide_open(self, ended: Optional[_Raw], following: _Raw) -> None:
+        """Cut what reaches over the border: each step gets what lies on its side."""
+        now = following.start
+        for region in self.open:
+            if ended is not None:
+                place = next(n for n, other in enumerate(ended.regions) if other is region)
+                first = [region[_KIND], region[_START], now, region[_DETAIL], None, None]
+                ended.regions[place] = first
+            region[_START], region[_START_MARK] = now, None
+            following.regions.append(region)
 
     def restart(self) -> None:
         """Forget everything, in a process just forked: it may train by itself."""
         self.open, self.raw, self.steps, self.device = [], None, 0, None
-        self.handed_over = self._samples = 0
+        self.handed_over = self._samples = self.next_stop = 0
         self.pace = Pace()
         self._waiting.clear()
         self._marking = False
@@ -280,15 +322,6 @@ class Watch:
         self.raw = None
         self._collect(finish=True)
 
-    def _end(self, raw: _Raw, now: int, mark: Any) -> None:
-        for region in self.open:
-            # It reaches over the border: the step gets what lies on its side.
-            raw.regions.append((region.kind, region.start, now, region.detail, None, None))
-            region.start = now
-        raw.end, raw.end_mark = now, mark
-        self._waiting.append(raw)
-        self.steps += 1
-
     def _mark_near(self, now: int) -> Any:
         """Take the last mark where nothing can have been launched since; else make one."""
         near = self.device.same_point_us * _NS  # type: ignore[union-attr]
@@ -298,69 +331,83 @@ class Watch:
 
     def _mark(self) -> Any:
         mark = self.device.mark()  # type: ignore[union-attr]  # only called where there is one
-        if self.raw is not None:
+        if self.raw is not None and self.raw.marks is not None:
             self.raw.marks.append(mark)
         self._last_mark, self._last_marked = mark, self.now()
         return mark
 
-    def _collect_if_due(self) -> None:
+    def _hand_over_all(self, now: int) -> None:
         """Hand steps over once some have gathered; the time this takes is ours, not the step's."""
-        waiting = self._waiting
-        if not waiting:
-            return
-        now = self.now()
-        waited_us = (now - waiting[0].start) // _NS
-        if len(waiting) >= HAND_OVER_STEPS or waited_us >= HAND_OVER_US:
+        self._hand_over_at = now + HAND_OVER_US * _NS
+        if self._waiting:
             self._collect(finish=False)
             self.note("pitstop", now)
 
     def _collect(self, *, finish: bool) -> None:
         waiting, device = self._waiting, self.device
-        while waiting:
-            passed = device is None or device.passed(waiting[0].end_mark)
-            if not passed and not finish and len(waiting) <= _MOST_PENDING:
-                return
-            self._hand_over(waiting.popleft(), device if passed else None)
+        passed = len(waiting) if device is None else _count_passed(waiting, device)
+        for _ in range(passed):
+            self._hand_over(waiting.popleft(), device)
+        while waiting and (finish or len(waiting) > _MOST_PENDING):
+            self._hand_over(waiting.popleft(), None)
 
     def _hand_over(self, raw: _Raw, device: Optional[DeviceTimer]) -> None:
-        start_us = raw.start // _NS
+        start_us, end_us = raw.start // _NS, raw.end // _NS
         if raw.special is not None:
-            wall_us = raw.end // _NS - start_us
+            wall_us = end_us - start_us
             self.sink.event(raw.special, step=raw.index, start_us=start_us, wall_us=wall_us)
             return
-        regions = _in_order(raw)
-        aparts = aparts_of(regions, self.evaluates, self.trains)
-        bounds = (start_us, raw.end // _NS)
-        gap = self._gap if raw.calls else self._blind_gap
-        times, stretches = split(regions, aparts, bounds, gap)
         step = Step(raw.index, start_us)
-        step.apart_us = sum(end - start for _, start, end in stretches)
-        step.wall_us = bounds[1] - bounds[0] - step.apart_us
-        for name, entry in times.items():
-            if entry[1]:
-                step.host_us[self._span(name)] = entry
-        self._add_recompute(step, raw)
-        step.samples = max(raw.samples.values(), default=None)
-        self._samples += step.samples or 0
-        step.micro_steps = max(raw.calls.values(), default=None)
+        names = self.gap_names if raw.calls else _BlindGapNames(self.gap_names)
+        times = split_plain(raw.regions, self.trains, (raw.start, raw.end), names)
+        if times is None:
+            times = self._split(step, raw, names)
+        step.wall_us = end_us - start_us - step.apart_us
+        self._fill(step, raw, times)
         if device is not None:
-            self._add_device(step, raw, regions, device)
-            device.release([m for m in [raw.start_mark, *raw.marks] if m is not raw.end_mark])
+            self._add_device(step, raw, device)
+            self._release(raw, device)
         if raw.index % _TIMELINE_EVERY == 0:
-            step.timeline = self._timeline(regions, start_us)
-        for name, start, end in stretches:
-            self.sink.event(name, step=raw.index, start_us=start, wall_us=end - start)
+            step.timeline = self._timeline(_in_order(raw), start_us)
         self.sink.step(step)
         self.handed_over += 1
 
-    def _gap(self, before: Optional[str], after: Optional[str]) -> str:
-        return self.gap_names.get((before, after)) or name_gap(before, after)
+    def _release(self, raw: _Raw, device: DeviceTimer) -> None:
+        """Give marks back; the one at the end is where the next step begins."""
+        marks = [raw.start_mark, *(raw.marks or ())]
+        ours = [mark for mark in marks if mark is not None and mark is not raw.end_mark]
+        if ours:
+            device.release(ours)
 
-    def _blind_gap(self, before: Optional[str], after: Optional[str]) -> str:
-        """Name a gap of a step in which no module was called: before gradients it is forward."""
-        if after in ("backward", "zero_grad"):
-            return "forward"
-        return self._gap(before, after)
+    def _split(self, step: Step, raw: _Raw, names: Names) -> Times:
+        """Divide a step of which something nests or lies apart; hand over what lies apart."""
+        regions = _in_order(raw)
+        aparts = aparts_of(regions, self.evaluates, self.trains)
+        times, stretches = split(regions, aparts, (raw.start // _NS, raw.end // _NS), names)
+        for name, start, end in stretches:
+            step.apart_us += end - start
+            self.sink.event(name, step=raw.index, start_us=start, wall_us=end - start)
+        return times
+
+    def _fill(self, step: Step, raw: _Raw, times: Times) -> None:
+        """Give a step its host times and what was counted."""
+        spans, host_us = self._root.children, step.host_us
+        for name, entry in times.items():
+            if entry[1]:
+                host_us[spans.get(name) or self._span(name)] = entry
+        if raw.recompute is not None:
+            self._add_recompute(step, raw.recompute)
+        calls: Dict[int, int] = {}
+        samples: Dict[int, int] = {}
+        for model, size in raw.calls:
+            calls[model] = calls.get(model, 0) + 1
+            if size is not None:
+                samples[model] = samples.get(model, 0) + size
+        if calls:
+            step.micro_steps = max(calls.values())
+        if samples:
+            step.samples = max(samples.values())
+            self._samples += step.samples
 
     def _span(self, name: str, parent: Optional[Span] = None) -> Span:
         place = self._root if parent is None else parent
@@ -369,37 +416,30 @@ class Watch:
             span = place.children[name] = Span(None, name, place)  # type: ignore[arg-type]
         return span
 
-    def _add_recompute(self, step: Step, raw: _Raw) -> None:
+    def _add_recompute(self, step: Step, stretches: List[Tuple[int, int]]) -> None:
         backward = self._root.children.get("backward")
-        if not raw.recompute or backward is None or backward not in step.host_us:
+        if backward is None or backward not in step.host_us:
             return
-        total_us = sum(end // _NS - start // _NS for start, end in _union(raw.recompute))
+        total_us = sum(end // _NS - start // _NS for start, end in _union(stretches))
         # Autograd threads of a GPU run beside each other and may end after the call returned.
         total_us = min(total_us, step.host_us[backward][1])
-        step.host_us[self._span(RECOMPUTE, backward)] = [len(raw.recompute), total_us]
+        step.host_us[self._span(RECOMPUTE, backward)] = [len(stretches), total_us]
 
-    def _add_device(
-        self, step: Step, raw: _Raw, regions: List[Region], device: DeviceTimer
-    ) -> None:
+    def _add_device(self, step: Step, raw: _Raw, device: DeviceTimer) -> None:
         """Divide the device's time among the parts, in the way the host's was."""
+        if raw.start_mark is None or raw.end_mark is None:
+            return
         wall_us = device.elapsed_us(raw.start_mark, raw.end_mark)
         if wall_us is None:
             return
-        if not any(region.start_mark is not None for region in regions):
+        if not raw.marks:
             step.device_wall_us = max(0, wall_us - step.apart_us)
             return
-        placed = []
-        for region in regions:
-            if region.start_mark is None or region.end_mark is None:
-                continue
-            start = device.elapsed_us(raw.start_mark, region.start_mark)
-            end = device.elapsed_us(raw.start_mark, region.end_mark)
-            if start is None or end is None or not 0 <= start <= end <= wall_us:
-                return
-            placed.append(region._replace(start=start, end=end))
-        placed.sort(key=_place)
+        placed = _on_device(raw, raw.marks, device, wall_us)
+        if placed is None:
+            return
         aparts = aparts_of(placed, self.evaluates, self.trains)
-        times, stretches = split(placed, aparts, (0, wall_us), self._gap)
+        times, stretches = split(placed, aparts, (0, wall_us), self.gap_names)
         step.device_wall_us = wall_us - sum(end - start for _, start, end in stretches)
         for name, entry in times.items():
             span = self._root.children.get(name)
@@ -410,7 +450,31 @@ class Watch:
         return tuple(
             Timeline(self._span(r.kind), r.start - zero_us, r.end - zero_us, None, None)
             for r in regions
+            if r.kind != CLOSURE
         )
+
+
+class _BlindGapNames:
+    """Names of gaps in a step in which no module was called: before gradients it is forward."""
+
+    def __init__(self, names: GapNames) -> None:
+        self._names = names
+
+    def __getitem__(self, gap: Tuple[Optional[str], Optional[str]]) -> str:
+        return "forward" if gap[1] in ("backward", "zero_grad") else self._names[gap]
+
+
+def _count_passed(waiting: Sequence[_Raw], device: DeviceTimer) -> int:
+    """Count the steps whose end the device has passed; they end in order, so few are asked."""
+    marked = [place for place, raw in enumerate(waiting) if raw.end_mark is not None]
+    low, high = 0, len(marked)
+    while low < high:
+        middle = (low + high) // 2
+        if device.passed(waiting[marked[middle]].end_mark):
+            low = middle + 1
+        else:
+            high = middle
+    return len(waiting) if low == len(marked) else marked[low]
 
 
 def _in_order(raw: _Raw) -> List[Region]:
@@ -420,10 +484,27 @@ def _in_order(raw: _Raw) -> List[Region]:
         Region(kind, max(start // _NS, low), min(end // _NS, high), detail, mark, end_mark)
         for kind, start, end, detail, mark, end_mark in raw.regions
     ]
-    # They were noted as they ended, so of two with the same place the later one is the parent.
-    regions.reverse()
     regions.sort(key=_place)
     return regions
+
+
+def _on_device(
+    raw: _Raw, marks: List[Any], device: DeviceTimer, wall_us: int
+) -> Optional[List[Region]]:
+    """Regions in the device's microseconds since the step began; None where marks are astray."""
+    known: Dict[int, Optional[int]] = {id(raw.start_mark): 0, id(raw.end_mark): wall_us}
+    for mark in marks:
+        known[id(mark)] = device.elapsed_us(raw.start_mark, mark)
+    placed = []
+    for kind, _, _, detail, start_mark, end_mark in raw.regions:
+        if start_mark is None or end_mark is None:
+            continue
+        start, end = known.get(id(start_mark)), known.get(id(end_mark))
+        if start is None or end is None or not 0 <= start <= end <= wall_us:
+            return None
+        placed.append(Region(kind, start, end, detail))
+    placed.sort(key=_place)
+    return placed
 
 
 def _place(region: Region) -> Tuple[int, int]:

@@ -41,7 +41,11 @@ _PER_LOG = 1.0 / math.log(SKETCH_GROWTH)
 
 def sketch(values: List[int]) -> List[int]:
     """Count values by logarithmic bucket: ``[bucket, count, bucket, count, ...]``."""
-    counts = Counter([round(math.log(value + 1) * _PER_LOG) for value in values])
+    counts: Dict[int, int] = {}
+    # Values repeat: a logarithm for each takes several times as long.
+    for value, count in Counter(values).items():
+        bucket = round(math.log(value + 1) * _PER_LOG)
+        counts[bucket] = counts.get(bucket, 0) + count
     flat: List[int] = []
     for bucket in sorted(counts):
         flat += (bucket, counts[bucket])
@@ -428,8 +432,14 @@ class RecordWriter:
         self._spend(_line(line))
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def _line(line: Mapping[str, Any]) -> bytes:
-    text = json.dumps(plain(line), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        text = _ENCODER.encode(line)
+    except (TypeError, ValueError):
+        text = _ENCODER.encode(plain(line))
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 

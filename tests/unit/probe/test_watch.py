@@ -149,6 +149,128 @@ def test_other_threads_and_a_closed_watch_note_nothing(watch: Watch, ticks: Tick
     assert watch.raw.regions == []
 
 
+def test_what_reaches_over_a_border_is_shared_by_both_steps(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    watch.stepped(1)
+    ticks.pass_us(2)
+    watch.enter("own")
+    ticks.pass_us(5)
+    watch.stepped(1)
+    ticks.pass_us(8)
+    watch.leave("own")
+    ticks.pass_us(1)
+    watch.stepped(1)
+    watch.close()
+    assert [named(step) for step in sink.steps] == [{"host": 2, "own": 5}, {"own": 8, "host": 1}]
+
+
+def test_the_end_of_a_region_that_is_closed_already_changes_nothing(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    watch.stepped(1)
+    outer, inner = watch.begin("optimizer"), watch.begin("copy")
+    assert outer is not None
+    assert inner is not None
+    ticks.pass_us(4)
+    watch.end(outer)
+    ticks.pass_us(3)
+    watch.end(inner)
+    watch.stepped(1)
+    watch.close()
+    assert named(sink.steps[0]) == {"copy": 4, "host": 3}
+
+
+def test_borders_before_the_next_stop_pass_without_a_word(watch: Watch) -> None:
+    called: list[int] = []
+
+    def stop(step: int) -> None:
+        called.append(step)
+        watch.next_stop = 4 if step == 1 else 0
+
+    watch.at_border = stop
+    for _ in range(7):
+        watch.stepped(1)
+    assert called == [0, 1, 4, 5, 6]
+
+
+class Device:
+    """A device whose marks are numbers; it has passed all up to one of them."""
+
+    span_marks_every = 2
+    same_point_us = 0
+
+    def __init__(self, passed: int) -> None:
+        self.made = 0
+        self.asked = 0
+        self.released: list[int] = []
+        self._passed = passed
+
+    def mark(self) -> int:
+        self.made += 1
+        return self.made
+
+    def passed(self, mark: int) -> bool:
+        self.asked += 1
+        return mark <= self._passed
+
+    def elapsed_us(self, start: int, end: int) -> int:
+        return end - start
+
+    def release(self, marks: list[int]) -> None:
+        self.released += marks
+
+
+def test_steps_the_device_has_passed_are_handed_over_without_asking_for_each(
+    sink: Keeper, ticks: Ticks
+) -> None:
+    device = Device(passed=41)
+    watch = Watch(sink, device, ticks)
+    for _ in range(66):
+        ticks.pass_us(7_000)
+        watch.stepped(1)
+    # Marks 1 to 41 are the borders of the first 40 steps.
+    assert [step.index for step in sink.steps] == list(range(40))
+    assert all(step.device_wall_us == 1 for step in sink.steps)
+    assert device.released == list(range(1, 41))
+    assert device.asked <= 7
+    watch.close()
+    assert [step.device_wall_us for step in sink.steps[40:]] == [None] * 25
+
+
+@pytest.mark.parametrize(("step_us", "every"), [(20_000, 2), (1_000, 4)])
+def test_parts_of_short_steps_are_marked_half_as_often(
+    sink: Keeper, ticks: Ticks, step_us: int, every: int
+) -> None:
+    device = Device(passed=10**9)
+    watch = Watch(sink, device, ticks)
+    for _ in range(2001):
+        region(watch, ticks, "forward", step_us, TRAIN)
+        watch.stepped(1)
+    watch.close()
+    marked = [step for step in sink.steps if step.device_us]
+    assert len(marked) == pytest.approx(2000 / every, rel=0.1)
+    assert all(step.device_wall_us is not None for step in marked)
+    # Every mark that was made came back once, but for that of the last border.
+    assert len(set(device.released)) == len(device.released)
+    assert device.made - len(device.released) <= 1
+
+
+def test_borders_between_short_steps_without_marks_are_not_marked(
+    sink: Keeper, ticks: Ticks
+) -> None:
+    device = Device(passed=10**9)
+    watch = Watch(sink, device, ticks)
+    for _ in range(2001):
+        ticks.pass_us(1_000)
+        watch.stepped(1)
+    watch.close()
+    # A quarter of the steps are marked, each at both borders.
+    assert 400 < device.made < 1_100
+    assert any(step.device_wall_us is None for step in sink.steps)
+    assert any(step.device_wall_us is not None for step in sink.steps)
+
+
 def borders(sequence: str) -> str:
     pace = Pace()
     return "".join("|" if pace.closes(ord(name)) else "." for name in sequence)

@@ -1,0 +1,82 @@
+"""Optimizers are observed through torch's own hooks, with what they call."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pitstop_probe.torch_hooks import Models, Optimizers, hook_functions
+from pitstop_probe.watch import Watch
+
+torch.set_num_threads(1)
+
+
+class Nobody:
+    """A sink that lets everything go."""
+
+    def step(self, step: Any) -> None:
+        del step
+
+    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
+        del name, step, start_us, wall_us
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    watch = Watch(Nobody())
+    models, optimizers = Models(watch, torch), Optimizers(watch, torch)
+    undo = [*hook_functions(watch, torch), *optimizers.undo, models.remove]
+    models.wrap(torch.nn.Sequential)
+    yield watch
+    for take_off in undo:
+        take_off()
+
+
+def kinds(watch: Watch) -> list[str]:
+    assert watch.raw is not None
+    return [kind for kind, *_ in watch.raw.regions]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_closure_is_observed_and_gives_what_it_gave(watch: Watch, by_name: bool) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.randn(2, 3)
+    seen: list[list[str]] = []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        if watch.raw is not None:
+            seen.append(kinds(watch))
+        return loss
+
+    for _ in range(2):
+        expected = model(batch).square().mean().item()
+        loss = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+        assert loss is not None
+        assert loss.item() == expected
+    # The second step began with the pass that told what to expect.
+    assert seen == [["forward", "optimizer", "closure", "zero_grad", "forward", "backward"]]
+    assert watch.open == []
+
+
+def test_a_module_inside_another_of_its_class_is_part_of_it(watch: Watch) -> None:
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 3)))
+    watch.stepped(1)
+    model(torch.zeros(2, 3))
+    assert kinds(watch) == ["forward"]
+    assert watch.raw is not None
+    assert watch.raw.calls == [(id(model), 2)]
+
+
+def test_an_exception_in_a_pass_goes_through_and_ends_its_region(watch: Watch) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    watch.stepped(1)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.zeros(2, 4))
+    assert kinds(watch) == ["forward"]
+    assert watch.open == []
