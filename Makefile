@@ -4,13 +4,14 @@
 #   make check   ruff, basedpyright, import-linter, deptry, generated docs up to date
 #   make fix     format, mend what ruff can mend, write generated docs again
 #   make docs    the documentation site, into site/
+#   make devkit  nuscenes-devkit beside us, for the test that it reads our generated world
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check fix docs clean
+.PHONY: setup demo test check fix docs devkit clean
 
 setup: $(READY)
 
@@ -44,5 +45,13 @@ fix: $(READY)
 docs: $(READY)
 	$(BIN)/zensical build --clean
 
+# nuscenes-devkit wants an older numpy than we test with, so it has a place of its own.
+devkit: .venv-devkit/.ready
+
+.venv-devkit/.ready:
+	$(PYTHON) -m venv .venv-devkit
+	.venv-devkit/bin/python -m pip install --quiet --disable-pip-version-check 'nuscenes-devkit==1.2.0'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-devkit site .pytest_cache .ruff_cache .hypothesis .import_linter_cache

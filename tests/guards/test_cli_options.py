@@ -31,6 +31,13 @@ data check --json
 data check OVERRIDES
 data check SOURCE
 data make
+data make bev
+data make bev --json
+data make bev --samples
+data make bev --scenes
+data make bev --seed
+data make bev --size
+data make bev ROOT
 data make deblur
 data make deblur --frames
 data make deblur --json
@@ -39,6 +46,14 @@ data make deblur --size
 data make deblur --test-clips
 data make deblur --train-clips
 data make deblur ROOT
+data make reid
+data make reid --corrupt
+data make reid --images
+data make reid --json
+data make reid --people
+data make reid --seed
+data make reid --size
+data make reid ROOT
 data pack
 data pack --frames
 data pack --json
@@ -51,6 +66,7 @@ data stats --ranks
 data stats CONFIG
 data stats OVERRIDES
 demo
+demo --disease
 demo --output
 demo --steps
 doctor
@@ -67,6 +83,7 @@ doctor TARGETS
 eval
 eval --checkpoint
 eval --json
+eval --pictures
 eval CONFIG
 eval OVERRIDES
 infer
@@ -79,6 +96,11 @@ machine
 machine --data
 machine --json
 machine --quick
+report
+report --json
+report --output
+report -o
+report SOURCES
 train
 train --resume
 train --work-dir

@@ -1,50 +1,82 @@
-"""The demo as a newcomer runs it."""
+"""The demo: small and in this process for what it decides, whole as a newcomer runs it."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from pitstop.doctor.examine import examine
+from pitstop.cli.demo import Disease, demonstrate
+from pitstop.cli.demo_run import Scale
+from pitstop.records.pictures import FOLDER, read_pictures
 from pitstop.records.store import read_run
 
-STEPS = 40
+torch.set_num_threads(1)
+
+SHORT = Scale(frames=2, steps=30, pairs=1, learning_steps=11)
 
 
-def run_demo(folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "pitstop", "demo", "--steps", str(STEPS), "--output", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+def shown(folder: Path, disease: Disease) -> tuple[dict[str, object], str]:
+    """The settings that the demo changed, and all it said."""
+    lines: list[str] = []
+    changes = demonstrate(folder, disease, SHORT, lines.append)
+    return {change.key: change.after for change in changes}, "\n".join(lines)
 
 
 @pytest.mark.slow
-def test_the_demo_names_the_bottleneck_mends_it_and_proves_it(tmp_path: Path) -> None:
-    folder = tmp_path / "demo"
-    for _ in range(2):  # a second demo in the same folder is a run of its own
-        out = run_demo(folder)
-        assert "bottleneck: the training loop waits for data" in out
-        assert "DATA001" in out
-        assert f"losses of all {STEPS} steps: equal to the bit" in out
-        assert f"look closer: pitstop doctor {folder / 'after'}" in out
-        assert float(re.findall(r": ([\d.]+)x as fast \(middle half", out)[0]) > 1
+def test_another_disease_leads_to_another_second_run(tmp_path: Path) -> None:
+    evaluating, told = shown(tmp_path / "one", Disease.evaluation)
+    feeding, told_of_feeding = shown(tmp_path / "two", Disease.data)
+    assert "eval.every_steps" in evaluating
+    assert "EVAL001" in told
+    assert "loader.workers" in feeding
+    assert "eval.every_steps" not in feeding
+    assert "DATA001" in told_of_feeding
+    for text in (told, told_of_feeding):
+        assert "the weights it ends with are equal to the bit" in text
 
-        before, after = read_run(folder / "before"), read_run(folder / "after")
-        for record in (before, after):
-            assert record.is_finished
-            assert record.notes == record.first.notes == ()
-            assert len(record.first.attempts) == 1
-            assert record.first.steps is not None
-            assert len(record.first.steps) == STEPS
-        first, second = examine(before), examine(after)
-        assert first.findings[0].code == "DATA001"
-        assert second.shares["data"] < first.shares["data"] / 2
-        assert [r.first.scalars["loss"].value.tolist() for r in (before, before)] == [
-            r.first.scalars["loss"].value.tolist() for r in (before, after)
-        ]
+    # What was said was done: the second run evaluated at its end alone, the first every 5 steps.
+    turns = [tmp_path / "one" / "turns" / name for name in ("before-1", "after-1")]
+    counts = [len(read_run(turn).first.scalars["eval/psnr"].step) for turn in turns]
+    assert counts == [6, 1]
+
+
+@pytest.mark.slow
+def test_a_newcomer_sees_the_bottleneck_the_cure_and_the_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pitstop", "demo", "--output", "demo"]
+    for _ in range(2):  # the first is stopped on its way, and the second does not mind
+        with subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as running:
+            assert running.stdout is not None
+            if not (tmp_path / "demo").exists():
+                while not running.stdout.readline().startswith("2. training"):
+                    assert running.poll() is None
+                running.send_signal(signal.SIGINT)
+                _, err = running.communicate()
+                assert running.returncode == 130
+                assert "the demo was stopped before its end" in err
+                assert "Traceback" not in err
+                assert not (tmp_path / "demo" / "report.html").exists()
+                continue
+            out, err = running.communicate()
+        assert (running.returncode, err) == (0, "")
+
+        assert "EVAL001" in out
+        assert re.search(r"eval\.every_steps 5 -> \d+", out)
+        assert "the weights it ends with are equal to the bit" in out
+        assert re.search(r"goes from [\d.]+ dB blurry to [\d.]+ dB restored", out)
+        assert len(out.splitlines()) < 20
+        page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+        assert len(page) < 1_000_000
+        pictures = read_pictures(tmp_path / "demo" / "mended")
+        assert pictures is not None
+        captions = [[cell.caption for cell in row.cells] for row in pictures.rows]
+        assert captions == [["blurry", "restored", "sharp", "spikes"]] * 2
+        assert page.count("data:image/png") >= sum(map(len, captions))
+        for row in pictures.rows:
+            for cell in row.cells:
+                assert (tmp_path / "demo" / "mended" / FOLDER / cell.file).stat().st_size > 500

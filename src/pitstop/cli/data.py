@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pitstop.data.check import DataCheck
     from pitstop.data.pack import PackSummary, StoresData
     from pitstop.train.task import Task
+    from pitstop.workloads.bev.synthetic import MadeWorld
     from pitstop.workloads.deblur.synthetic import MadeClips
+    from pitstop.workloads.reid.synthetic import MadePeople
 
 app = typer.Typer(
     help="Generate, check, pack and weigh datasets.", no_args_is_help=True, add_completion=False
@@ -38,7 +40,21 @@ TrainClips = Annotated[int, typer.Option(min=1, help="Clips to train on.")]
 TestClips = Annotated[int, typer.Option(min=1, help="Clips to evaluate on.")]
 FrameCount = Annotated[int, typer.Option("--frames", min=1, help="Frames of each clip.")]
 FrameSize = Annotated[str, typer.Option(metavar="HxW", help="Rows and columns of a frame.")]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed makes the same clips.")]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed makes the same data.")]
+PeopleCount = Annotated[
+    int, typer.Option("--people", min=5, help="People; two in five are to test.")
+]
+ImageCount = Annotated[
+    int, typer.Option("--images", min=4, help="About how many images of each person.")
+]
+ImageSize = Annotated[str, typer.Option(metavar="HxW", help="Rows and columns of an image.")]
+CorruptCount = Annotated[
+    int, typer.Option("--corrupt", min=0, help="Training images to break on purpose.")
+]
+SceneCount = Annotated[
+    int, typer.Option("--scenes", min=2, help="Scenes; one in five is to evaluate on.")
+]
+SampleCount = Annotated[int, typer.Option("--samples", min=1, help="Key frames of each scene.")]
 Config = Annotated[Path, typer.Argument(help="YAML file.")]
 Source = Annotated[Path, typer.Argument(help="YAML file, or the dataset itself.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
@@ -75,6 +91,43 @@ def deblur(  # noqa: PLR0913 - one argument for each option
         seed=seed,
     )
     show(made, lambda: made_clips_report(made), json_path)
+
+
+@make_app.command()
+def reid(  # noqa: PLR0913 - one argument for each option
+    root: Root,
+    *,
+    people: PeopleCount = 100,
+    images: ImageCount = 40,
+    size: ImageSize = "192x96",
+    corrupt: CorruptCount = 1,
+    seed: Seed = 0,
+    json_path: JsonPath = None,
+) -> None:
+    """Generate people in colour, infrared, colour pencil, sketches and words."""
+    from pitstop.report.data import made_people_report
+
+    made = _people_maker()(
+        root, people=people, images=images, size=_parse_size(size), seed=seed, corrupt=corrupt
+    )
+    show(made, lambda: made_people_report(made), json_path)
+
+
+@make_app.command()
+def bev(
+    root: Root,
+    *,
+    scenes: SceneCount = 10,
+    samples: SampleCount = 20,
+    size: ImageSize = "450x800",
+    seed: Seed = 0,
+    json_path: JsonPath = None,
+) -> None:
+    """Generate a city seen by six cameras and a lidar, as a nuScenes set with its map."""
+    from pitstop.report.data import made_world_report
+
+    made = _world_maker()(root, scenes=scenes, samples=samples, size=_parse_size(size), seed=seed)
+    show(made, lambda: made_world_report(made), json_path)
 
 
 @app.command()
@@ -133,8 +186,9 @@ def stats(
 def _check(source: Path, overrides: list[str] | None) -> "DataCheck":
     if _is_dataset(source, overrides):
         from pitstop.workloads.deblur.packing import check_clips
+        from pitstop.workloads.reid.checking import check_people, is_people
 
-        return check_clips(source)
+        return check_people(source) if is_people(source) else check_clips(source)
     return _stored(source, overrides).check_data()
 
 
@@ -186,6 +240,28 @@ def _maker() -> "Callable[..., MadeClips]":
             raise
         raise MissingExtra("pillow", extra="train", purpose="making clips") from error
     return make_clips
+
+
+def _people_maker() -> "Callable[..., MadePeople]":
+    """Give the generator of people, which needs the same."""
+    try:
+        from pitstop.workloads.reid.synthetic import make_reid
+    except ModuleNotFoundError as error:
+        if error.name != "PIL":
+            raise
+        raise MissingExtra("pillow", extra="train", purpose="making people") from error
+    return make_reid
+
+
+def _world_maker() -> "Callable[..., MadeWorld]":
+    """Give the generator of cities, which needs the same."""
+    try:
+        from pitstop.workloads.bev.synthetic import make_bev
+    except ModuleNotFoundError as error:
+        if error.name != "PIL":
+            raise
+        raise MissingExtra("pillow", extra="train", purpose="making a city") from error
+    return make_bev
 
 
 def _parse_size(text: str) -> tuple[int, int]:

@@ -1,83 +1,162 @@
 """``pitstop demo``: a slow run comes in, leaves with its bottleneck named and the fix measured."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pitstop.errors import MissingExtra, RecordError
+from pitstop.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
+    from pitstop.cli.demo_run import Comparison, Scale
+    from pitstop.doctor.changes import Change
     from pitstop.records.run import RunRecord
     from pitstop.records.verdict import Verdict
 
 
+class Disease(StrEnum):
+    """What slows the first run down."""
+
+    several = "several"
+    data = "data"
+    evaluation = "evaluation"
+
+
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the records of the runs.")] = Path(
-        "demo"
+    output: Annotated[Path, typer.Option(help="Folder to fill; an earlier demo's is replaced.")] = (
+        Path("demo")
     ),
-    steps: Annotated[int, typer.Option(min=40, help="Steps of each run.")] = 80,
+    steps: Annotated[int, typer.Option(min=30, help="Steps of each run that is compared.")] = 30,
+    disease: Annotated[
+        Disease, typer.Option(help="What slows the first run down.")
+    ] = Disease.several,
 ) -> None:
     """Train on generated clips, find what is slow, mend it, and prove the gain; on a CPU."""
-    runs = _training()
-    from pitstop.doctor.examine import examine
-    from pitstop.records.store import read_run
-    from pitstop.report.terminal import make_console, verdict_report
+    scale = _require_training().Scale(steps=steps)
+    from pitstop.report.terminal import make_console
 
     try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecordError(f"cannot write to {output}: {error.strerror}") from error
-    console = make_console()
-    console.print(f"1. training {steps} steps on generated spike-camera clips, as found")
-    runs.train(output / "found", steps=steps, slow_decoder=True)
-    verdict = examine(read_run(output / "found"))
-    console.print(verdict_report(verdict))
-
-    if not any(finding.code == "DATA001" for finding in verdict.findings):
-        console.print("\nhere the data is no bottleneck, so there is nothing to mend")
-        return
-    console.print("\n2. the cure: spikes unpacked a plane at a time, not bit by bit;")
-    console.print(f"   {steps} steps of each in turns, so that both meet the same noise")
-    runs.train_in_turns(output / "before", output / "after", steps=steps)
-    before, after = read_run(output / "before"), read_run(output / "after")
-    console.print(_comparison(before, after, verdict))
-    console.print(f"\nlook closer: pitstop doctor {output / 'after'}")
+        demonstrate(output, disease, scale, make_console().print)
+    except KeyboardInterrupt:
+        again = f"`pitstop demo` begins anew in {output}"
+        typer.echo(f"the demo was stopped before its end; {again}", err=True)
+        raise
 
 
-def _training() -> "ModuleType":
-    """Give the training loops, which are all of the demo that needs torch."""
+def _require_training() -> "ModuleType":
+    """Give what needs torch.
+
+    Raises:
+        MissingExtra: Names the extra that brings what is missing.
+    """
     try:
         from pitstop.cli import demo_run
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in ("torch", "PIL"):
             raise
-        raise MissingExtra("torch", extra="train", purpose="the demo") from error
+        raise MissingExtra(error.name, extra="train", purpose="the demo") from error
     return demo_run
 
 
-def _comparison(before: "RunRecord", after: "RunRecord", verdict: "Verdict") -> str:
-    """Compare two runs whose steps were taken in turns: by pairs, median and middle half."""
-    import numpy as np
+def demonstrate(
+    output: Path, disease: Disease, scale: "Scale", say: "Callable[[str], object]"
+) -> "tuple[Change, ...]":
+    """Go through the whole chain, a line at a time; give the settings that were changed."""
+    from pitstop.cli import demo_run
+    from pitstop.doctor.changes import changes_for
+    from pitstop.doctor.examine import examine
+    from pitstop.measure.limits import read_host_limits
+    from pitstop.report.html import write_page
 
-    from pitstop.doctor.facts import facts_of
-    from pitstop.report.units import seconds_text, share_text, speedup_text
+    clips = demo_run.prepare(output, scale)
+    say(f"1. made {sum(clips.clips.values())} clips of a spike camera, {clips.frames} frames each")
+    slow = demo_run.DISEASES[disease.value]
+    say(f"2. training a small deblurring network, slowly: {' '.join(slow)}")
+    config = demo_run.configure(output / demo_run.SLOW, slow, clips, steps=scale.steps)
+    verdict = examine(demo_run.train(config))
+    cores = read_host_limits().cores
+    changes = changes_for(verdict, config.model_dump(mode="json"), cores=cores)
+    for line in diagnosis_lines(verdict, changes):
+        say(line)
+    mended = (*slow, *(change.override for change in changes))
+    if changes:
+        for line in comparison_lines(demo_run.train_in_turns(clips, slow, mended, scale)):
+            say(line)
+        turns = [output / demo_run.TURNS / name for name in ("before-1", "after-1")]
+        write_page(turns, output / demo_run.COMPARED)
+    say(quality_line(demo_run.learn(clips, mended, scale)))
+    write_page([output / demo_run.MENDED], output / demo_run.REPORT)
+    say(f"\nthe mended run with restored frames: {output / demo_run.REPORT}")
+    if changes:
+        say(f"before and after, side by side: {output / demo_run.COMPARED}")
+    say(f"look closer: pitstop doctor {output / demo_run.SLOW}")
+    return changes
 
-    old, new = facts_of(before.first), facts_of(after.first)
-    low, gain, high = np.percentile(old.wall_us / new.wall_us, (25, 50, 75))
-    bound = verdict.findings[0].bound
-    limit = "none" if bound is None else speedup_text(bound.speedup)
-    losses = [run.first.scalars["loss"].value for run in (before, after)]
-    same = losses[0].tolist() == losses[1].tolist()
-    return "\n".join(
-        (
-            f"   a step took {seconds_text(float(np.median(old.wall_us)) / 1e6)}, now "
-            f"{seconds_text(float(np.median(new.wall_us)) / 1e6)}: {gain:.2f}x as fast "
-            f"(middle half {low:.2f} to {high:.2f}, stated bound {limit})",
-            f"   waiting for data: {share_text(old.share('data'))} of the step, now "
-            f"{share_text(new.share('data'))}",
-            f"   losses of all {len(losses[0])} steps: {'equal to the bit' if same else 'DIFFER'}",
+
+def diagnosis_lines(verdict: "Verdict", changes: "Sequence[Change]") -> "Iterator[str]":
+    """Say what was found, and for each finding the settings that follow from it."""
+    from pitstop.report.units import share_text
+
+    yield f"3. the doctor says {verdict.outcome}: {verdict.sentence}"
+    for finding in verdict.findings:
+        if finding.severity == "info":
+            continue
+        cost = "" if finding.bound is None else f", {share_text(finding.bound.share)} of the time"
+        cures = [
+            f"{change.key} {_shown(change.before)} -> {_shown(change.after)}"
+            for change in changes
+            if change.code == finding.code
+        ]
+        cure = ", ".join(cures) or "no setting of the demo mends it"
+        yield f"   {finding.code} {finding.summary}{cost}: {cure}"
+    if not changes:
+        yield "   nothing to change, so there is nothing to compare"
+
+
+def _shown(value: object) -> str:
+    return "never" if value is None else str(value)
+
+
+def comparison_lines(comparison: "Comparison") -> "Iterator[str]":
+    """Give the median and the range of all pairs, and whether the same was computed."""
+    from statistics import median
+
+    from pitstop.report.units import seconds_text, speedup_text
+
+    ratios = comparison.ratios
+    before, after = (seconds_text(median(s)) for s in (comparison.before_s, comparison.after_s))
+    spread = f"{speedup_text(min(ratios))} to {speedup_text(max(ratios))}"
+    yield (
+        f"4. the same {comparison.steps} steps both ways, in turns: {before} a step before, "
+        f"{after} after"
+    )
+    if min(ratios) <= 1:
+        yield f"   no gain beyond noise: {spread} as fast in {len(ratios)} pairs"
+    else:
+        yield (
+            f"   {speedup_text(median(ratios))} as fast ({spread} in {len(ratios)} pairs; "
+            "measured, evaluating and saving included)"
         )
+    if comparison.largest_difference == 0:
+        yield "   the weights it ends with are equal to the bit: only the time changed"
+    else:
+        yield f"   weights differ by up to {comparison.largest_difference:.1e} at the end"
+
+
+def quality_line(record: "RunRecord") -> str:
+    """Compare what the model restored with what it was given, on the clip kept back."""
+    from pitstop.report.units import quality_text
+
+    values = record.first.scalars
+    steps = int(values["eval/psnr"].step[-1])
+    given, restored = (
+        quality_text(float(values[f"eval/{name}"].value[-1])) for name in ("psnr_input", "psnr")
+    )
+    return (
+        f"5. trained {steps} steps so: an unseen clip goes from {given} dB blurry to {restored} dB "
+        "restored (PSNR)"
     )

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pitstop.config.sections import RunConfig
     from pitstop.train.task import Task
 
+Drawn = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Also draw N samples, into RUN/pictures.")
+]
 Checkpoint = Annotated[
     Path, typer.Option(help="A checkpoint, a run (its newest checkpoint), or a file of weights.")
 ]
@@ -22,14 +25,19 @@ def evaluate(
     overrides: Overrides = None,
     *,
     checkpoint: Checkpoint,
+    pictures: Drawn = None,
     json_path: JsonPath = None,
 ) -> None:
     """Measure a trained model; on several GPUs: torchrun --nproc-per-node N -m pitstop eval ..."""
     require_torch("evaluation")
     from pitstop.report.evaluation import evaluation_report
     from pitstop.train.passes import evaluate_checkpoint
+    from pitstop.train.pictures import draw_pictures
 
     loaded, task = load_task(config, overrides)
+    if pictures is not None:
+        run = loaded.run.work_dir / loaded.run.name
+        draw_pictures(loaded, task, checkpoint, run, count=pictures)
     record = evaluate_checkpoint(loaded, task, checkpoint)
     if record is not None:
         typed = [str(config), *(overrides or ()), "--checkpoint", str(checkpoint)]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import pitstop
-from pitstop.cli import config, data, demo, doctor, evaluate, infer, machine, train
+from pitstop.cli import config, data, demo, doctor, evaluate, infer, machine, report, train
 from pitstop.errors import PitstopError
 
 INTERRUPTED = 130
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command(cls=doctor.CommandAfterDashes)(doctor.doctor)
+app.command()(report.report)
 app.command()(machine.machine)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)

@@ -116,9 +116,15 @@ def recompute_cost(facts: Facts) -> Finding | None:
 
 
 def _is_recomputed(facts: Facts, path: tuple[str, ...]) -> bool:
-    """Whether a part of backward is forward run again: named so, or named like a part of it."""
+    """Whether a part of backward is forward run again: named so, or named like a part of it.
+
+    The engine names the backward pass of a part after the part, and a second forward pass
+    `recompute NAME`: there only the latter tells.
+    """
     if path[0] != "backward":
         return False
+    if facts.is_engine_run:
+        return path[1].split(" ", 1)[0] == "recompute"
     return path[1] == "recompute" or ("forward", path[1]) in facts.inner_us
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pitstop.data.check import DataCheck, SplitFound
     from pitstop.data.pack import PackSummary
     from pitstop.data.stats import DataStats
+    from pitstop.workloads.bev.synthetic import MadeWorld
     from pitstop.workloads.deblur.synthetic import MadeClips
+    from pitstop.workloads.reid.synthetic import MadePeople
 
 # A screenful; the record has them all.
 _MOST_PROBLEMS = 20
@@ -36,6 +38,40 @@ def made_clips_report(made: "MadeClips") -> Text:
     return text
 
 
+def made_people_report(made: "MadePeople") -> Text:
+    """Say who was generated, what is wrong with them on purpose, and how to train on them."""
+    people = " and ".join(f"{count:,} {split}" for split, count in made.people.items())
+    images = ", ".join(f"{count:,} {name}" for name, count in made.images.items())
+    text = Text(f"made {people} people of {made.height}x{made.width}", "bold")
+    text.append(f"\n{images} images, {made.captions:,} captions, {made.queries:,} queries")
+    text.append(f"\n{made.look_alikes} look nearly like another")
+    # There are people to test on, so nobody has to be held back.
+    settings = [f"data.root={made.root}", "data.holdout=0"]
+    if made.corrupt:
+        text.append(f"; broken on purpose: {', '.join(made.corrupt)}")
+        settings.append("loader.corrupt=skip")
+    facts = (made.root, bytes_text(made.size_bytes), f"seed {made.seed}")
+    text.append(f"\n{', '.join(facts)}, in {seconds_text(made.took_s)}")
+    line = " ".join(map(shlex.quote, settings))
+    text.append(f"\nnext: pitstop config check configs/reid/demo.yaml {line}")
+    text.stylize("not bold", text.plain.index("\n"))
+    return text
+
+
+def made_world_report(made: "MadeWorld") -> Text:
+    """Say what was generated, and how to train on it."""
+    scenes = " and ".join(f"{count:,} {split}" for split, count in made.scenes.items())
+    samples = count_text(made.samples, "sample")
+    text = Text(f"made {scenes} scenes, {samples} of six {made.height}x{made.width} images", "bold")
+    facts = (made.root, made.version, f"{made.boxes:,} boxes", bytes_text(made.size_bytes))
+    text.append(f"\n{', '.join(facts)}, seed {made.seed}, in {seconds_text(made.took_s)}")
+    settings = (f"data.root={made.root}", f"data.version={made.version}")
+    line = " ".join(map(shlex.quote, settings))
+    text.append(f"\nnext: pitstop config check configs/bev/demo.yaml {line}")
+    text.stylize("not bold", text.plain.index("\n"))
+    return text
+
+
 def check_report(check: "DataCheck") -> Text:
     """Say whether a dataset is whole, what is wrong with it, and what it holds."""
     count = len(check.problems)
@@ -47,12 +83,12 @@ def check_report(check: "DataCheck") -> Text:
         more = f"\n  and {count - _MOST_PROBLEMS:,} more; --json PATH writes them all"
         text.append(more, "not bold")
     for name, split in check.splits.items():
-        text.append(f"\n{name}: {_split_words(split)}", "not bold")
+        text.append(f"\n{name}: {_split_words(split, check.workload)}", "not bold")
     for note in check.notes:
         text.append(f"\nnote: {note}", "not bold")
     how = "every sum compared" if check.packed else "every image decoded"
     text.append(f"\n{how}, in {seconds_text(check.took_s)}", "not bold")
-    if not count and not check.packed:
+    if not count and not check.packed and check.workload == "deblur":
         text.append(f"\nnext: pitstop data pack {shlex.quote(check.root)}", "not bold")
     return text
 
@@ -137,6 +173,9 @@ def _stats_closing(stats: "DataStats") -> "Iterator[str]":
         yield f"next: pitstop train {shlex.quote(stats.config)}"
 
 
-def _split_words(split: "SplitFound") -> str:
+def _split_words(split: "SplitFound", workload: str) -> str:
     files = ", ".join(f"{count:,} {kind}" for kind, count in split.files.items())
-    return f"{count_text(split.sequences, 'clip')}, {files}, {bytes_text(split.size_bytes)}"
+    holds = count_text(split.sequences, "clip")
+    if workload == "reid":
+        holds = "1 person" if split.sequences == 1 else f"{split.sequences:,} people"
+    return f"{holds}, {files}, {bytes_text(split.size_bytes)}"

@@ -27,7 +27,7 @@ _TREND_WORTH_SAYING = 0.02
 def log_report(log: LogSummary, verdict: Verdict) -> RenderableType:
     """Show the verdict on one log, then the log's own numbers with their formulas."""
     return Group(
-        verdict_report(verdict), "", Text(_headline(log), "bold"), _numbers(log), _next(log)
+        verdict_report(verdict), "", Text(log_headline(log), "bold"), _numbers(log), _next(log)
     )
 
 
@@ -44,7 +44,8 @@ def log_comparison_report(comparison: LogComparison) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(log: LogSummary) -> str:
+def log_headline(log: LogSummary) -> str:
+    """Say in one line what a log is and what of the run it covers."""
     version = f" {literal(log.version)}" if log.version else ""
     sure = "as told" if log.confidence >= 1 else f"{min(log.confidence, 0.99):.0%} sure"
     pieces = [f"{literal(log.source)}: {literal(log.format)}{version} ({sure})"]
@@ -61,12 +62,13 @@ def _numbers(log: LogSummary) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
-    for name, words in _rows(log):
+    for name, words in log_rows(log):
         table.add_row(Text(name), Text(words))
     return table
 
 
-def _rows(log: LogSummary) -> Iterator[tuple[str, str]]:
+def log_rows(log: LogSummary) -> Iterator[tuple[str, str]]:
+    """Give each of a log's numbers its name, and the words for it with their formula."""
     yield "step", _spread(log.step) if log.step else f"{NOT_KNOWN}: not in the log"
     yield "samples/s", _spread(log.rate) if log.rate else f"{NOT_KNOWN}: {log.rate_gap}"
     yield "batch", _batch_words(log)

@@ -36,7 +36,7 @@ def verdict_report(verdict: Verdict) -> RenderableType:
         parts += ["", *_finding_lines(finding)]
     bound = verdict.combined_bound
     if bound is not None and len(verdict.findings) > 1:
-        parts += ["", *_ladder_lines(verdict), Text(f"all of it together: {_limit(bound)}")]
+        parts += ["", *_ladder_lines(verdict), Text(f"all of it together: {limit_words(bound)}")]
     parts += _length_lines(verdict)
     parts += [Text(f"note: {literal(note)}", style="dim") for note in verdict.notes]
     return Group(*parts)
@@ -113,7 +113,7 @@ def _finding_lines(finding: Finding) -> Iterable[RenderableType]:
     for line in finding.evidence:
         yield Text(f"  {literal(line)}")
     if finding.bound is not None:
-        yield Text(f"  {_limit(finding.bound)} without it (measured)")
+        yield Text(f"  {limit_words(finding.bound)} without it (measured)")
     for line in finding.remedy:
         yield Text(f"  try: {literal(line)}")
 
@@ -125,7 +125,7 @@ def _ladder_lines(verdict: Verdict) -> Iterable[RenderableType]:
     yield Text("mended one after the other:")
     for rung in verdict.ladder:
         hours = "" if rung.hours_saved is None else f", {_hours(rung.hours_saved)} saved at most"
-        yield Text(f"  {rung.code}: {_limit(rung.bound)}{hours}")
+        yield Text(f"  {rung.code}: {limit_words(rung.bound)}{hours}")
 
 
 def _length_lines(verdict: Verdict) -> Iterable[RenderableType]:
@@ -141,7 +141,8 @@ def _hours(hours: float) -> str:
     return seconds_text(hours * 3600)
 
 
-def _limit(bound: Bound) -> str:
+def limit_words(bound: Bound) -> str:
+    """Say the most that a bound allows."""
     if bound.speedup is None:
         return "no bound on the gain: the whole step would go"
     return f"at most {speedup_text(bound.speedup)} as fast"

@@ -11,7 +11,7 @@ from pitstop.data.samplers import ShuffledBatches
 from pitstop.errors import ConfigError
 from pitstop.train.precision import Precision
 from pitstop.train.ranks import Ranks
-from pitstop.train.task import BatchT, Task, predict
+from pitstop.train.task import BatchT, SeesModel, Task, predict
 
 
 def eval_order(num_samples: int, section: EvalSection, ranks: Ranks) -> ShuffledBatches:
@@ -74,12 +74,14 @@ def evaluate(
     metrics = task.metrics()
     was_training = model.training
     model.eval()
+    if isinstance(metrics, SeesModel):
+        metrics.see(model)
     try:
         for batch in batches:
             on_device = task.to_device(batch, device)
             with precision.autocast():
                 output = predict(task, model, on_device)
             metrics.update(output, on_device)
+        return metrics.result(ranks.sum(metrics.state().to(device)))
     finally:
         model.train(was_training)
-    return metrics.result(ranks.sum(metrics.state().to(device)))

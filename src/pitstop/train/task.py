@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pitstop.data.fetch import Samples
+from pitstop.records.pictures import PictureRow
 
 BatchT = TypeVar("BatchT")
 
@@ -51,6 +52,15 @@ class Metrics(Protocol):
 
     def result(self, state: Tensor) -> dict[str, float]:
         """Turn a (summed) state into named numbers."""
+        ...
+
+
+@runtime_checkable
+class SeesModel(Protocol):
+    """Metrics that need the model once more when all batches are in, as a search does."""
+
+    def see(self, model: nn.Module) -> None:
+        """Take the model; it is in evaluation mode from here to the end of `Metrics.result`."""
         ...
 
 
@@ -138,6 +148,30 @@ class WritesOutputs(Protocol):
 
         Returns:
             The files written.
+
+        Raises:
+            DataError: Where a file cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
+class DrawsPictures(Protocol):
+    """A task whose outputs can be shown: a few rows of pictures for people to look at."""
+
+    def draw(
+        self, output: Any, batch: Any, indices: Sequence[int], folder: Path
+    ) -> list[PictureRow]:
+        """Write the pictures of one batch into a folder, each file whole or not at all.
+
+        Args:
+            output: What `predict` gave, on the device.
+            batch: The batch, on the host.
+            indices: Which samples of `Task.eval_samples` the batch is made of, in its order.
+            folder: Where the files go; no two samples may write the same file.
+
+        Returns:
+            A row for each sample, its cells named by the files just written.
 
         Raises:
             DataError: Where a file cannot be written.

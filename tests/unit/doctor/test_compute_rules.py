@@ -91,7 +91,7 @@ def test_recomputing_to_fit_is_no_fault() -> None:
 
 
 def test_a_stage_that_runs_again_in_backward_is_recomputed() -> None:
-    parts = STEP | {("forward", "stage1"): 2_000, ("backward", "stage1"): 1_800}
+    parts = STEP | {("forward", "stage1"): 2_000, ("backward", "recompute stage1"): 1_800}
     found = recompute_cost(facts(parts, applied={"train.recompute": {"policy": "full"}}))
     assert found is not None
     assert found.bound is not None
@@ -99,6 +99,14 @@ def test_a_stage_that_runs_again_in_backward_is_recomputed() -> None:
     assert "train.recompute" in found.remedy[0]
     other = STEP | {("forward", "stage1"): 2_000, ("backward", "hooks"): 1_800}
     assert recompute_cost(facts(other)) is None
+
+
+def test_the_engines_backward_pass_of_a_part_is_not_its_forward_pass_again() -> None:
+    parts = STEP | {("forward", "stage1"): 2_000, ("backward", "stage1"): 1_800}
+    workers = {"loader.workers": {"workers": 0}}
+    assert recompute_cost(facts(parts, applied=workers)) is None
+    # In a script such a name can only come from a part that is opened a second time.
+    assert recompute_cost(facts(parts, readings=[ON_CPU])) is not None
 
 
 def test_compiling_again_costs_the_time_it_took() -> None:

@@ -1,0 +1,274 @@
+"""One self-contained page about a run, a log, or several of them side by side.
+
+The page needs no network and forbids it: styles and script stand in it and are named by their
+hashes, pictures are `data:` addresses, and everything that comes from a record is escaped.
+
+A section is a function from the run to a `Section`, or None where the record does not tell. A new
+one is a function and a line in `SECTIONS`.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pitstop.errors import RecordError
+from pitstop.logs.read import read_logs
+from pitstop.records.store import write_text
+from pitstop.report.page import Figures, Section
+from pitstop.report.page_about import log_section, machine_section, settings_section
+from pitstop.report.page_compare import (
+    RunsView,
+    courses_section,
+    differences_section,
+    runs_view,
+    side_by_side_section,
+    verdict_of,
+    verdicts_section,
+)
+from pitstop.report.page_course import course_section
+from pitstop.report.page_feeding import feeding_section
+from pitstop.report.page_host import load_section, memory_section
+from pitstop.report.page_parts import modules_section, pictures_section, ranks_section
+from pitstop.report.page_run import RunView, view_of
+from pitstop.report.page_step import step_section, timeline_section
+from pitstop.report.page_verdict import findings_section, gain_section, headline_figures
+from pitstop.report.svg import Svg, shown
+
+MOST_BYTES: Final = 1_000_000
+"""A page is smaller than this, so that it can be mailed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageWritten:
+    """What a page became."""
+
+    path: str
+    size_bytes: int
+    sections: tuple[str, ...]
+    """Titles, in order."""
+    absent: tuple[str, ...]
+    """What the record does not hold, in words."""
+    sentence: str
+    """The verdict of the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """A place of the page, and what it is called where the record has nothing for it."""
+
+    about: str
+    make: Callable[[RunView], Section | None]
+
+
+SECTIONS: Final[tuple[Chapter, ...]] = (
+    Chapter(about="findings", make=findings_section),
+    Chapter(about="the parts of a step", make=step_section),
+    Chapter(about="a bound on the gain", make=gain_section),
+    Chapter(about="where parts lay inside a step", make=timeline_section),
+    Chapter(about="the course of the run", make=course_section),
+    Chapter(about="memory", make=memory_section),
+    Chapter(about="load of GPU, processor and disk", make=load_section),
+    Chapter(about="loader and cache", make=feeding_section),
+    Chapter(about="times of the model's parts", make=modules_section),
+    Chapter(about="several ranks", make=ranks_section),
+    Chapter(about="settings with proof", make=settings_section),
+    Chapter(about="what a log prints", make=log_section),
+    Chapter(about="machine and versions", make=machine_section),
+)
+
+COMPARISONS: Final[tuple[Callable[[RunsView], Section | None], ...]] = (
+    differences_section,
+    side_by_side_section,
+    courses_section,
+    verdicts_section,
+)
+
+# What is no gap of a record: a healthy run has no findings, and a run is no log.
+_NEVER_MISSED: Final = ("findings", "a bound on the gain", "several ranks", "what a log prints")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Everything the template shows, but for the sections, which are rendered one by one."""
+
+    title: str
+    source: str
+    outcome: str
+    sentence: str
+    figures: Figures | None
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]
+    absent: tuple[str, ...]
+    basis: str
+
+
+def write_page(sources: Sequence[Path], output: Path) -> PageWritten:
+    """Write a page about one run or log, or about several compared with the first.
+
+    Args:
+        sources: Folders or files of measured runs, or logs of other tools.
+        output: The page; an earlier one is replaced, whole or not at all.
+
+    Raises:
+        RecordError: A source cannot be read, or the page cannot be written.
+    """
+    if not sources:
+        raise RecordError("name at least one run or log to report on")
+    _require_other(sources, output)
+    views = [view_of(record) for record in read_logs(sources)]
+    renderer = _Renderer()
+    if len(views) == 1:
+        page = _page_of_run(views[0])
+        text, kept = renderer.render(page, lambda room: pictures_section(views[0], room))
+    else:
+        page = _page_of_runs(runs_view(views))
+        text, kept = renderer.render(page, lambda room: _latest_pictures(views, room))
+    write_text(output, text)
+    return PageWritten(
+        path=str(output),
+        size_bytes=len(text.encode()),
+        sections=kept,
+        absent=page.absent,
+        sentence=f"{page.outcome}: {page.sentence}",
+    )
+
+
+def _latest_pictures(views: Sequence[RunView], room_bytes: int) -> Section | None:
+    """Pictures of the last of several runs that has any."""
+    for view in reversed(views):
+        section = pictures_section(view, room_bytes)
+        if section is not None:
+            return replace(section, title=f"Pictures of {view.name}")
+    return None
+
+
+def _require_other(sources: Sequence[Path], output: Path) -> None:
+    """Refuse to write the page over what it is about."""
+    for source in sources:
+        if source.exists() and output.exists() and source.samefile(output):
+            raise RecordError(f"{output} is what the page is about; give the page another name")
+
+
+def _page_of_run(view: RunView) -> Page:
+    made = [(chapter, chapter.make(view)) for chapter in SECTIONS]
+    verdict = view.verdict
+    return Page(
+        title=view.name,
+        source=view.record.source,
+        outcome=verdict.outcome,
+        sentence=verdict.sentence,
+        figures=headline_figures(view),
+        sections=tuple(section for _, section in made if section is not None),
+        notes=verdict.notes,
+        absent=tuple(
+            chapter.about
+            for chapter, section in made
+            if section is None and chapter.about not in _NEVER_MISSED
+        ),
+        basis=_basis(view),
+    )
+
+
+def _basis(view: RunView) -> str:
+    if view.log is not None:
+        return "From a log of another tool; its numbers are as printed, or rebuilt as said."
+    steps = f"{view.verdict.steps:,} steps after warm-up"
+    rank = f", {view.total_name}" if view.total_name else ""
+    return f"Measured; the verdict rests on {steps}{rank}."
+
+
+def _page_of_runs(runs: RunsView) -> Page:
+    outcome, sentence = verdict_of(runs)
+    made = [make(runs) for make in COMPARISONS]
+    notes = [f"{view.name}: {note}" for view in runs.views for note in view.verdict.notes]
+    return Page(
+        title=_names(runs),
+        source=", ".join(view.record.source for view in runs.views),
+        outcome=outcome,
+        sentence=sentence,
+        figures=None,
+        sections=tuple(section for section in made if section is not None),
+        notes=tuple(notes),
+        absent=(),
+        basis="The first run is the measure of the others.",
+    )
+
+
+def _names(runs: RunsView) -> str:
+    names = [view.name for view in runs.views]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+class _Renderer:
+    """Turns a page into HTML that stays below its limit."""
+
+    def __init__(self) -> None:
+        self._templates = Environment(
+            loader=PackageLoader("pitstop", "report/templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=_finalize,
+        )
+        self._style = self._raw("page.css")
+        self._script = self._raw("page.js")
+
+    def render(
+        self, page: Page, pictures: Callable[[int], Section | None]
+    ) -> tuple[str, tuple[str, ...]]:
+        """Give the page's text and the titles of the sections that are in it."""
+        kept = [(section, self._section(section)) for section in page.sections]
+        left_out: list[str] = []
+        text = self._whole(page, kept, left_out)
+        while len(text.encode()) > MOST_BYTES and kept:
+            place = max(range(len(kept)), key=lambda number: len(kept[number][1].text))
+            left_out.append(kept.pop(place)[0].title)
+            text = self._whole(page, kept, left_out)
+        gallery = pictures(MOST_BYTES - len(text.encode()) - 2_000)
+        if gallery is not None:
+            kept.insert(min(1, len(kept)), (gallery, self._section(gallery)))
+            text = self._whole(page, kept, left_out)
+        return text, tuple(section.title for section, _ in kept)
+
+    def _section(self, section: Section) -> Svg:
+        return Svg(self._templates.get_template("section.html.j2").render(section=section))
+
+    def _whole(self, page: Page, kept: Sequence[tuple[Section, Svg]], left_out: list[str]) -> str:
+        return self._templates.get_template("page.html.j2").render(
+            page=page,
+            kept=kept,
+            left_out=left_out,
+            style=Svg(self._style),
+            script=Svg(self._script),
+            policy=self._policy(),
+        )
+
+    def _policy(self) -> str:
+        """What a browser may do with the page: run our script, use our styles, nothing else."""
+        return (
+            f"default-src 'none'; img-src data:; style-src '{_hash(self._style)}'; "
+            f"script-src '{_hash(self._script)}'; base-uri 'none'; form-action 'none'"
+        )
+
+    def _raw(self, name: str) -> str:
+        loader = self._templates.loader
+        assert loader is not None
+        return loader.get_source(self._templates, name)[0]
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _finalize(value: object) -> object:
+    """Make text from a record fit for a page; escaping comes after this."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return shown(value)
+    return value

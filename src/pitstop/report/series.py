@@ -1,0 +1,83 @@
+"""Long series made short for drawing: a few hundred stretches, each with its extremes."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pitstop.records.run import Array
+
+MOST_POINTS: Final = 240
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Series:
+    """Values over steps or seconds; every value lies between its stretch's low and high."""
+
+    x: Array
+    """Middle of each stretch."""
+    low: Array
+    middle: Array
+    """Median of each stretch."""
+    high: Array
+    values: int
+    """Finite values behind it."""
+    missing: int
+    """Values that were not finite, and are in no stretch."""
+    first_x: float
+    """Where the first value lies, which is not the middle of its stretch."""
+    last_x: float
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether stretches hold more than one value each."""
+        return self.values > len(self.x)
+
+
+def shortened(x: Array, values: Array, *, most: int = MOST_POINTS) -> Series:
+    """Cut a series into at most `most` stretches of equally many values, in the order of `x`."""
+    # A damaged record may hold whole numbers that no 64 bits can.
+    x, values = np.asarray(x, dtype=float), np.asarray(values, dtype=float)
+    known = np.isfinite(values) & np.isfinite(x)
+    order = np.argsort(x[known], kind="stable")
+    x_known, y_known = x[known][order], values[known][order]
+    count = len(y_known)
+    borders = np.linspace(0, count, min(most, count) + 1).astype(int)
+    pairs = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
+    return Series(
+        x=np.array([(x_known[a] + x_known[b - 1]) / 2 for a, b in pairs]),
+        low=np.array([y_known[a:b].min() for a, b in pairs]),
+        middle=np.array([np.median(y_known[a:b]) for a, b in pairs]),
+        high=np.array([y_known[a:b].max() for a, b in pairs]),
+        values=count,
+        missing=int(len(values) - count),
+        first_x=float(x_known[0]) if count else 0.0,
+        last_x=float(x_known[-1]) if count else 0.0,
+    )
+
+
+def rates(x: Array, amounts: Array, times: Array, *, most: int = MOST_POINTS) -> Series:
+    """Amount over time in each stretch, each stretch's sums taken first: a mean on the clock."""
+    known = np.isfinite(amounts) & np.isfinite(times)
+    x_known, amount, time = x[known], amounts[known], times[known]
+    count = len(amount)
+    borders = np.linspace(0, count, min(most, count) + 1).astype(int)
+    pairs = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
+    spent = np.array([time[a:b].sum() for a, b in pairs])
+    made = np.array([amount[a:b].sum() for a, b in pairs])
+    rate = np.divide(made, spent, out=np.full(len(pairs), np.nan), where=spent > 0)
+    middles = np.array([(x_known[a] + x_known[b - 1]) / 2 for a, b in pairs])
+    kept = np.isfinite(rate)
+    return Series(
+        x=middles[kept],
+        low=rate[kept],
+        middle=rate[kept],
+        high=rate[kept],
+        values=count,
+        missing=int(len(amounts) - count),
+        first_x=float(x_known[0]) if count else 0.0,
+        last_x=float(x_known[-1]) if count else 0.0,
+    )

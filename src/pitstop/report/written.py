@@ -1,0 +1,20 @@
+"""A page that was written, in words for a terminal."""
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pitstop.report.html import PageWritten
+from pitstop.report.terminal import literal
+from pitstop.report.units import bytes_text, count_text
+
+
+def written_report(written: PageWritten) -> RenderableType:
+    """Say what the page says, where it is, and what the record has nothing for."""
+    size = f"{bytes_text(written.size_bytes)}, {count_text(len(written.sections), 'section')}"
+    lines = [
+        Text(literal(written.sentence), "bold"),
+        Text(f"{literal(written.path)}: {size}"),
+    ]
+    if written.absent:
+        lines.append(Text(f"not in the record: {', '.join(written.absent)}", "dim"))
+    return Group(*lines)

@@ -1,0 +1,79 @@
+"""`pitstop data`: people made and checked; words for people, records, codes."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pitstop.cli.data import app
+from pitstop.errors import DataError, MissingExtra
+
+SMALL = ["--people", "6", "--images", "8", "--size", "48x32"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "my people"
+
+
+def test_people_are_made_and_the_next_command_is_named(root: Path) -> None:
+    done = CliRunner().invoke(app, ["make", "reid", str(root), *SMALL, "--corrupt", "0"])
+    assert done.exit_code == 0, done.output
+    head, counts, hard, facts, closing = done.output.splitlines()
+    assert head == "made 4 train and 2 test people of 48x32"
+    assert " rgb, " in counts
+    assert counts.endswith(" queries")
+    assert hard.endswith("look nearly like another")
+    assert facts.startswith(f"{root}, ")
+    setting = f"'data.root={root}' data.holdout=0"
+    assert closing == f"next: pitstop config check configs/reid/demo.yaml {setting}"
+
+
+def test_a_broken_image_is_named_and_found(root: Path) -> None:
+    done = CliRunner().invoke(app, ["make", "reid", str(root), *SMALL])
+    assert done.exit_code == 0, done.output
+    *_, hard, _, closing = done.output.splitlines()
+    broken = hard.split("broken on purpose: ")[1]
+    assert closing.endswith("loader.corrupt=skip")
+    checked = CliRunner().invoke(app, ["check", str(root)])
+    assert checked.exit_code == 1
+    head, problem, train, test, *rest = checked.output.splitlines()
+    assert head == f"{root}: 1 problem"
+    assert problem.strip().startswith(f"{root / broken} is damaged")
+    assert train.startswith("train: 4 people, ")
+    assert test.startswith("test: 2 people, ")
+    assert rest[-1].startswith("every image decoded, in ")
+
+
+def test_a_whole_set_of_people_is_not_to_be_packed(root: Path) -> None:
+    CliRunner().invoke(app, ["make", "reid", str(root), *SMALL, "--corrupt", "0"])
+    checked = CliRunner().invoke(app, ["check", str(root)])
+    assert checked.exit_code == 0
+    assert "everything can be read" in checked.output
+    assert "data pack" not in checked.output
+
+
+def test_the_record_goes_to_stdout_alone(root: Path) -> None:
+    done = CliRunner().invoke(app, ["make", "reid", str(root), *SMALL, "--json", "-"])
+    record = json.loads(done.stdout)
+    assert record["kind"] == "MadePeople"
+    assert record["people"] == {"train": 4, "test": 2}
+    assert len(record["corrupt"]) == 1
+
+
+def test_a_size_that_is_none_is_refused(root: Path) -> None:
+    with pytest.raises(DataError, match="such as 96x128, not 48"):
+        CliRunner().invoke(app, ["make", "reid", str(root), "--size", "48"], catch_exceptions=False)
+    assert not root.exists()
+
+
+def test_a_missing_image_library_names_the_extra(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    for name in ("synthetic", "synthetic_figures"):
+        monkeypatch.delitem(sys.modules, f"pitstop.workloads.reid.{name}", raising=False)
+    with pytest.raises(MissingExtra, match=r"making people needs pillow; .*pitstop\[train\]"):
+        CliRunner().invoke(app, ["make", "reid", str(root)], catch_exceptions=False)

@@ -1,0 +1,91 @@
+"""The demo's words and its folder; the whole of it is an integration test."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pitstop.cli import demo, demo_run
+from pitstop.cli.demo import Disease
+from pitstop.cli.demo_run import DISEASES, Comparison, Scale, configure, prepare
+from pitstop.cli.main import INTERRUPTED, main
+from pitstop.errors import DataError
+
+SMALL = Scale(size=(64, 64), frames=2, steps=2, pairs=1, learning_steps=2)
+
+
+def compared(*ratios: float, difference: float = 0.0) -> str:
+    comparison = Comparison(
+        before_s=tuple(ratios),
+        after_s=(1.0,) * len(ratios),
+        steps=27,
+        largest_difference=difference,
+    )
+    return "\n".join(demo.comparison_lines(comparison))
+
+
+def test_a_gain_is_told_with_the_range_of_all_pairs() -> None:
+    text = compared(1.5, 1.2, 2.0)
+    assert "1.50x as fast (1.20x to 2.00x in 3 pairs" in text
+    assert "equal to the bit" in text
+
+
+def test_a_gain_that_one_pair_does_not_show_is_none() -> None:
+    text = compared(1.5, 0.9, 2.0)
+    assert "no gain beyond noise: 0.90x to 2.00x as fast in 3 pairs" in text
+    assert "1.50x" not in text
+
+
+def test_weights_that_differ_are_told() -> None:
+    text = compared(1.5, difference=2e-3)
+    assert "weights differ by up to 2.0e-03 at the end" in text
+    assert "equal" not in text
+
+
+def test_the_option_offers_every_disease_there_is() -> None:
+    assert [disease.value for disease in Disease] == list(DISEASES)
+
+
+def test_every_disease_is_a_configuration_that_loads(tmp_path: Path) -> None:
+    clips = prepare(tmp_path / "demo", SMALL)
+    for overrides in DISEASES.values():
+        config = configure(tmp_path / "run", overrides, clips, steps=5)
+        assert config.train.steps == 5
+        assert (config.data.root, config.run.name) == (tmp_path / "demo" / "clips", "run")
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "precious.txt").write_text("mine")
+    with pytest.raises(DataError, match="holds files that are not the demo's"):
+        prepare(tmp_path, SMALL)
+    assert [path.name for path in tmp_path.rglob("*")] == ["clips", "precious.txt"]
+
+
+def test_a_folder_of_an_earlier_demo_is_made_anew_and_notes_in_it_stay(tmp_path: Path) -> None:
+    prepare(tmp_path, SMALL)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "slow" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "report.html").write_text("old")
+    prepare(tmp_path, SMALL)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "clips",
+        "made-by-pitstop-demo.txt",
+        "notes.txt",
+    ]
+
+
+def test_an_interrupted_demo_says_so_and_leaves_with_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(folder: Path, scale: Scale) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_run, "prepare", stopped)
+    monkeypatch.setattr(sys, "argv", ["pitstop", "demo", "--output", str(tmp_path / "d")])
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    assert leaving.value.code == INTERRUPTED
+    told = capsys.readouterr().err
+    assert "the demo was stopped before its end" in told
+    assert "Traceback" not in told

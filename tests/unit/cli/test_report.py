@@ -1,0 +1,57 @@
+"""``pitstop report``: the page is written, the words are few, mistakes are one paragraph."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pitstop.cli.main import app
+from pitstop.errors import RecordError
+from tests.browser.records import cured, sick, write_run
+
+
+def run(*arguments: object) -> str:
+    done = CliRunner().invoke(app, ["report", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_run_becomes_a_page_and_the_verdict_is_said_first(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = run(sick(tmp_path / "run"), "-o", page)
+    assert words.startswith("bottleneck: the training loop waits for data")
+    assert f"{page}: " in words
+    assert "12 sections" in words
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_gaps_of_the_record_are_said(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", readings=False)
+    words = run(tmp_path / "run", "--output", tmp_path / "page.html")
+    assert "not in the record: memory, load of GPU, processor and disk" in words
+
+
+def test_without_a_name_the_page_is_report_html(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cured(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    run("run")
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_the_record_of_the_page_comes_as_json(tmp_path: Path) -> None:
+    output = run(cured(tmp_path / "run"), "-o", tmp_path / "page.html", "--json", "-")
+    record = json.loads(output)
+    assert record["kind"] == "PageWritten"
+    assert record["size_bytes"] == (tmp_path / "page.html").stat().st_size
+
+
+def test_what_cannot_be_read_or_written_is_one_paragraph(tmp_path: Path) -> None:
+    for arguments in (
+        (tmp_path / "nowhere",),
+        (cured(tmp_path / "run"), "-o", tmp_path / "no" / "such" / "page.html"),
+    ):
+        with pytest.raises(RecordError):
+            run(*arguments)
