@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
-from pitstop.train.task import Metrics, Samples, Task
+from pitstop.train.task import Metrics, Samples, SeesModel, Task, predict
 from pitstop.workloads.catalogue import build_task
 
 CPU = torch.device("cpu")
@@ -71,7 +71,21 @@ def deblur_with_spikes(folder: Path, *, fusion: str) -> RunConfig:
     return config_from(settings).config
 
 
+def small_reid(folder: Path) -> RunConfig:
+    from pitstop.workloads.reid.synthetic import make_reid
+
+    root = folder / "people"
+    make_reid(root, people=12, images=8, size=(48, 32), seed=0)
+    settings = {
+        "model": {"kind": "clip_reid", "backbone": "tiny", "embed_dim": 16, "text_len": 12},
+        "data": {"root": str(root), "image_size": [32, 16], "holdout": 0, "records_per_id": 2},
+        "train": {"steps": 1, "batch_size": 4},
+    }
+    return config_from(settings).config
+
+
 CASES = (
+    Case(name="reid", configure=small_reid, batch_size=4),
     Case(name="deblur", configure=small_deblur, batch_size=2),
     Case(
         name="deblur with spikes",
@@ -270,9 +284,13 @@ def test_the_distance_to_a_teacher_is_least_at_its_own_output(bench: Bench) -> N
 def gathered(bench: Bench, indices: list[int]) -> Metrics:
     metrics = bench.task.metrics()
     samples = bench.task.eval_samples()
+    bench.model.eval()
+    if isinstance(metrics, SeesModel):
+        metrics.see(bench.model)
     for index in indices:
         batch = bench.task.collate([samples.sample(0, index)])
-        metrics.update(bench.output(batch), batch)
+        with torch.no_grad():
+            metrics.update(predict(bench.task, bench.model, batch), batch)
     return metrics
 
 

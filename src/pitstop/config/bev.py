@@ -1,17 +1,19 @@
 """Settings of bird's-eye-view segmentation: one camera (mono) and six (surround)."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from pitstop.config.quantities import (
     BelowOne,
     Count,
     Expect,
+    FilePath,
     Natural,
     NonNegative,
     Positive,
     Word,
+    whole,
 )
 from pitstop.config.rules import Rule, RuleSet, rules_for
 from pitstop.config.sections import DataSection, LossSection, LossTerm, ModelSection, RunConfig
@@ -51,6 +53,10 @@ class BevData(DataSection):
 class MonoData(BevData):
     """One camera image is one sample."""
 
+    labels: FilePath | None = None
+    """Folder of label files, one PNG named by the token of its image; null makes labels of boxes,
+    map and lidar points."""
+
 
 class SurroundData(BevData):
     """Six camera images are one sample."""
@@ -72,6 +78,19 @@ class SurroundData(BevData):
 
     bev_augment: bool = True
     """Rotate, scale and mirror the ground plane at random, target included."""
+
+    targets: Literal["map", "vehicle", "map+vehicle"] = "map+vehicle"
+    """What is to be found: the six map classes, vehicles, or both."""
+
+    min_visibility: Annotated[Literal[1, 2, 3, 4], BeforeValidator(whole)] = 1
+    """Vehicles seen less than this by nuScenes' four levels are left out of the targets; 1 keeps
+    all. Numbers of different levels are not comparable."""
+
+    target_forward: Bound = (-50.0, 50.0, 0.5)
+    """Cells of the targets in metres ahead of the car: start, stop, step."""
+
+    target_across: Bound = (-50.0, 50.0, 0.5)
+    """Cells of the targets in metres to its left: start, stop, step."""
 
 
 class LssModel(ModelSection):
@@ -101,8 +120,8 @@ class LssModel(ModelSection):
     height_bound: Bound = (-10.0, 10.0, 20.0)
     """Grid in metres of height: start, stop, step."""
 
-    classes: Count = 14
-    """Classes predicted for each cell."""
+    head_width: Count = 128
+    """Channels in the middle of the first blocks behind the splat."""
 
 
 class MonoModel(LssModel):
@@ -130,8 +149,11 @@ class SurroundModel(LssModel):
     forward_bound: Bound = (-51.2, 51.2, 0.4)
     """Grid in metres ahead: start, stop, step."""
 
-    classes: Count = 6
-    """Classes predicted for each cell."""
+    head_width: Count = 160
+    """Channels of the first stage behind the splat."""
+
+    encoder_channels: Count = 256
+    """Channels of joined image features and of what the heads read."""
 
 
 class PriorTerm(LossTerm):
@@ -150,6 +172,9 @@ class FocalTerm(LossTerm):
 
 class MonoLoss(LossSection):
     """Seen cells against the map, unseen cells against the class frequencies."""
+
+    frequencies_from: Count = 64
+    """Training samples, spread over the set, in which the frequency of each class is counted."""
 
     bce: LossTerm = LossTerm()
     """Cross-entropy of the seen cells, weighted by the square root of 1 / class frequency."""

@@ -36,7 +36,23 @@ def _deblur(config: RunConfig) -> Task[Any]:
     return build_deblur(config)
 
 
-BUILDERS: Final[Mapping[str, Builder]] = {"deblur": _deblur}
+def _bev(config: RunConfig) -> Task[Any]:
+    from pitstop.workloads.bev.task import build_bev
+
+    return build_bev(config)
+
+
+def _reid(config: RunConfig) -> Task[Any]:
+    from pitstop.workloads.reid.task import build_reid
+
+    return build_reid(config)
+
+
+BUILDERS: Final[Mapping[str, Builder]] = {
+    "deblur": _deblur,
+    "bev": _bev,
+    "reid": _reid,
+}
 """How the task of each of pitstop's own workloads is made of a configuration."""
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from pitstop.config.load import config_from
 from pitstop.errors import ConfigError
+from pitstop.workloads import catalogue
 from pitstop.workloads.catalogue import BUILDERS, build_task, outside_kinds
 
 SQUARES = """
@@ -41,7 +42,13 @@ def test_deblur_is_built_of_its_configuration() -> None:
     assert "deblur" in BUILDERS
 
 
-def test_a_workload_that_is_not_built_is_said_so() -> None:
+def test_reid_is_built_of_its_configuration() -> None:
+    settings = {"model": {"kind": "clip_reid"}, "train": {"steps": 1, "batch_size": 4}}
+    assert build_task(config_from(settings).config).name == "reid"
+
+
+def test_a_workload_that_is_not_built_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "BUILDERS", {"deblur": BUILDERS["deblur"]})
     settings = {"model": {"kind": "clip_reid"}, "train": {"steps": 1, "batch_size": 4}}
     with pytest.raises(ConfigError, match="clip_reid belongs to the workload reid"):
         build_task(config_from(settings).config)

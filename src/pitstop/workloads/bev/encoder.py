@@ -1,0 +1,115 @@
+"""Convolutions between the lifted features and the heads, and those that join image scales."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class ConvNormReLU(nn.Sequential):
+    """A convolution without bias, batch norm, and what is positive of it."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int = 3, *, stride: int = 1
+    ) -> None:
+        super().__init__(
+            nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False),
+            nn.BatchNorm2d(out_channels),
+            nn.ReLU(),
+        )
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions and a shortcut."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.first = ConvNormReLU(in_channels, out_channels, stride=stride)
+        self.second = nn.Sequential(
+            nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(out_channels),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
+                nn.BatchNorm2d(out_channels),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C_in, H, W) -> (N, C_out, H / stride, W / stride)."""
+        return functional.relu(self.second(self.first(x)) + self.shortcut(x))
+
+
+class ImageNeck(nn.Module):
+    """Joins image features of several scales, coarse into fine; gives the finest.
+
+    Each scale is concatenated with the coarser result, brought to its size.
+    """
+
+    def __init__(self, in_channels: Sequence[int], out_channels: int) -> None:
+        super().__init__()
+        steps = []
+        coarser = in_channels[-1]
+        for channels in reversed(in_channels[:-1]):
+            steps.append(
+                nn.Sequential(
+                    ConvNormReLU(channels + coarser, out_channels, kernel=1),
+                    ConvNormReLU(out_channels, out_channels),
+                )
+            )
+            coarser = out_channels
+        self.steps = nn.ModuleList(steps)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+        """Maps from fine to coarse -> (N, out_channels, h, w) at the finest scale."""
+        joined = maps[-1]
+        for step, finer in zip(self.steps, reversed(maps[:-1]), strict=True):
+            coarse = _resize(joined, finer.shape[-2:])
+            joined = step(torch.cat((finer, coarse), dim=1))
+        return joined
+
+
+class GroundEncoder(nn.Module):
+    """From lifted features to what heads read, at half the resolution of the grid.
+
+    Halves the grid, runs three residual stages of one, two and four times ``width`` channels (the
+    first two halve again), and joins the last with the first.
+    """
+
+    def __init__(self, in_channels: int, *, width: int, out_channels: int) -> None:
+        super().__init__()
+        self.down = nn.Sequential(
+            ConvNormReLU(in_channels, in_channels),
+            ConvNormReLU(in_channels, in_channels, stride=2),
+            ConvNormReLU(in_channels, in_channels),
+        )
+        self.stages = nn.ModuleList(
+            nn.Sequential(ResidualBlock(before, after, stride=stride), ResidualBlock(after, after))
+            for before, after, stride in (
+                (in_channels, width, 2),
+                (width, 2 * width, 2),
+                (2 * width, 4 * width, 1),
+            )
+        )
+        self.fuse = nn.Sequential(
+            ConvNormReLU(5 * width, out_channels, kernel=1),
+            ConvNormReLU(out_channels, out_channels),
+        )
+        self.up = ConvNormReLU(out_channels, out_channels)
+
+    def forward(self, ground: Tensor) -> Tensor:
+        """(B, C, rows, columns) -> (B, out_channels, rows / 2, columns / 2), rounded up."""
+        halved = self.down(ground)
+        x, results = halved, []
+        for stage in self.stages:
+            x = stage(x)
+            results.append(x)
+        fine, deep = results[0], results[-1]
+        fused = self.fuse(torch.cat((_resize(deep, fine.shape[-2:]), fine), dim=1))
+        return self.up(_resize(fused, halved.shape[-2:]))
+
+
+def _resize(x: Tensor, size: Sequence[int]) -> Tensor:
+    return functional.interpolate(x, size=list(size), mode="bilinear", align_corners=False)

@@ -1,0 +1,280 @@
+"""Bird's-eye-view segmentation as the engine sees it, from one camera or from six."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from pitstop.config.bev import LssModel, MonoData, MonoLoss, SurroundData, SurroundLoss
+from pitstop.config.load import config_from
+from pitstop.config.sections import LossSection, ModelSection, RunConfig
+from pitstop.errors import ConfigError
+from pitstop.records.pictures import PictureRow
+from pitstop.train.task import Loss
+from pitstop.workloads.bev.batch import BevBatch, BevSample, collate
+from pitstop.workloads.bev.dataset import (
+    MonoSamples,
+    SurroundSamples,
+    mono_eval,
+    mono_train,
+    surround_eval,
+    surround_train,
+)
+from pitstop.workloads.bev.losses import Term, judge, mono_terms, surround_terms
+from pitstop.workloads.bev.metrics import CellOverlap, metric_names
+from pitstop.workloads.bev.model import LssNet, settings_of
+from pitstop.workloads.bev.pictures import draw_ground, write_cells
+from pitstop.workloads.bev.pon import PON_CLASSES
+from pitstop.workloads.bev.raster import Grid
+from pitstop.workloads.bev.targets import MAP_CLASSES, VEHICLE
+
+BevSamples = MonoSamples | SurroundSamples
+
+_TARGETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"map": MAP_CLASSES, "vehicle": (VEHICLE,), "map+vehicle": (*MAP_CLASSES, VEHICLE)}
+)
+_RAREST = 1e-4
+"""Frequency that a class without any cell is taken to have, so that its weight stays finite."""
+
+
+class BevTask:
+    """Lift, splat and segment, on key frames of nuScenes.
+
+    Raises:
+        ConfigError: Where settings ask for what is not built or cannot be had.
+    """
+
+    name = "bev"
+    loss_is_separable = True
+
+    def __init__(
+        self,
+        *,
+        data: MonoData | SurroundData,
+        model: LssModel,
+        loss: LossSection,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        self.nominal_count = float(batch_size)
+        self.classes: tuple[str, ...] = (
+            PON_CLASSES if isinstance(data, MonoData) else _TARGETS[data.targets]
+        )
+        self.grid = _target_grid(data, model)
+        known = dict.fromkeys(metric_names(self.classes), True)
+        self.higher_is_better: Mapping[str, bool] = MappingProxyType(known)
+        self._data = data
+        self._model = model
+        self._loss = loss
+        self._seed = seed
+        self._train_samples: BevSamples | None = None
+        self._eval_samples: BevSamples | None = None
+        self._frequencies: tuple[float, ...] | None = None
+        self._terms: list[Term] | None = None
+
+    def build_model(self) -> LssNet:
+        """Make the network, with weights of the backbone where a folder is named.
+
+        Raises:
+            ConfigError: Where settings do not fit together.
+            DataError: Where the weights or the training data cannot be used.
+        """
+        return self._build(self._model)
+
+    def build_teacher(self, config_yaml: str) -> LssNet:
+        """Make the network that a checkpoint's own configuration describes.
+
+        Raises:
+            ConfigError: Where that is no network for bird's-eye views, or one of other classes.
+        """
+        config = config_from(yaml.safe_load(config_yaml)).config
+        section = _require_lss(config.model)
+        if section.kind != self._model.kind:
+            raise ConfigError(
+                f"the teacher is a {section.kind} and this model a {self._model.kind}: they look "
+                "at other images and find other classes"
+            )
+        return self._build(section)
+
+    def train_samples(self) -> BevSamples:
+        """Look at the training split; once, since frequencies are counted in it, too."""
+        if self._train_samples is None:
+            if isinstance(self._data, MonoData):
+                self._train_samples = mono_train(
+                    self._data, seed=self._seed, grid=self.grid, labels=self._data.labels
+                )
+            else:
+                self._train_samples = surround_train(
+                    self._data,
+                    seed=self._seed,
+                    grid=self.grid,
+                    classes=self.classes,
+                    min_visibility=self._data.min_visibility,
+                )
+        return self._train_samples
+
+    def eval_samples(self) -> BevSamples:
+        """Look at the evaluation split."""
+        if self._eval_samples is None:
+            if isinstance(self._data, MonoData):
+                self._eval_samples = mono_eval(
+                    self._data, grid=self.grid, labels=self._data.labels
+                )
+            else:
+                self._eval_samples = surround_eval(
+                    self._data,
+                    grid=self.grid,
+                    classes=self.classes,
+                    min_visibility=self._data.min_visibility,
+                )
+        return self._eval_samples
+
+    @staticmethod
+    def collate(samples: list[BevSample]) -> BevBatch:
+        """Put samples side by side."""
+        return collate(samples)
+
+    def samples_in(self, batch: BevBatch) -> int:
+        """Count the samples of a batch."""
+        return len(batch.images)
+
+    def to_device(self, batch: BevBatch, device: torch.device) -> BevBatch:
+        """Copy a batch as the bytes it is.
+
+        The numbers of calibrations stay on the host: they say which geometry is known already, and
+        reading them back from the device would wait for it.
+        """
+        return replace(batch.to(device), calibration=batch.calibration)
+
+    def forward(self, model: nn.Module, batch: BevBatch) -> Tensor:
+        """Give the logits of every class and cell, (B, K, h, w)."""
+        return model(batch)
+
+    def loss(self, output: Tensor, batch: BevBatch, step: int) -> Loss:
+        """Judge logits."""
+        return judge(self._loss_terms(), output, batch.targets, batch.mask, step=step)
+
+    def distance(self, output: Tensor, teacher_output: Tensor) -> Tensor:
+        """Give the mean distance of probabilities to a teacher's."""
+        return (output.float().sigmoid() - teacher_output.float().sigmoid()).abs().mean()
+
+    def metrics(self) -> CellOverlap:
+        """Make a fresh collector of overlaps."""
+        return CellOverlap(self.classes)
+
+    def write_output(
+        self, output: Tensor, batch: BevBatch, indices: Sequence[int], folder: Path
+    ) -> list[Path]:
+        """Write what was found, one PNG a sample: bit k of a cell says whether class k is there.
+
+        Raises:
+            DataError: Where a file cannot be written.
+        """
+        del batch
+        return write_cells(output, [f"{index:06d}" for index in indices], folder)
+
+    def draw(
+        self, output: Tensor, batch: BevBatch, indices: Sequence[int], folder: Path
+    ) -> list[PictureRow]:
+        """Write what a camera saw, what was found and what is there.
+
+        Raises:
+            DataError: Where a file cannot be written.
+        """
+        samples = self.eval_samples()
+        return draw_ground(
+            output,
+            batch,
+            classes=self.classes,
+            titles=[samples.name_of(index) for index in indices],
+            folder=folder,
+        )
+
+    def parts(self, model: nn.Module) -> Mapping[str, nn.Module]:
+        """Name backbone, neck, depth net, splat, encoder and head."""
+        assert isinstance(model, LssNet)
+        return model.named_parts()
+
+    def regions(self, model: nn.Module) -> Sequence[nn.Module]:
+        """List the blocks of the backbone, and each part behind it."""
+        assert isinstance(model, LssNet)
+        return model.regions()
+
+    def _build(self, section: LssModel) -> LssNet:
+        settings = settings_of(
+            section,
+            self._data.image_size,
+            classes=len(self.classes),
+            priors=self._class_frequencies(),
+        )
+        if isinstance(self._data, SurroundData):
+            settings = replace(settings, target=(self.grid.forward, self.grid.across))
+        return LssNet(settings, kernels=section.kernels)
+
+    def _loss_terms(self) -> list[Term]:
+        if self._terms is None:
+            if isinstance(self._loss, MonoLoss):
+                self._terms = mono_terms(self._loss, self._class_frequencies())
+            else:
+                assert isinstance(self._loss, SurroundLoss)
+                self._terms = surround_terms(self._loss)
+        return self._terms
+
+    def _class_frequencies(self) -> tuple[float, ...]:
+        """Count how frequent each class is where one camera looks; six cameras start without."""
+        if not isinstance(self._loss, MonoLoss):
+            return ()
+        if self._frequencies is None:
+            self._frequencies = class_frequencies(
+                self.train_samples(), most=self._loss.frequencies_from
+            )
+        return self._frequencies
+
+
+def _target_grid(data: MonoData | SurroundData, model: LssModel) -> Grid:
+    """Six cameras' targets are set by the data; one camera's head halves the steps of its grid."""
+    if isinstance(data, SurroundData):
+        return Grid(forward=data.target_forward, across=data.target_across)
+    bounds = ((start, stop, step / 2) for start, stop, step in (model.forward_bound, model.x_bound))
+    forward, across = bounds
+    return Grid(forward=forward, across=across)
+
+
+def class_frequencies(samples: BevSamples, *, most: int) -> tuple[float, ...]:
+    """Count the share of each class among seen cells, in samples spread over a set."""
+    count = min(most, len(samples))
+    chosen = [place * len(samples) // count for place in range(count)]
+    cells, seen = 0, 0
+    for sample in map(partial(samples.sample, 0), chosen):
+        cells = cells + (sample.targets * sample.mask).sum(dim=(1, 2), dtype=torch.float64)
+        seen = seen + sample.mask.sum(dtype=torch.float64)
+    assert isinstance(cells, Tensor)
+    rates = cells / torch.as_tensor(seen).clamp_min(1)
+    return tuple(rates.clamp(_RAREST, 0.5).tolist())
+
+
+def build_bev(config: RunConfig) -> BevTask:
+    """Make the task of a checked configuration.
+
+    Raises:
+        ConfigError: Where settings ask for what is not built.
+    """
+    assert isinstance(config.data, (MonoData, SurroundData))
+    return BevTask(
+        data=config.data,
+        model=_require_lss(config.model),
+        loss=config.loss,
+        batch_size=config.train.batch_size,
+        seed=config.run.seed,
+    )
+
+
+def _require_lss(section: ModelSection) -> LssModel:
+    if not isinstance(section, LssModel):
+        raise ConfigError(f"a model of kind {section.kind} does not segment the ground")
+    return section

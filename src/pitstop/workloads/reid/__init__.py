@@ -1,0 +1,1 @@
+"""Person re-identification across RGB, infrared, colour pencil, sketch and text."""

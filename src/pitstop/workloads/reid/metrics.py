@@ -1,0 +1,76 @@
+"""Quality by search: every image and caption encoded once, queries made of their tokens.
+
+What ranks gather is a table of tokens, a row for each item, zeros where another rank has it: such
+tables add up, so the engine joins them as it joins any sums.
+"""
+
+import math
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from pitstop.workloads.reid.batch import ReidBatch
+from pitstop.workloads.reid.model import ReidModel
+from pitstop.workloads.reid.protocol import METRICS, Gallery, evaluate_protocol
+from pitstop.workloads.reid.queries import EvalSet, PackedImages
+
+HIGHER_IS_BETTER: Final = MappingProxyType(dict.fromkeys(METRICS, True))
+"""Every metric by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemTokens:
+    """Tokens of the items in a batch."""
+
+    tokens: Tensor
+    """(B, 5, d); zeros where a record has no item."""
+    rows: Tensor
+    """int64 (B,), places of records in the packed items."""
+
+
+class RetrievalQuality:
+    """Gathers tokens of all items; searches once they are all there.
+
+    Args:
+        evaluation: Items, and the queries over them.
+        packed: How items were put into records.
+        width: Length of a token.
+    """
+
+    def __init__(self, evaluation: EvalSet, packed: PackedImages, width: int) -> None:
+        self._evaluation = evaluation
+        # A last row takes what is no item (-1), so that nothing needs to be picked out.
+        self._table = torch.from_numpy(packed.table)
+        self._tokens = torch.zeros(len(evaluation.images) + 1, width)
+        self._model: ReidModel | None = None
+
+    def see(self, model: nn.Module) -> None:
+        """Take the model that joins tokens, as it is when all of them are there."""
+        assert isinstance(model, ReidModel)
+        self._model = model
+
+    def update(self, output: ItemTokens, batch: ReidBatch) -> None:
+        """Put the tokens of a batch into their rows."""
+        del batch
+        self._tokens = self._tokens.to(output.tokens.device)
+        self._table = self._table.to(output.tokens.device)
+        items = self._table[output.rows].flatten()
+        self._tokens[items] = output.tokens.flatten(0, 1).float()
+
+    def state(self) -> Tensor:
+        """Give the table as one vector."""
+        return self._tokens[:-1].clone().flatten()
+
+    def result(self, state: Tensor) -> dict[str, float]:
+        """Search for every query of every task; a size without any task has no scores."""
+        assert self._model is not None, "the engine shows the model first"
+        tokens = state.view(-1, self._tokens.shape[1])
+        images = self._evaluation.images
+        gallery = Gallery(items=images.gallery, persons=images.persons[images.gallery])
+        scores = evaluate_protocol(
+            tokens, gallery, self._evaluation.tasks, self._model.describe
+        ).named()
+        return {name: value for name, value in scores.items() if not math.isnan(value)}

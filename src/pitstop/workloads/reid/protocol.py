@@ -1,0 +1,212 @@
+"""Evaluation over the 32 query tasks of ORBench, every image and caption encoded once.
+
+A task is a list of queries, each of one to four modalities of a person; the gallery is RGB. The
+first modality of a task's name enumerates its queries, the others are partners of the same person.
+Nearly all images and captions take part in several tasks, so each is turned into a token once, and
+queries are fused from the tokens:
+
+    items --encode--> tokens (N, d) --fuse, by task and in chunks--> features --rank--> scores
+
+Scores are averaged over the tasks of one, two, three and four modalities; the mean of the four
+average mAPs is the challenge score.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pitstop.errors import DataError
+from pitstop.workloads.reid.modalities import MODALITIES, RGB
+from pitstop.workloads.reid.queries import QueryTask
+from pitstop.workloads.reid.ranking import (
+    DEFAULT_BUDGET_BYTES,
+    Labels,
+    Summary,
+    normalised,
+    rank,
+    summary,
+)
+
+Fuse = Callable[[Tensor, Tensor], Tensor]
+"""Takes tokens (n, 5, d), zeros where there is none, and bool (n, 5) of those that are there, both
+in the order of `MODALITIES`; gives features (n, d)."""
+
+SIZES: Final = ("one", "two", "three", "four")
+SCORES: Final = ("mAP", "mINP", "r1", "r5", "r10")
+SCORE: Final = "score"
+METRICS: Final = (SCORE, *(f"{score}_{size}" for size in SIZES for score in SCORES))
+"""Names of `ProtocolScores.named`; higher is better in all."""
+
+_CHUNK: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gallery:
+    """The RGB images that are ranked."""
+
+    items: NDArray[np.int64]
+    persons: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScores:
+    """How well one task was answered."""
+
+    name: str
+    modalities: int
+    """How many a query has, from 1 to 4."""
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolScores:
+    """How well all tasks were answered."""
+
+    tasks: tuple[TaskScores, ...]
+    notes: tuple[str, ...] = ()
+    """What was left out of the scores, and why."""
+
+    def by_size(self) -> dict[str, dict[str, float]]:
+        """Average over the tasks of each size; sizes without a task are not in it."""
+        averages = {}
+        for number, size in enumerate(SIZES, start=1):
+            rows = [task.summary.named() for task in self.tasks if task.modalities == number]
+            if rows:
+                averages[size] = {
+                    score: math.fsum(row[score] for row in rows) / len(rows) for score in SCORES
+                }
+        return averages
+
+    @property
+    def score(self) -> float | None:
+        """The challenge score; None where a size has no task."""
+        sizes = self.by_size()
+        if len(sizes) < len(SIZES):
+            return None
+        return math.fsum(scores["mAP"] for scores in sizes.values()) / len(SIZES)
+
+    def named(self) -> dict[str, float]:
+        """Give the score and the averages under the names of `METRICS`; NaN where there is none."""
+        sizes = self.by_size()
+        named = {SCORE: math.nan if self.score is None else self.score}
+        for size in SIZES:
+            for score in SCORES:
+                named[f"{score}_{size}"] = sizes.get(size, {}).get(score, math.nan)
+        return named
+
+    def by_task(self) -> dict[str, float]:
+        """Give every score of every task, such as mAP/CP+NIR."""
+        return {
+            f"{score}/{task.name}": value
+            for task in self.tasks
+            for score, value in task.summary.named().items()
+        }
+
+    def table(self) -> str:
+        """Write tasks, averages and the challenge score as aligned text, in percent."""
+        rows = [(task.name, task.summary.named(), task.summary.queries) for task in self.tasks]
+        averages = self.by_size()
+        width = max([len(name) for name, _, _ in rows] + [len("average of three")])
+        lines = [
+            f"{'task':<{width}}" + "".join(f"{score:>8}" for score in SCORES) + f"{'queries':>9}"
+        ]
+        lines += [_line(name, width, scores, f"{count:9,}") for name, scores, count in rows]
+        lines += [
+            _line(f"average of {size}", width, scores, "") for size, scores in averages.items()
+        ]
+        missing = [size for size in SIZES if size not in averages]
+        lines.append(
+            f"{'challenge score':<{width}}{_percent(self.score)}"
+            if self.score is not None
+            else f"challenge score not measured: no task of {', '.join(missing)} modalities"
+        )
+        return "\n".join([*lines, *self.notes])
+
+
+@torch.inference_mode()
+def evaluate_protocol(
+    tokens: Tensor,
+    gallery: Gallery,
+    tasks: Sequence[QueryTask],
+    fuse: Fuse,
+    *,
+    seen: Tensor | None = None,
+    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+) -> ProtocolScores:
+    """Answer all tasks from tokens that are there already.
+
+    Args:
+        tokens: (N, d), one for each item, on any device.
+        gallery: Which items are ranked.
+        tasks: Which items are asked with.
+        fuse: The model's way from tokens to a feature.
+        seen: bool (N,), false for items that could not be encoded: they are left out of the
+            gallery, and so are queries that need them.
+        budget_bytes: Most memory that ranking takes beside features.
+
+    Raises:
+        DataError: Where gallery or queries are empty, features are not finite, or no query of any
+            task has an image of its person in the gallery.
+    """
+    there = np.ones(len(tokens), dtype=np.bool_) if seen is None else seen.cpu().numpy()
+    kept = there[gallery.items]
+    notes = _left_out(len(kept) - int(kept.sum()), "images of the gallery")
+    if not kept.any():
+        raise DataError("there is nothing to rank: the gallery has no images")
+    if not any(len(task.persons) for task in tasks):
+        raise DataError("there is nothing to ask: no task has a query")
+    items, who = gallery.items[kept], Labels(persons=gallery.persons[kept])
+    images = _features(tokens, items[:, None], (RGB,), fuse)
+    scores = []
+    for task in tasks:
+        whole = np.atleast_1d(there[task.items].all(axis=1))
+        notes += _left_out(len(whole) - int(whole.sum()), f"queries of {task.name}")
+        if not np.isin(task.persons[whole], who.persons).any():
+            notes.append(f"{task.name} is not scored: no query has an image in the gallery")
+            continue
+        asked = Labels(persons=task.persons[whole])
+        features = _features(tokens, task.items[whole], task.modalities, fuse)
+        ranked = rank(features, images, asked, who, budget_bytes=budget_bytes)
+        scores.append(
+            TaskScores(name=task.name, modalities=len(task.modalities), summary=summary(ranked))
+        )
+    if not scores:
+        raise DataError(
+            f"none of the {sum(len(task.persons) for task in tasks):,} queries has an image of its "
+            "person in the gallery; check that queries and gallery name people the same way"
+        )
+    return ProtocolScores(tasks=tuple(scores), notes=tuple(notes))
+
+
+def _features(
+    tokens: Tensor, items: NDArray[np.int64], modalities: Sequence[str], fuse: Fuse
+) -> Tensor:
+    """Fuse the tokens of items (n, modalities) in chunks, and bring features to length one."""
+    places = [MODALITIES.index(modality) for modality in modalities]
+    chunks = []
+    for start in range(0, len(items), _CHUNK):
+        some = torch.from_numpy(items[start : start + _CHUNK]).to(tokens.device)
+        fused = tokens.new_zeros(len(some), len(MODALITIES), tokens.shape[1])
+        present = torch.zeros(len(some), len(MODALITIES), dtype=torch.bool, device=tokens.device)
+        fused[:, places] = tokens[some]
+        present[:, places] = True
+        chunks.append(normalised(fuse(fused, present)))
+    return torch.cat(chunks)
+
+
+def _left_out(count: int, what: str) -> list[str]:
+    return [f"{count:,} {what} left out: not all of it could be encoded"] if count else []
+
+
+def _line(name: str, width: int, scores: Mapping[str, float], end: str) -> str:
+    return f"{name:<{width}}" + "".join(_percent(scores[score]) for score in SCORES) + end
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:8.2f}"

@@ -1,0 +1,300 @@
+"""Re-identification as the engine sees it: records of people in, features out, judged by search."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pitstop.config.load import config_from
+from pitstop.config.reid import ClipReidModel, ReidData, ReidLoss
+from pitstop.config.sections import ModelSection, RunConfig, TrainSection
+from pitstop.data.check import DataCheck
+from pitstop.data.pk_sampler import PKSampler
+from pitstop.data.samplers import Batches, Deal, train_order
+from pitstop.errors import ConfigError, DataError
+from pitstop.train.task import FilesMade, Loss
+from pitstop.workloads.reid.batch import ReidBatch, ReidSample, collate
+from pitstop.workloads.reid.checking import check_people
+from pitstop.workloads.reid.dataset import ReidPeople, ReidSamples, load_people, train_records
+from pitstop.workloads.reid.encoding import FileEncoder
+from pitstop.workloads.reid.losses import build_terms, judge
+from pitstop.workloads.reid.metrics import HIGHER_IS_BETTER, ItemTokens, RetrievalQuality
+from pitstop.workloads.reid.model import ReidModel, ReidOutput, ReidShape
+from pitstop.workloads.reid.pretrained import load_clip
+from pitstop.workloads.reid.queries import EvalSet, PackedImages, eval_set
+from pitstop.workloads.reid.retrieval import Search, look_at_folders, search_folders
+from pitstop.workloads.reid.tokens import FolderTokenizer
+from pitstop.workloads.reid.towers import BACKBONES, CaptionShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pace:
+    """How steps become epochs."""
+
+    batches: int
+    """Of an epoch on each rank."""
+    accumulate: int
+
+    def epoch_at(self, step: int) -> int:
+        return step * self.accumulate // self.batches
+
+
+class ReidTask:
+    """CLIP on records of people in up to five modalities.
+
+    Raises:
+        ConfigError: Where settings ask for what is not built or cannot be had.
+    """
+
+    name = "reid"
+    loss_is_separable = False
+    higher_is_better: Mapping[str, bool] = HIGHER_IS_BETTER
+
+    def __init__(
+        self,
+        *,
+        data: ReidData,
+        model: ClipReidModel,
+        loss: ReidLoss,
+        train: TrainSection,
+        seed: int,
+    ) -> None:
+        self.nominal_count = float(train.batch_size)
+        self._data = data
+        self._model = model
+        self._train = train
+        self._seed = seed
+        self._terms = build_terms(loss)
+        self._people: ReidPeople | None = None
+        self._records: ReidSamples | None = None
+        self._eval_set: EvalSet | None = None
+        self._packed: PackedImages | None = None
+        self._pace: _Pace | None = None
+        self._search: Search | None = None
+
+    def build_model(self) -> ReidModel:
+        """Make the network for the people and words of the dataset, with weights where named.
+
+        Raises:
+            ConfigError: Where the weights cannot be read, or do not fit the network.
+            DataError: Where the dataset cannot be used.
+        """
+        model = ReidModel(self._shape(self._model), kernels=self._model.kernels)
+        if self._model.weights is not None:
+            load_clip(model, self._model.weights)
+        if self._model.freeze_backbone:
+            for parameter in model.backbone_parameters():
+                parameter.requires_grad = False
+        return model
+
+    def build_teacher(self, config_yaml: str) -> ReidModel:
+        """Make the network that a checkpoint's own configuration describes.
+
+        Raises:
+            ConfigError: Where that is no network for re-identification.
+        """
+        section = _require_clip(config_from(yaml.safe_load(config_yaml)).config.model)
+        if section.embed_dim != self._model.embed_dim:
+            raise ConfigError(
+                f"the teacher's features have {section.embed_dim} numbers and this model's "
+                f"{self._model.embed_dim}; set model.embed_dim as it had it"
+            )
+        return ReidModel(self._shape(section), kernels=self._model.kernels)
+
+    def train_samples(self) -> ReidSamples:
+        """Look at the training people; once, since the network is made for them."""
+        if self._records is None:
+            self._records = train_records(
+                self._look(), self._data, seed=self._seed, text_len=self._model.text_len
+            )
+        return self._records
+
+    def train_batches(self, samples: ReidSamples, deal: Deal) -> Batches:
+        """Give batches of P people with K records each, or of records shuffled.
+
+        Raises:
+            DataError: Where there are too few people or records for a batch.
+        """
+        batches = self._ordered(samples, deal)
+        self._pace = _Pace(batches=len(batches), accumulate=self._train.accumulate)
+        return batches
+
+    def eval_samples(self) -> PackedImages:
+        """Give every image and caption of the evaluation once, several to a record."""
+        if self._packed is None:
+            self._packed = self._queries().images.packed()
+        return self._packed
+
+    @staticmethod
+    def collate(samples: list[ReidSample]) -> ReidBatch:
+        """Put records side by side."""
+        return collate(samples)
+
+    def samples_in(self, batch: ReidBatch) -> int:
+        """Count the records of a batch."""
+        return len(batch.images)
+
+    def to_device(self, batch: ReidBatch, device: torch.device) -> ReidBatch:
+        """Copy a batch as the bytes it is; the network makes numbers of them."""
+        return batch.to(device)
+
+    def forward(self, model: nn.Module, batch: ReidBatch) -> ReidOutput:
+        """Describe records, together and by modality, and say who they are."""
+        return model(batch.images, batch.present, batch.tokens)
+
+    def predict(self, model: nn.Module, batch: ReidBatch) -> ItemTokens:
+        """Encode each image and caption by itself; what a record holds has nothing in common."""
+        assert isinstance(model, ReidModel)
+        return ItemTokens(
+            tokens=model.encode(batch.images, batch.present, batch.tokens), rows=batch.rows
+        )
+
+    def loss(self, output: ReidOutput, batch: ReidBatch, step: int) -> Loss:
+        """Judge an output; the epoch decides weights and temperature."""
+        return judge(self._terms, output, batch, step=step, epoch=self._epoch_at(step))
+
+    def distance(self, output: ReidOutput, teacher_output: ReidOutput) -> Tensor:
+        """Give the mean cosine distance to a teacher's features."""
+        cosines = functional.cosine_similarity(
+            output.together.float(), teacher_output.together.float(), dim=-1
+        )
+        return (1 - cosines).mean()
+
+    def metrics(self) -> RetrievalQuality:
+        """Make a fresh collector of quality over the queries of the evaluation."""
+        return RetrievalQuality(self._queries(), self.eval_samples(), self._model.embed_dim)
+
+    def write_output(
+        self, output: Any, batch: ReidBatch, indices: Sequence[int], folder: Path
+    ) -> list[Path]:
+        """Nothing: what `pitstop infer` writes is a search in folders of their own."""
+        del output, batch, indices, folder
+        return []
+
+    def names_files(self) -> bool:
+        """Look at the folders to search for and to search in.
+
+        Raises:
+            ConfigError: Where the configuration names none.
+            DataError: Where they cannot be used.
+        """
+        if self._data.queries is None or self._data.gallery is None:
+            raise ConfigError(
+                "there is nothing to search for: set data.queries to a folder of images and "
+                "data.gallery to one of colour images"
+            )
+        self._search = look_at_folders(self._data.queries, self._data.gallery)
+        return True
+
+    def infer_files(self, model: nn.Module, folder: Path, device: torch.device) -> FilesMade:
+        """Rank the gallery for every query; write rankings and pictures of some."""
+        assert isinstance(model, ReidModel)
+        assert self._search is not None, "looked at before"
+        encode = FileEncoder(model=model, size=self._data.image_size, device=device)
+        return search_folders(self._search, encode, folder)
+
+    def check_data(self) -> DataCheck:
+        """Read every image of the dataset, and its lists."""
+        return check_people(self._root(), self._data)
+
+    def parts(self, model: nn.Module) -> Mapping[str, nn.Module]:
+        """Name trunk, text tower and neck; what is left of a pass are patches and fusion."""
+        assert isinstance(model, ReidModel)
+        return model.named_parts()
+
+    def regions(self, model: nn.Module) -> Sequence[nn.Module]:
+        """List the blocks of both towers, and what comes before and after them."""
+        assert isinstance(model, ReidModel)
+        return model.named_regions()
+
+    def _root(self) -> Path:
+        if self._data.root is None:
+            raise ConfigError("data.root is not set: name the folder of the dataset")
+        return self._data.root
+
+    def _look(self) -> ReidPeople:
+        if self._people is None:
+            folder = self._data.tokenizer
+            tokenizer = None if folder is None else FolderTokenizer(folder)
+            self._people = load_people(self._data, tokenizer=tokenizer)
+        return self._people
+
+    def _queries(self) -> EvalSet:
+        if self._eval_set is None:
+            self._eval_set = eval_set(self._look(), self._data, text_len=self._model.text_len)
+            if self._eval_set.people == 0:
+                raise DataError(
+                    f"{self._look().root}: the lists of data.eval_split {self._data.eval_split} do "
+                    "not say who is who, so nothing can be measured; set data.holdout above 0"
+                )
+        return self._eval_set
+
+    def _shape(self, section: ClipReidModel) -> ReidShape:
+        backbone = BACKBONES[section.backbone]
+        people = self._look()
+        height, width = self._data.image_size
+        return ReidShape(
+            backbone=backbone,
+            grid=(height // backbone.patch, width // backbone.patch),
+            captions=CaptionShape(
+                vocabulary=people.tokenizer.vocab_size,
+                length=section.text_len,
+                end_token=people.tokenizer.end_id,
+            ),
+            people=self.train_samples().people,
+            embed_dim=section.embed_dim,
+            rank=section.lora_rank,
+            fusion_heads=section.fusion_heads,
+            dropout=section.dropout,
+        )
+
+    def _ordered(self, samples: ReidSamples, deal: Deal) -> Batches:
+        data = self._data
+        if data.sampler == "shuffle":
+            return train_order(None, samples, deal)
+        return PKSampler(
+            samples.persons,
+            samples.modality_masks,
+            identities_per_batch=deal.batch_size // data.records_per_id,
+            records_per_identity=data.records_per_id,
+            seed=deal.seed,
+            epoch_unit=data.epoch_unit,
+            epoch_steps=data.epoch_steps,
+            ensure_rgb=data.ensure_rgb,
+            require_pair=data.require_pair,
+            rank=deal.rank,
+            world_size=deal.world_size,
+        )
+
+    def _epoch_at(self, step: int) -> int:
+        return 0 if self._pace is None else self._pace.epoch_at(step)
+
+
+def build_reid(config: RunConfig) -> ReidTask:
+    """Make the task of a checked configuration.
+
+    Raises:
+        ConfigError: Where settings ask for what is not built.
+    """
+    assert isinstance(config.data, ReidData)
+    assert isinstance(config.loss, ReidLoss)
+    return ReidTask(
+        data=config.data,
+        model=_require_clip(config.model),
+        loss=config.loss,
+        train=config.train,
+        seed=config.run.seed,
+    )
+
+
+def _require_clip(section: ModelSection) -> ClipReidModel:
+    if not isinstance(section, ClipReidModel):
+        raise ConfigError(
+            f"a model of kind {section.kind} does not re-identify people; clip_reid does"
+        )
+    return section
