@@ -112,7 +112,6 @@ def configuration(size: Size, root: Path, *, seed: int, steps: int, name: str) -
             "text_len": 32,
         },
         "loader": {"workers": size.workers} | ({"prefetch": 4} if size.workers else {}),
-        "cache": {"budget": "1GiB"} if size.workers else {},
         "train": {
             "batch_size": size.batch_size,
             "steps": steps,
@@ -246,7 +245,7 @@ def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     say(f"histogram {report['histogram']}")
     # What the short runs take is not known yet; a tenth of the time is set aside for them.
     most_s = SHARE * (options.limit_s - (time.perf_counter() - began)) / (len(SEEDS) + 0.5)
-    steps = count_steps(size, root, min(options.run_s, most_s))
+    steps = options.steps or count_steps(size, root, min(options.run_s, most_s))
     report["steps"] = steps = size.calibration[1] if options.smoke else steps
     longest_s = 0.0
     for seed in SEEDS:
@@ -281,6 +280,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--run-s", type=float, default=110.0, help="Most seconds of one run.")
     parser.add_argument("--limit-s", type=float, default=560.0, help="For everything together.")
+    parser.add_argument("--steps", type=int, help="Of each run, instead of what fits.")
     parser.add_argument("--smoke", action="store_true", help="The smallest size, on a CPU.")
     options = parser.parse_args()
     if not options.smoke and not torch.cuda.is_available():

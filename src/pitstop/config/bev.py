@@ -57,6 +57,9 @@ class MonoData(BevData):
     """Folder of label files, one PNG named by the token of its image; null makes labels of boxes,
     map and lidar points."""
 
+    frequencies_from: Count = 64
+    """Training samples, spread over the set, in which the frequency of each class is counted."""
+
 
 class SurroundData(BevData):
     """Six camera images are one sample."""
@@ -172,9 +175,6 @@ class FocalTerm(LossTerm):
 
 class MonoLoss(LossSection):
     """Seen cells against the map, unseen cells against the class frequencies."""
-
-    frequencies_from: Count = 64
-    """Training samples, spread over the set, in which the frequency of each class is counted."""
 
     bce: LossTerm = LossTerm()
     """Cross-entropy of the seen cells, weighted by the square root of 1 / class frequency."""

@@ -17,6 +17,9 @@ from pitstop.errors import ConfigError
 from pitstop.kernels import KERNELS, Formula, Kernels
 from pitstop.kernels.splat_plan import Order, SplatPlan, Tiling, make_plan
 
+MAX_CHANNELS: Final = 256
+"""Channels that a program of the fused backward pass can hold."""
+
 _NUM_ORDER: Final = len(Order._fields)
 
 
@@ -56,7 +59,7 @@ def splat(  # noqa: PLR0913, PLR0917 - one signature for all versions
     plan: SplatPlan | None = None,
 ) -> Tensor:
     """Run the fused version where it can run, the reference elsewhere; see `splat_reference`."""
-    fits = feat.is_cuda and feat.shape[-1] <= _max_channels() and feat.dtype != torch.float64
+    fits = feat.is_cuda and feat.shape[-1] <= MAX_CHANNELS and feat.dtype != torch.float64
     version = splat_fused if _HAS_TRITON and fits else splat_reference
     return version(depth, feat, ranks_depth, ranks_feat, ranks_bev, num_cells, plan)
 
@@ -119,9 +122,9 @@ def splat_fused(  # noqa: PLR0913, PLR0917 - one signature for all versions
         ConfigError: For more channels than a program can hold, and for float64.
     """
     depth, feat = _flat(depth, feat)
-    if feat.shape[1] > _max_channels() or feat.dtype == torch.float64:
+    if feat.shape[1] > MAX_CHANNELS or feat.dtype == torch.float64:
         raise ConfigError(
-            f"model.kernels is 'fused', but the fused splat takes at most {_max_channels()} "
+            f"model.kernels is 'fused', but the fused splat takes at most {MAX_CHANNELS} "
             f"channels of at most float32, not {feat.shape[1]} of {feat.dtype}; set it to 'auto'"
         )
     if plan is None:
@@ -132,10 +135,6 @@ def splat_fused(  # noqa: PLR0913, PLR0917 - one signature for all versions
     orders = [*plan.by_cell, *plan.by_feature]
     sizes = [*plan.cells, *plan.features, int(plan.weights_differ)]
     return _splat_op(depth.contiguous(), feat.contiguous(), orders, sizes)
-
-
-def _max_channels() -> int:
-    return 256
 
 
 def _flat(depth: Tensor, feat: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,12 @@ This file is imported where Triton is. Under ``TRITON_INTERPRET=1`` it runs on a
 # Triton is an optional dependency without types: a kernel's arguments are what it makes of them.
 # pyright: reportMissingImports=false, reportMissingParameterType=false
 # pyright: reportUnknownParameterType=false, reportIndexIssue=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportPossiblyUnboundVariable=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false
 # A kernel has no objects to put its arguments into, and compile-time ones are spelt in capitals.
 # ruff: noqa: N803, PLR0913, PLR0915, PLR0917
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -39,9 +40,6 @@ class Launch(NamedTuple):
 
 FORWARD = Launch(64, 128, 4, 2)
 BACKWARD = Launch(64, 128, 4, 2)
-
-MAX_CHANNELS: Final = 256
-"""Channels that a program of the backward pass can hold."""
 
 
 def sum_rows(

@@ -64,8 +64,12 @@ def apply_compile(
     # All blocks of a class share one limit on recompiles, and past it torch falls back silently.
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, len(targets) + 8)
+    # Blocks of a class differ in shape by stage, and each shape comes again at every step. Left to
+    # itself torch takes the second shape for one of very many and compiles for any, which takes
+    # minutes and runs slower.
+    dynamic = False if section.scope == "regions" else None
     for target in targets:
-        target.compile(mode=section.mode, backend=backend)
+        target.compile(mode=section.mode, backend=backend, dynamic=dynamic)
 
 
 def require_compiled(section: CompileSection, proof: CompileProof) -> None:

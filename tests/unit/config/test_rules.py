@@ -36,6 +36,7 @@ INERT = [
     (PLAIN, "loader.eval_prefetch=2", "loader.eval_workers=0", "loader.eval_workers=1"),
     (PLAIN, "loader.eval_prefetch=2", "loader.workers=0", "loader.workers=1"),
     (PLAIN, "loader.tune=auto", "loader.workers=4", "loader.workers=auto"),
+    (PLAIN, "model.start=identity", "model.weights=w.pth", "model.weights=null"),
     (PLAIN, "cache.policy=lru", "cache.budget=0", "cache.budget=1GiB"),
     (PLAIN, "train.scaler.start=1024", "train.precision=bf16", "train.precision=fp16"),
     (PLAIN, "train.compile.mode=default", "train.compile.scope=off", "train.compile.scope=whole"),
@@ -155,6 +156,10 @@ INERT = [
     (REID, "loss.sdm.every_steps=2", "loss.sdm.weight=0", "loss.sdm.weight=1"),
     (REID, "loss.sdm.weight_by_epoch={0: 0}", "loss.sdm.weight=0", "loss.sdm.weight=1"),
     (REID, "loss.sdm.temperature=0.1", "loss.sdm.weight=0", "loss.sdm.weight=1"),
+    (REID, "loss.sdm.kind=irra", "loss.sdm.weight=0", "loss.sdm.weight=1"),
+    (REID, "loss.sdm.temperature_by_epoch={0: 2}", "loss.sdm.weight=0", "loss.sdm.weight=1"),
+    (REID, "loss.triplet.margin=0.5", "loss.triplet.weight=0", "loss.triplet.weight=1"),
+    (REID, "loss.triplet.every_steps=2", "loss.triplet.weight=0", "loss.triplet.weight=1"),
 ]
 
 # A setting that never acts under a workload: there is no twin within it.
@@ -164,6 +169,7 @@ NEVER = [
     (SURROUND, "train.crop_schedule={0: 64}"),
     (SURROUND, "eval.tile=64"),
     (REID, "train.crop_schedule={0: 64}"),
+    (REID, "train.channels_last=true"),
     (REID, "eval.tile=64"),
 ]
 
@@ -254,6 +260,29 @@ CONFLICTS = [
         "data.records_per_id=2 data.require_pair=true",
     ),
     (REID, "data.epoch_steps", "data.epoch_unit=steps", "data.epoch_unit=steps data.epoch_steps=9"),
+    (REID, "data.gallery", "data.queries=q", "data.queries=q data.gallery=g"),
+    (REID, "data.image_size", "data.image_size=[224,120]", "data.image_size=[224,112]"),
+    (REID, "model.fusion_heads", "model.fusion_heads=7", "model.fusion_heads=4"),
+    (
+        REID,
+        "model.weights",
+        "model.weights=w data.tokenizer=t model.backbone=tiny",
+        "model.weights=w data.tokenizer=t model.backbone=vit_b_32",
+    ),
+    (REID, "data.tokenizer", "model.weights=w", "model.weights=w data.tokenizer=t"),
+    (
+        REID,
+        "model.freeze_backbone",
+        "model.freeze_backbone=true",
+        "model.freeze_backbone=true model.weights=w data.tokenizer=t",
+    ),
+    (REID, "model.text_len", "model.text_len=2", "model.text_len=3"),
+    (
+        REID,
+        "loss.sdm.temperature_by_epoch",
+        "loss.sdm.temperature_by_epoch={0: 0}",
+        "loss.sdm.temperature_by_epoch={0: 2}",
+    ),
 ]
 
 RISKS = [
@@ -301,6 +330,12 @@ RISKS = [
         "data.records_per_id",
         "data.records=single data.records_per_id=1",
         "data.records=anchored data.records_per_id=1",
+    ),
+    (
+        REID,
+        "loss.sdm.temperature",
+        "loss.sdm.temperature=0.02",
+        "loss.sdm.temperature=0.02 loss.sdm.kind=irra",
     ),
 ]
 

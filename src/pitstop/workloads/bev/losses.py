@@ -32,9 +32,12 @@ class Term:
     distance: Distance
 
 
-def mono_terms(section: MonoLoss, frequencies: Sequence[float]) -> list[Term]:
-    """Make the terms of one camera; `frequencies` are those of the classes."""
-    rates = torch.tensor(frequencies)
+def mono_terms(section: MonoLoss, frequencies: Sequence[float], device: torch.device) -> list[Term]:
+    """Make the terms of one camera; `frequencies` are those of the classes.
+
+    What they read lies on the device already: copying it there in every step would wait for it.
+    """
+    rates = torch.tensor(frequencies, device=device)
     distances: dict[str, Distance] = {
         "bce": partial(seen_entropy, rare=(1 / rates).sqrt()),
         "prior": partial(unseen_entropy, rates=rates),
@@ -66,7 +69,7 @@ def judge(
 
 def seen_entropy(logits: Tensor, targets: Tensor, mask: Tensor, *, rare: Tensor) -> Tensor:
     """Cross-entropy where the ground is seen; a class's own cells weigh `rare`, (K,)."""
-    weights = 1 + (rare.to(logits.device).view(-1, 1, 1) - 1) * targets
+    weights = 1 + (rare.view(-1, 1, 1) - 1) * targets
     entropy = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
     return (weights * entropy * mask[:, None]).flatten(1).mean(dim=1)
 
@@ -74,7 +77,7 @@ def seen_entropy(logits: Tensor, targets: Tensor, mask: Tensor, *, rare: Tensor)
 def unseen_entropy(logits: Tensor, targets: Tensor, mask: Tensor, *, rates: Tensor) -> Tensor:
     """Cross-entropy against the frequencies of the classes, (K,), where nothing is seen."""
     del targets
-    wanted = rates.to(logits.device).view(-1, 1, 1).expand_as(logits)
+    wanted = rates.view(-1, 1, 1).expand_as(logits)
     entropy = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
     return (entropy * (1 - mask[:, None])).flatten(1).mean(dim=1)
 
@@ -82,7 +85,8 @@ def unseen_entropy(logits: Tensor, targets: Tensor, mask: Tensor, *, rates: Tens
 def focal_entropy(logits: Tensor, targets: Tensor, mask: Tensor, *, gamma: float) -> Tensor:
     """Cross-entropy in which cells that are right already count less; summed over classes."""
     entropy = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-    missing = (targets - logits.sigmoid()).abs()
+    # What is missing to the right answer; a difference from 1 would lose it where it is small.
+    missing = ((1 - 2 * targets) * logits).sigmoid()
     return (missing.pow(gamma) * entropy * mask[:, None]).mean(dim=(2, 3)).sum(dim=1)
 
 

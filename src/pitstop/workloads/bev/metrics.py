@@ -6,8 +6,10 @@ rightly found, wrongly found, and missed. Two protocols, named in every number:
 
     iou_at_050/CLASS     at the threshold 0.5; miou_at_050 is the mean over classes
     iou_best/CLASS       at the best of the thresholds 0.35, 0.40 ... 0.65, chosen for each class on
-                         the evaluated set itself, as BEVFusion's figures are; miou_best is the mean
+                         the evaluated set itself, as BEVFusion's figures are; miou_best is the
+                         mean, map_miou_best the mean over what is on the map
 
+A cell is found where the probability lies above the threshold.
 The second is never lower; figures of the two are not comparable. Only cells that count as seen are
 counted. A class that neither occurs nor is found has no number and is left out of the mean.
 """
@@ -22,8 +24,16 @@ from pitstop.workloads.bev.batch import BevBatch
 
 THRESHOLDS: Final = (0.35, 0.40, 0.45, 0.50, 0.55, 0.60, 0.65)
 FIXED: Final = THRESHOLDS.index(0.50)
-VEHICLE_CLASSES: Final = frozenset(
-    {"vehicle", "car", "truck", "bus", "trailer", "construction_vehicle"}
+ON_MAP: Final = frozenset(
+    {
+        "drivable_area",
+        "ped_crossing",
+        "walkway",
+        "stop_line",
+        "carpark",
+        "carpark_area",
+        "divider",
+    }
 )
 _COUNTS: Final = 3
 
@@ -31,7 +41,8 @@ _COUNTS: Final = 3
 def metric_names(classes: Sequence[str]) -> list[str]:
     """Name every number there may be."""
     names = [f"iou_{protocol}/{name}" for protocol in ("at_050", "best") for name in classes]
-    return ["miou_at_050", "miou_best", "map_miou_best", *names]
+    on_map = ["map_miou_best"] if ON_MAP.intersection(classes) else []
+    return ["miou_at_050", "miou_best", *on_map, *names]
 
 
 class CellOverlap:
@@ -82,7 +93,7 @@ class CellOverlap:
         on_map = [
             value
             for name, value in protocols["best"].items()
-            if value >= 0 and name not in VEHICLE_CLASSES
+            if value >= 0 and name in ON_MAP
         ]
         if on_map:
             numbers["map_miou_best"] = sum(on_map) / len(on_map)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +73,13 @@ def write_cells(
 
 
 def draw_ground(
-    found: Tensor, batch: BevBatch, *, classes: Sequence[str], titles: Sequence[str], folder: Path
+    found: Tensor,
+    batch: BevBatch,
+    *,
+    classes: Sequence[str],
+    titles: Sequence[str],
+    folder: Path,
+    frame: Literal["ego", "camera"],
 ) -> list[PictureRow]:
     """Write pictures of a batch: the first camera, what was found, what is there.
 
@@ -81,8 +87,9 @@ def draw_ground(
         found: (B, K, h, w) logits.
         batch: What was looked at, on the host.
         classes: Name of each of the K classes.
-        titles: Of each sample; file names are their numbers.
+        titles: Of each sample, ending in the path of an image, whose name the files have.
         folder: Where the files go.
+        frame: Of the ground: columns count to the left in a car's, to the right in a camera's.
 
     Raises:
         DataError: Where a file cannot be written.
@@ -94,10 +101,8 @@ def draw_ground(
         targets = batch.targets[place].numpy().astype(bool)
         views = {
             "camera": _camera(batch.images[place, 0]),
-            "found": _seen_from_above(
-                right[place], mask, classes, is_ego=batch.images.shape[1] > 1
-            ),
-            "there": _seen_from_above(targets, mask, classes, is_ego=batch.images.shape[1] > 1),
+            "found": _seen_from_above(paint(right[place], mask, classes), frame),
+            "there": _seen_from_above(paint(targets, mask, classes), frame),
         }
         cells = []
         for caption, picture in views.items():
@@ -121,17 +126,9 @@ def paint(
     return picture
 
 
-def _seen_from_above(
-    cells: npt.NDArray[np.bool_],
-    mask: npt.NDArray[np.bool_],
-    classes: Sequence[str],
-    *,
-    is_ego: bool,
-) -> Image.Image:
+def _seen_from_above(picture: Bytes, frame: Literal["ego", "camera"]) -> Image.Image:
     # Rows count forward, so they are turned over; columns count to the left in the ego frame.
-    picture = (
-        paint(cells, mask, classes)[::-1, ::-1] if is_ego else paint(cells, mask, classes)[::-1]
-    )
+    picture = picture[::-1, ::-1] if frame == "ego" else picture[::-1]
     return Image.fromarray(np.ascontiguousarray(picture)).resize(
         (_GROUND_SIDE, _GROUND_SIDE * picture.shape[0] // picture.shape[1]),
         Image.Resampling.NEAREST,

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -39,7 +38,8 @@ _TARGETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"map": MAP_CLASSES, "vehicle": (VEHICLE,), "map+vehicle": (*MAP_CLASSES, VEHICLE)}
 )
 _RAREST = 1e-4
-"""Frequency that a class without any cell is taken to have, so that its weight stays finite."""
+"""Frequency that a class without any cell is taken to have, so that its weight stays finite; as
+much is missing to 1 where a class is everywhere."""
 
 
 class BevTask:
@@ -75,7 +75,7 @@ class BevTask:
         self._train_samples: BevSamples | None = None
         self._eval_samples: BevSamples | None = None
         self._frequencies: tuple[float, ...] | None = None
-        self._terms: list[Term] | None = None
+        self._terms: dict[torch.device, list[Term]] = {}
 
     def build_model(self) -> LssNet:
         """Make the network, with weights of the backbone where a folder is named.
@@ -157,7 +157,8 @@ class BevTask:
 
     def loss(self, output: Tensor, batch: BevBatch, step: int) -> Loss:
         """Judge logits."""
-        return judge(self._loss_terms(), output, batch.targets, batch.mask, step=step)
+        terms = self._loss_terms(output.device)
+        return judge(terms, output, batch.targets, batch.mask, step=step)
 
     def distance(self, output: Tensor, teacher_output: Tensor) -> Tensor:
         """Give the mean distance of probabilities to a teacher's."""
@@ -193,6 +194,7 @@ class BevTask:
             classes=self.classes,
             titles=[samples.name_of(index) for index in indices],
             folder=folder,
+            frame="ego" if isinstance(self._data, SurroundData) else "camera",
         )
 
     def parts(self, model: nn.Module) -> Mapping[str, nn.Module]:
@@ -210,28 +212,30 @@ class BevTask:
             section,
             self._data.image_size,
             classes=len(self.classes),
-            priors=self._class_frequencies(),
+            # A network that is only looked at, such as to plan its memory, has no data.
+            priors=() if self._data.root is None else self._class_frequencies(),
         )
         if isinstance(self._data, SurroundData):
             settings = replace(settings, target=(self.grid.forward, self.grid.across))
         return LssNet(settings, kernels=section.kernels)
 
-    def _loss_terms(self) -> list[Term]:
-        if self._terms is None:
+    def _loss_terms(self, device: torch.device) -> list[Term]:
+        if device not in self._terms:
             if isinstance(self._loss, MonoLoss):
-                self._terms = mono_terms(self._loss, self._class_frequencies())
+                terms = mono_terms(self._loss, self._class_frequencies(), device)
             else:
                 assert isinstance(self._loss, SurroundLoss)
-                self._terms = surround_terms(self._loss)
-        return self._terms
+                terms = surround_terms(self._loss)
+            self._terms[device] = terms
+        return self._terms[device]
 
     def _class_frequencies(self) -> tuple[float, ...]:
         """Count how frequent each class is where one camera looks; six cameras start without."""
-        if not isinstance(self._loss, MonoLoss):
+        if not isinstance(self._data, MonoData):
             return ()
         if self._frequencies is None:
             self._frequencies = class_frequencies(
-                self.train_samples(), most=self._loss.frequencies_from
+                self.train_samples(), most=self._data.frequencies_from
             )
         return self._frequencies
 
@@ -249,13 +253,16 @@ def class_frequencies(samples: BevSamples, *, most: int) -> tuple[float, ...]:
     """Count the share of each class among seen cells, in samples spread over a set."""
     count = min(most, len(samples))
     chosen = [place * len(samples) // count for place in range(count)]
-    cells, seen = 0, 0
-    for sample in map(partial(samples.sample, 0), chosen):
-        cells = cells + (sample.targets * sample.mask).sum(dim=(1, 2), dtype=torch.float64)
-        seen = seen + sample.mask.sum(dtype=torch.float64)
-    assert isinstance(cells, Tensor)
-    rates = cells / torch.as_tensor(seen).clamp_min(1)
-    return tuple(rates.clamp(_RAREST, 0.5).tolist())
+    counts = [_seen_cells(samples.sample(0, index)) for index in chosen]
+    classes, seen = (torch.stack(part).sum(dim=0) for part in zip(*counts, strict=True))
+    rates = classes / seen.clamp_min(1)
+    return tuple(rates.clamp(_RAREST, 1 - _RAREST).tolist())
+
+
+def _seen_cells(sample: BevSample) -> tuple[Tensor, Tensor]:
+    """Count the cells of each class among those seen, and those seen."""
+    classes = (sample.targets * sample.mask).sum(dim=(1, 2), dtype=torch.float64)
+    return classes, sample.mask.sum(dtype=torch.float64)
 
 
 def build_bev(config: RunConfig) -> BevTask:

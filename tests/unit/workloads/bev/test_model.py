@@ -127,12 +127,13 @@ def test_the_published_six_camera_network_lifts_two_million_points() -> None:
 def test_a_configuration_left_alone_is_the_published_network(
     section: type[LssModel], settings: LssSettings
 ) -> None:
-    assert settings_of(section(kind="any"), settings.image_size) == settings
+    [classes] = settings.heads
+    assert settings_of(section(kind="any"), settings.image_size, classes=classes) == settings
 
 
 def test_a_configuration_decides_the_grid_and_the_classes() -> None:
-    section = MonoModel(kind="any", x_bound=(-5.0, 5.0, 1.0), classes=3, backbone="swin_nano")
-    settings = settings_of(section, (64, 64), priors=(0.1, 0.2, 0.3))
+    section = MonoModel(kind="any", x_bound=(-5.0, 5.0, 1.0), backbone="swin_nano")
+    settings = settings_of(section, (64, 64), classes=3, priors=(0.1, 0.2, 0.3))
     assert settings.grid.across == (-5.0, 5.0, 1.0)
     assert (settings.heads, settings.backbone, settings.image_size) == ((3,), "swin_nano", (64, 64))
     assert settings.priors == (0.1, 0.2, 0.3)
