@@ -32,6 +32,17 @@ def test_metrics_come_first_and_the_next_command_last() -> None:
     )
 
 
+def test_scores_of_many_things_stand_in_rows_and_columns() -> None:
+    metrics = {"score": 0.5, "mAP/NIR": 0.25, "r1/NIR": 0.75, "mAP/NIR+CP": 0.5, "r1/NIR+CP": 1.0}
+    lines = evaluation_report(EvaluationRecord(metrics=metrics, **FACTS), TYPED).plain.splitlines()
+    assert lines[:4] == [
+        "score 0.50000",
+        "            mAP       r1",
+        "NIR     0.25000  0.75000",
+        "NIR+CP  0.50000   1.0000",
+    ]
+
+
 def test_files_come_first_and_the_next_command_last() -> None:
     facts = FACTS | {"averaged": False, "step": None, "notes": ("passed over save-3",)}
     record = InferenceRecord(output="frames", files=1200, **facts)

@@ -13,12 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from pitstop.workloads.reid.batch import ReidBatch
+from pitstop.workloads.reid.modalities import name_of_task, task_names
 from pitstop.workloads.reid.model import ReidModel
-from pitstop.workloads.reid.protocol import METRICS, Gallery, evaluate_protocol
+from pitstop.workloads.reid.protocol import METRICS, SCORES, Gallery, evaluate_protocol
 from pitstop.workloads.reid.queries import EvalSet, PackedImages
 
-HIGHER_IS_BETTER: Final = MappingProxyType(dict.fromkeys(METRICS, True))
-"""Every metric by name."""
+HIGHER_IS_BETTER: Final = MappingProxyType(
+    dict.fromkeys(
+        (
+            *METRICS,
+            *(f"{score}/{name_of_task(task)}" for task in task_names() for score in SCORES),
+        ),
+        True,
+    )
+)
+"""Every metric by name: averages by size, then every score of every task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +79,6 @@ class RetrievalQuality:
         tokens = state.view(-1, self._tokens.shape[1])
         images = self._evaluation.images
         gallery = Gallery(items=images.gallery, persons=images.persons[images.gallery])
-        scores = evaluate_protocol(
-            tokens, gallery, self._evaluation.tasks, self._model.describe
-        ).named()
+        found = evaluate_protocol(tokens, gallery, self._evaluation.tasks, self._model.describe)
+        scores = found.named() | found.by_task()
         return {name: value for name, value in scores.items() if not math.isnan(value)}
