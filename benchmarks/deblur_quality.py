@@ -1,6 +1,6 @@
 """Does the spike branch help: a narrow VRT trained with and without it on generated clips.
 
-    python benchmarks/deblur_quality.py --output FILE.json [--steps 450] [--jobs 6]
+    python benchmarks/deblur_quality.py --output FILE.json [--steps 500] [--jobs 4]
 
 Clips with the spikes of a spike camera are generated first. Both networks have the same width
 (`narrow`: 32 channels, two blocks a stage, windows of 4 x 4), see the same clips in the same order
@@ -73,11 +73,11 @@ FULL = Size(
     height=128,
     width=192,
     crop=64,
-    batch_size=32,
+    batch_size=8,
     clip_len=2,
     workers=1,
     lr=1e-3,
-    steps=450,
+    steps=500,
 )
 SMOKE = Size(
     train_clips=1,

@@ -1,6 +1,11 @@
 """Options of the whole test suite."""
 
 import pytest
+from hypothesis import settings
+
+# Machines are shared: how long an example takes says nothing about the code.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

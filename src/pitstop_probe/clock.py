@@ -495,6 +495,8 @@ class Clock:
             else:
                 entry[0] += 1
                 entry[1] += took_us
+        if step.broken:
+            _drop_orphans(host_us)
         places = {} if device is None else _read_device(pending, device)
         if pending.wants_timeline:
             step.timeline = _timeline(pending, places, ticks)
@@ -502,6 +504,22 @@ class Clock:
         if device is not None:
             # The end border's mark stays out of the pool: the next step begins there.
             device.release([mark for mark in pending.marks if mark is not pending.end_mark])
+
+
+def _drop_orphans(host_us: Dict[Span, List[int]]) -> None:
+    """Leave out parts of a part whose end was not seen: they would take more than the whole."""
+    inside: Dict[Span, int] = {}
+    for span, (_, total) in host_us.items():
+        if span.parent is not None and span.parent.parent is not None:
+            inside[span.parent] = inside.get(span.parent, 0) + total
+    torn = {part for part, total in inside.items() if total > host_us.get(part, (0, 0))[1]}
+    for span in list(host_us):
+        above = span.parent
+        while above is not None:
+            if above in torn:
+                del host_us[span]
+                break
+            above = above.parent
 
 
 def chosen(index: int, every: int) -> bool:

@@ -148,6 +148,22 @@ def test_no_time_is_lost_or_counted_twice_however_parts_are_opened(
         assert all(step.self_us(span) >= 0 for span in step.host_us)
 
 
+def test_parts_of_a_part_that_never_ended_do_not_take_more_than_the_whole() -> None:
+    time, sink, clock = start(device=False)
+    clock.begin_step()
+    with clock.span("part"):
+        pass
+    left_open = clock.span("part")
+    left_open.__enter__()
+    with clock.span("inner"):
+        time.advance(1)
+    clock.close()
+
+    [step] = sink.steps
+    assert {span.path: us for span, (_, us) in step.host_us.items()} == {("part",): 0}
+    assert (step.wall_us, step.unaccounted_us, step.broken) == (1, 1, 1)
+
+
 class TwoStreams(FakeDevice):
     """A device with a side stream that is `ahead_us` ahead; None: never seen to be passed."""
 
