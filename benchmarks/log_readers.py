@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pitstop.logs.read import read_logs
+from pitstop.logs.tensorboard import TENSORBOARD, masked_crc
 
 Line = Callable[[int], str]
 
@@ -138,9 +140,63 @@ def _pairs(number: int) -> str:
     )
 
 
+def _short_dict(number: int) -> str:
+    return (
+        f"{{'loss': {2 / (1 + number / 1e4):.4f}, "
+        f"'learning_rate': {1e-4 / (1 + number / 1e5):.6g}, "
+        f"'epoch': {number / 1000}}}"
+    )
+
+
+def _torchreid(number: int) -> str:
+    epoch, inside = divmod(number, 20)
+    return (
+        f"epoch: [{epoch + 1}/60000][{20 * (inside + 1)}/400]\ttime 0.508 (0.8{inside:02d})\tdata "
+        f"0.000 (0.301)\teta 5:36:41\tloss 2.8129 (2.7677)\tacc 75.0000 (80.0500)\tlr 0.000300"
+    )
+
+
+def _iter_lines(number: int) -> str:
+    return (
+        f"iter={50 * (number + 1)} | loss_seg=0.5{number % 9973:04d} | loss_depth=0.100500 | "
+        "lr=1.000000e-04"
+    )
+
+
+def _mmengine_json(number: int) -> str:
+    return json.dumps(
+        {
+            "lr": 0.008972727272727273, "data_time": 0.004, "loss": 2.6862280407525474 + number,
+            "decode.loss_ce": 1.880359628526783, "time": 0.2281877096418311 + number % 9 / 100,
+            "iter": 50 * (number + 1), "memory": 3777, "step": 50 * (number + 1),
+        }
+    )  # fmt: skip
+
+
+def _table(number: int) -> str:
+    head = "epoch,step,test_loss,train_loss,val_accuracy,val_loss\n" if number == 0 else ""
+    return f"{head}{number // 20},{50 * number + 49},,{2.692203029098028 / (number + 1)},,"
+
+
+def _state(number: int) -> str:
+    head = '{\n  "best_metric": 0.4,\n  "log_history": [\n' if number == 0 else ""
+    entry = {
+        "epoch": number / 5, "grad_norm": 1.5, "learning_rate": 4.5833333333333334e-05,
+        "loss": 2.6862 / (number + 1), "step": 50 * (number + 1),
+    }  # fmt: skip
+    body = "\n".join("    " + line for line in json.dumps(entry, indent=2).split("\n"))
+    return f"{head}{body},"
+
+
 DENSE: dict[str, Line] = {
+    "torchreid": _torchreid,
+    "iter= lines": _iter_lines,
+    "mmengine JSON": _mmengine_json,
+    "metrics.csv": _table,
+    "Hugging Face trainer_state.json": _state,
     "torchtitan": _titan,
     "Hugging Face console": _dict,
+    "Hugging Face console, no norm": _short_dict,
     "key=value lines": _pairs,
     "mmcv text": _mmcv,
     "mmcv JSON": _mmcv_json,
@@ -189,6 +245,37 @@ def sparse(line: Line) -> Iterator[str]:
         number += 1
 
 
+def write_events(path: Path, megabytes: float) -> int:
+    """Write an event file as SummaryWriter does: three scalars a step, one an event."""
+    size, target, step = 0, int(megabytes * 1e6), 0
+    head = struct.pack("<d", 1.7e9)
+    with path.open("wb") as file:
+        size += file.write(_framed(b"\x09" + head + b"\x1a\x0dbrain.Event:2"))
+        while size < target:
+            step += 10
+            for tag, value in ((b"train/loss", 2 / step), (b"train/lr", 1e-4), (b"norm", 1.5)):
+                inner = b"\x0a" + bytes((len(tag),)) + tag + b"\x15" + struct.pack("<f", value)
+                summary = b"\x0a" + bytes((len(inner),)) + inner
+                moment = b"\x09" + struct.pack("<d", 1.7e9 + step / 7)
+                event = moment + b"\x10" + _varint(step) + b"\x2a" + bytes((len(summary),))
+                size += file.write(_framed(event + summary))
+    return path.stat().st_size
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))
+
+
+def _framed(record: bytes) -> bytes:
+    length = struct.pack("<Q", len(record))
+    crcs = struct.pack("<I", masked_crc(length)), struct.pack("<I", masked_crc(record))
+    return length + crcs[0] + record + crcs[1]
+
+
 def rates(path: Path, size: int, repeats: int, name: str) -> list[float]:
     """Read the file several times; megabytes per second of processor time each."""
     found = []
@@ -235,9 +322,12 @@ def main() -> None:
             rows = {}
             for name, line in DENSE.items():
                 size = write(path, options.megabytes, shape(line))
-                found = rates(path, size, options.repeats, name)
-                rows[name] = {"best": round(max(found), 1), "all": [round(x, 1) for x in found]}
-                print(f"{kind:8} {name:18} {max(found):7.1f} MB/s")
+                found = rates(path, size, options.repeats, name.partition(",")[0])
+                rows[name] = _rounded(kind, name, found)
+            if kind == "dense":
+                size = write_events(path, options.megabytes)
+                found = rates(path, size, options.repeats, TENSORBOARD.name)
+                rows[TENSORBOARD.name] = _rounded(kind, TENSORBOARD.name, found)
             results[kind] = rows
         peaks = {}
         for megabytes in (options.megabytes, options.megabytes * 4):
@@ -249,6 +339,11 @@ def main() -> None:
         print(f"peak     {small / 1e6:.0f} MB -> {large / 1e6:.0f} MB")
     if options.output:
         options.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+def _rounded(kind: str, name: str, found: list[float]) -> dict[str, object]:
+    print(f"{kind:8} {name:32} {max(found):7.1f} MB/s", flush=True)
+    return {"best": round(max(found), 1), "all": [round(rate, 1) for rate in found]}
 
 
 def _processor() -> str:

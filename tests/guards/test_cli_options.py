@@ -97,8 +97,11 @@ machine --data
 machine --json
 machine --quick
 report
+report --batch-size
+report --format
 report --json
 report --output
+report --world-size
 report -o
 report SOURCES
 train
@@ -106,6 +109,14 @@ train --resume
 train --work-dir
 train CONFIG
 train OVERRIDES
+watch
+watch --interval
+watch --json
+watch --once
+watch --port
+watch --wait
+watch --web
+watch RUN
 """
 
 

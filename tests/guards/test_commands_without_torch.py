@@ -62,6 +62,12 @@ def test_help_and_doctor_work(record: Path) -> None:
     assert "DATA001" in done.stdout
 
 
+def test_a_page_is_written(record: Path, tmp_path: Path) -> None:
+    done = run("report", record, "--output", tmp_path / "page.html")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "DATA001" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_configurations_are_converted_checked_and_shown(tmp_path: Path) -> None:
     target = tmp_path / "reid.yaml"
     done = run("config", "import", GUIDE, "--output", target)

@@ -185,9 +185,12 @@ def stats(
 
 def _check(source: Path, overrides: list[str] | None) -> "DataCheck":
     if _is_dataset(source, overrides):
+        from pitstop.workloads.bev.checking import check_world, is_world
         from pitstop.workloads.deblur.packing import check_clips
         from pitstop.workloads.reid.checking import check_people, is_people
 
+        if is_world(source):
+            return check_world(source)
         return check_people(source) if is_people(source) else check_clips(source)
     return _stored(source, overrides).check_data()
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import pitstop
-from pitstop.cli import config, data, demo, doctor, evaluate, infer, machine, report, train
+from pitstop.cli import config, data, demo, doctor, evaluate, infer, machine, report, train, watch
 from pitstop.errors import PitstopError
 
 INTERRUPTED = 130
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command(cls=doctor.CommandAfterDashes)(doctor.doctor)
 app.command()(report.report)
+app.command()(watch.watch)
 app.command()(machine.machine)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)

@@ -1,11 +1,14 @@
 """``pitstop report``: one self-contained page about a run, a log, or several compared."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pitstop.cli.doctor_logs import is_log
 from pitstop.cli.output import JsonPath, show
+from pitstop.errors import PitstopError
 
 
 def report(
@@ -20,11 +23,43 @@ def report(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="PATH", help="The page to write.")
     ] = Path("report.html"),
+    log_format: Annotated[
+        str | None, typer.Option("--format", help="With logs: their format, if not recognised.")
+    ] = None,
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option(help="With logs: samples a step on one rank; once, or once a source."),
+    ] = None,
+    world_size: Annotated[
+        list[int] | None, typer.Option(help="With logs: ranks of the run; once, or once a source.")
+    ] = None,
     json: JsonPath = None,
 ) -> None:
     """Write one HTML page that tells a run's story: opens from disk, needs no network."""
-    from pitstop.report.html import write_page
+    from pitstop.report.html import require_other, write_page
     from pitstop.report.written import written_report
 
-    written = write_page(sources, output)
+    if str(output) == "-":
+        raise PitstopError("a page is a file: give --output a name, not -")
+    if json not in (None, "-"):
+        require_other(sources, Path(json))
+        if Path(json).absolute() == output.absolute():
+            raise PitstopError(f"--output and --json are both {output}; give one another name")
+    sizes = {"--format": log_format, "--batch-size": batch_size, "--world-size": world_size}
+    _refuse_for_runs(sources, [name for name, given in sizes.items() if given is not None])
+    written = write_page(
+        sources,
+        output,
+        log_format=log_format,
+        batch_sizes=batch_size or (),
+        world_sizes=world_size or (),
+    )
     show(written, lambda: written_report(written), json)
+
+
+def _refuse_for_runs(sources: Sequence[Path], options: Sequence[str]) -> None:
+    """Refuse options that would do nothing, since a measured run holds what they say."""
+    if options and not any(map(is_log, sources)):
+        verb = "is" if len(options) == 1 else "are"
+        purpose = "a log of another tool, not for a run that pitstop measured"
+        raise PitstopError(f"{', '.join(options)} {verb} for {purpose}; leave it out")

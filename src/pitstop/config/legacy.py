@@ -1,17 +1,19 @@
-"""The guides' YAML configurations in, ours out, with an account of every key.
+"""The guides' configurations in, ours out, with an account of every key.
 
 Nothing is executed. A key is applied, renamed, changed with the reason said, shown to have had no
 effect in the original, or named as having no counterpart; a key nobody knows is listed too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from pitstop.config.dump import to_yaml
 from pitstop.config.files import read_text
+from pitstop.config.legacy_bev import BEV_GUIDE
 from pitstop.config.legacy_deblur import DEBLUR_GUIDE
+from pitstop.config.legacy_python import read_python
 from pitstop.config.legacy_reid import REID_GUIDE
 from pitstop.config.legacy_verdicts import Guide, OldKey, Status, Verdict
 from pitstop.config.load import LoadedConfig, config_from
@@ -20,6 +22,8 @@ from pitstop.config.tree import read_tree
 from pitstop.errors import ConfigError
 
 GUIDES: Final = (DEBLUR_GUIDE, REID_GUIDE)
+PYTHON_GUIDES: Final = (BEV_GUIDE,)
+"""Guides whose configurations are Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,29 +85,18 @@ def import_legacy(old: Path | str) -> LegacyImport:
     """Convert a configuration of one of the guides.
 
     Args:
-        old: A path for a file, a str for the YAML text itself.
+        old: A path for a file, YAML or Python by its ending; a str for YAML text itself.
 
     Raises:
         ConfigError: If it cannot be read or uses no key of the guides.
     """
-    if isinstance(old, Path):
-        if old.suffix == ".py":
-            raise ConfigError(
-                f"{old} is Python, and configurations are never executed; mmcv configurations "
-                "cannot be converted yet, only the guides' YAML"
-            )
-        source, text = str(old), read_text(old)
+    source, text = (str(old), read_text(old)) if isinstance(old, Path) else ("text", old)
+    if isinstance(old, Path) and old.suffix == ".py":
+        values = dict(_flat(read_python(text, source), ""))
+        guide = _recognise(values, source, PYTHON_GUIDES)
     else:
-        source, text = "text", old
-    tree = read_tree(text, source)
-    if tree.problems:
-        raise ConfigProblems(source, tree.problems)
-    values = dict(_flat(tree.values, ""))
-    if "model.kind" in values:
-        raise ConfigError(
-            f"{source} is a pitstop configuration already; try `pitstop config check {source}`"
-        )
-    guide = _recognise(values, source)
+        values = _yaml_values(text, source)
+        guide = _recognise(values, source, GUIDES)
     verdicts = {name: _judge(guide, name, values) for name in values}
     loaded, settled = _settle(verdicts, guide, source)
     added = {key: reason for key, (_, reason) in guide.fixed.items() if key in loaded.written}
@@ -133,6 +126,18 @@ def refuse_to_overwrite(path: Path) -> None:
         raise ConfigError(f"{path} is already there; name another file, or remove it first")
 
 
+def _yaml_values(text: str, source: str) -> dict[str, Any]:
+    tree = read_tree(text, source)
+    if tree.problems:
+        raise ConfigProblems(source, tree.problems)
+    values = dict(_flat(tree.values, ""))
+    if "model.kind" in values:
+        raise ConfigError(
+            f"{source} is a pitstop configuration already; try `pitstop config check {source}`"
+        )
+    return values
+
+
 def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, dict) and value:
@@ -141,9 +146,9 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def _recognise(values: Mapping[str, Any], source: str) -> Guide:
-    known = {guide.name: sum(guide.find(name) is not None for name in values) for guide in GUIDES}
-    best = max(GUIDES, key=lambda guide: known[guide.name])
+def _recognise(values: Mapping[str, Any], source: str, guides: Sequence[Guide]) -> Guide:
+    known = {guide.name: sum(guide.find(name) is not None for name in values) for guide in guides}
+    best = max(guides, key=lambda guide: known[guide.name])
     if known[best.name] == 0:
         raise ConfigError(f"{source} has no key of the guides; nothing to convert")
     return best

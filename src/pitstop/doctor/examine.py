@@ -143,8 +143,8 @@ def _too_little(facts: Facts) -> str:
 def _sentence(principal: Finding | None, facts: Facts) -> str:
     if principal is None:
         shares = {name: share for name, share in facts.shares().items() if name != "unaccounted"}
-        name = max(shares, key=shares.__getitem__)
-        most = f"most of the time is {name} ({shares[name]:.0%})"
+        name = max(shares, key=shares.__getitem__, default=None)
+        most = f"most of the time is {name} ({shares[name]:.0%})" if name else "no time was seen"
         modules = slowest_modules(facts)
         inside = f", above all {modules[0]}" if modules else ""
         return (

@@ -145,7 +145,7 @@ class Facts:
 
     def busy_share(self) -> float | None:
         """Share of the wall clock in which the device computed; None when nobody looked."""
-        found = [kernels.busy_us for kernels in self.readings.all(Kernels)]
+        found = [kernels.busy_us for kernels in self.readings.all(Kernels) if kernels.busy_us >= 0]
         if not found or not self.step_us:
             return None
         return min(1.0, float(np.median(found)) / self.step_us) * self.steps_share

@@ -9,8 +9,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from pitstop.logs.batch import Batch, Layout
 from pitstop.logs.builder import LogBuilder
-from pitstop.logs.numbers import number
+from pitstop.logs.numbers import COUNT, FINITE, number
 from pitstop.logs.reader import Feed, Reader
 from pitstop.records.windows import Disagreement
 
@@ -221,28 +222,66 @@ def _bars(builder: LogBuilder) -> Feed:
 _ITER = re.compile(rb"\biter=(\d+) \| ")
 _STAMP = re.compile(rb"(\d{4}[-/]\d\d[-/]\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{3})?)")
 _OWN = frozenset((b"iter", b"epoch", b"lr"))
+_MOST_SHAPES = 64
+_NEVER = re.compile(rb"(?!)")
 
 
-def _iter_lines(builder: LogBuilder) -> Feed:
-    def feed(line: bytes) -> None:
-        if b"iter=" not in line or (found := _ITER.search(line)) is None:
-            return
+class _IterLines:
+    """Reads the lines; nearly all of a file have the same names in the same order."""
+
+    def __init__(self, builder: LogBuilder) -> None:
+        self._builder = builder
+        self._batch = Batch(builder)
+        self._usual = _NEVER
+        self._shapes = 0
+
+    def feed(self, line: bytes) -> None:
+        """Take one line."""
+        if (match := self._usual.match(line)) is not None:
+            self._batch.add(match.groups())
+        elif b"iter=" in line and (found := _ITER.search(line)) is not None:
+            self._batch.flush()
+            self._record(line, found)
+
+    def _record(self, line: bytes, found: re.Match[bytes]) -> None:
+        builder = self._builder
         stamp = _STAMP.search(line, 0, 48)
         at = builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN
         pairs = _PAIR.findall(line, found.start())
         own = {name: number(value) for name, value in pairs if name in _OWN}
         step = float(found[1])
-        builder.train(
+        builder.brief(
             step,
             epoch=own.get(b"epoch", NAN),
             at=at,
-            total=at,
             error=builder.clock.resolution_s / 2,
             lr=own.get(b"lr", NAN),
         )
         builder.scalars(step, [pair for pair in pairs if pair[0] not in _OWN])
+        if stamp is None:
+            self._learn([name for name, _ in pairs])
 
-    return feed
+    def _learn(self, names: list[bytes]) -> None:
+        """Expect more lines with these names and nothing else, the step first."""
+        if self._shapes >= _MOST_SHAPES or len(set(names)) < len(names):
+            return
+        self._shapes += 1
+        texts = [COUNT if name in (b"iter", b"epoch") else FINITE for name in names]
+        pairs = [re.escape(name) + b"=" + text for name, text in zip(names, texts, strict=True)]
+        self._usual = re.compile(rb" \| ".join(pairs) + rb"\Z")
+        self._batch.set_layout(
+            Layout(
+                step=0,
+                epoch=names.index(b"epoch") if b"epoch" in names else -1,
+                lr=names.index(b"lr") if b"lr" in names else -1,
+                error=self._builder.clock.resolution_s / 2,
+                curves=tuple((name, names.index(name)) for name in names if name not in _OWN),
+            )
+        )
+
+
+def _iter_lines(builder: LogBuilder) -> Feed:
+    return _IterLines(builder).feed
 
 
 BARS = Reader(

@@ -8,7 +8,7 @@ once for all formats in `pitstop.logs.finish`.
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from struct import Struct
@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pitstop.logs.clock import Clock
-from pitstop.logs.numbers import number
+from pitstop.logs.numbers import convert, floats
 
 if TYPE_CHECKING:
     from pitstop.records.windows import Disagreement
 
 NAN = math.nan
+Array = npt.NDArray[np.float64]
 
 TRAIN, EVAL, EPOCH = 0, 1, 2
 AFTER_EVAL, AFTER_CHECKPOINT, NEW_EPOCH, NEW_ATTEMPT = 1, 2, 4, 8
@@ -33,9 +34,11 @@ RAW = (
     "printed", "data", "rate", "lr", "memory",
 )  # fmt: skip
 # Packing a row and copying it is several times as fast as handing its numbers over one by one.
-_pack = Struct(f"{len(RAW)}d").pack
+_ROW = Struct(f"{len(RAW)}d")
+_pack, _ROW_BYTES = _ROW.pack, _ROW.size
 _MOST_STEP = float(1 << 53)
 _MOST_ROWS = 1 << 17
+_MOST_HELD = 1 << 12
 _NEVER_NEGATIVE = {
     "printed": "step times of zero or less",
     "data": "negative waits for data",
@@ -65,7 +68,7 @@ class RawEvent:
 class Series:
     """One named value, thinned to every second, fourth, ... point when there are too many."""
 
-    __slots__ = ("skip", "step", "stride", "value")
+    __slots__ = ("last", "skip", "step", "stride", "text", "value")
 
     def __init__(self) -> None:
         self.step = array("d")
@@ -73,6 +76,9 @@ class Series:
         self.stride = 1
         self.skip = 0
         """Points to leave out before the next that is kept."""
+        self.text = b""
+        """Text of the value converted last: many values are printed again and again."""
+        self.last = NAN
 
     def add(self, step: float, value: float) -> None:
         """Take the next point."""
@@ -88,8 +94,24 @@ class Series:
         self.value.append(value)
         self.skip = self.stride - 1
         if len(steps) > _MOST_POINTS:
-            self.step, self.value = self.step[::2], self.value[::2]
-            self.stride *= 2
+            self._thin()
+
+    def extend(self, steps: Array, texts: Sequence[bytes]) -> None:
+        """Take many points, whose texts are all finite numbers."""
+        place, count = self.skip, len(texts)
+        while place < count:
+            stride, room = self.stride, _MOST_POINTS + 1 - len(self.step)
+            end = min(place + room * stride, count)
+            self.step.frombytes(steps[place:end:stride].tobytes())
+            self.value.frombytes(floats(texts[place:end:stride]).tobytes())
+            place += -(-(end - place) // stride) * stride
+            if len(self.step) > _MOST_POINTS:
+                self._thin()
+        self.skip = place - count
+
+    def _thin(self) -> None:
+        self.step, self.value = self.step[::2], self.value[::2]
+        self.stride *= 2
 
 
 def _nothing() -> None:
@@ -117,7 +139,9 @@ class LogBuilder:
     def __init__(self, *, is_rebuilt: bool) -> None:
         self.clock = Clock()
         self.flat = array("d")
-        """Row after row, in the order of RAW: one call fills a row."""
+        """Row after row, in the order of RAW; rows held back come later."""
+        self._held: list[bytes] = []
+        """Plain training rows, packed: many are copied in one go."""
         self.code = bytearray()
         self.flags = bytearray()
         self.series: dict[str, Series] = {}
@@ -145,18 +169,24 @@ class LogBuilder:
         self._evaluated = NAN
 
     def __len__(self) -> int:
-        return len(self.code)
+        return len(self.code) + len(self._held)
 
     def columns(self) -> dict[str, npt.NDArray[np.float64]]:
         """Give the rows column by column, without times and sizes that cannot be."""
-        table = np.frombuffer(self.flat, np.float64) if self.flat else np.empty(0)
-        columns = {name: table[place :: len(RAW)].copy() for place, name in enumerate(RAW)}
+        self._settle()
+        table = self._table() if self.flat else np.empty((0, len(RAW)))
+        return {name: table[:, place].copy() for place, name in enumerate(RAW)}
+
+    def _table(self) -> npt.NDArray[np.float64]:
+        """Look at the rows as they lie; while somebody looks, no row can be added."""
+        table = np.frombuffer(memoryview(self.flat)).reshape(-1, len(RAW))
         for name, what in _NEVER_NEGATIVE.items():
-            bad = columns[name] <= 0 if name == "printed" else columns[name] < 0
+            column = table[:, RAW.index(name)]
+            bad = column <= 0 if name == "printed" else column < 0
             if bad.any():
-                columns[name][bad] = NAN
+                column[bad] = NAN
                 self.impossible[what] += int(bad.sum())
-        return columns
+        return table
 
     def train(  # noqa: PLR0913 - one argument a column; keywords throughout
         self,
@@ -203,29 +233,116 @@ class LogBuilder:
         if step <= self.last_step and self._comes_again(step, epoch, printed, at):
             return
         self.last_step = step
-        span = NAN
-        if self._pending:
-            if isnan(since):
-                since = self._mark_s
-            begins = self._pending & (NEW_EPOCH | NEW_ATTEMPT)
-            if begins and not isnan(since) and not isnan(inside):
-                span = inside
-                # Time counts from the beginning of the epoch, which lies after the evaluation.
-                self._pending &= ~AFTER_EVAL
-        else:
-            since = NAN
-        self.flat.frombytes(
+        begins = self._pending
+        since, span = self._count_from(since, inside) if begins else (NAN, NAN)
+        row = _pack(
+            self.attempt, epoch, step, inside, at, total, error, data_total, since, span,
+            printed, data, rate, lr, memory,
+        )  # fmt: skip
+        self._mark_s = NAN
+        if begins:
+            self._add_marked(row)
+            return
+        self._held.append(row)
+        if len(self._held) >= _MOST_HELD:
+            self._settle()
+
+    def brief(
+        self,
+        step: float,
+        *,
+        epoch: float = NAN,
+        at: float = NAN,
+        error: float = 0.0,
+        printed: float = NAN,
+        lr: float = NAN,
+    ) -> None:
+        """Take a training record of which no more is known: as `train`, in half the time.
+
+        The total of `train` is the moment here.
+        """
+        if (
+            self._pending
+            or not self.last_step < step < _MOST_STEP
+            or (epoch != self.last_epoch and not isnan(epoch))
+        ):
+            self.train(
+                step, epoch=epoch, at=at, total=at, error=error, printed=printed, lr=lr
+            )  # fmt: skip
+            return
+        self.last_step = step
+        self._mark_s = NAN
+        self._held.append(
             _pack(
-                self.attempt, epoch, step, inside, at, total, error, data_total, since, span,
-                printed, data, rate, lr, memory,
+                self.attempt, epoch, step, NAN, at, at, error, NAN, NAN, NAN, printed, NAN, NAN, lr,
+                NAN,
             )
         )  # fmt: skip
-        self.code.append(TRAIN)
-        self.flags.append(self._pending)
+        if len(self._held) >= _MOST_HELD:
+            self._settle()
+
+    def many(self, step: Array, *, epoch: Array, printed: Array, lr: Array, error: float) -> None:
+        """Take many records as `brief` takes one; counts and epochs are whole or NaN."""
+        count = len(step)
+        place = 0
+        is_plain = bool((np.diff(step) > 0).all())
+        while place < count and (not is_plain or not place or self._pending):
+            self.brief(
+                float(step[place]),
+                epoch=float(epoch[place]),
+                error=error,
+                printed=float(printed[place]),
+                lr=float(lr[place]),
+            )
+            place += 1
+        if place == count:
+            return
+        self._settle()
+        rows = np.full((count - place, len(RAW)), NAN)
+        for name, values in (("epoch", epoch), ("step", step), ("printed", printed), ("lr", lr)):
+            rows[:, RAW.index(name)] = values[place:]
+        rows[:, RAW.index("attempt")] = self.attempt
+        rows[:, RAW.index("error")] = error
+        turns = np.diff(epoch[place - 1 :]) != 0
+        turns &= np.isfinite(epoch[place:])
+        self.last_step, self._mark_s = float(step[-1]), NAN
+        if np.isfinite(epoch[-1]):
+            self.last_epoch = float(epoch[-1])
+        self._add_rows(rows.tobytes(), (turns * np.uint8(NEW_EPOCH)).tobytes())
+
+    def _count_from(self, since: float, inside: float) -> tuple[float, float]:
+        """Say from which total the time of a marked record counts, and how many steps it spans."""
+        if isnan(since):
+            since = self._mark_s
+        begins = self._pending & (NEW_EPOCH | NEW_ATTEMPT)
+        if not begins or isnan(since) or isnan(inside):
+            return since, NAN
+        # Time counts from the beginning of the epoch, which lies after the evaluation.
+        self._pending &= ~AFTER_EVAL
+        return since, inside
+
+    def _add_marked(self, row: bytes) -> None:
+        self._settle()
+        self._add_rows(row, bytes((self._pending,)))
         self._pending = 0
-        self._mark_s = NAN
-        if len(self.code) > _MOST_ROWS:
-            self._join()
+
+    def _settle(self) -> None:
+        """Put the rows held back where they belong."""
+        if self._held:
+            held, self._held = self._held, []
+            self._add_rows(b"".join(held), bytes(len(held)))
+
+    def _add_rows(self, rows: bytes, flags: bytes) -> None:
+        """Add packed training rows; join rows as soon as there are too many."""
+        place, count = 0, len(flags)
+        while place < count:
+            end = min(place + max(_MOST_ROWS + 1 - len(self.code), 1), count)
+            self.flat.frombytes(rows[place * _ROW_BYTES : end * _ROW_BYTES])
+            self.code.extend(bytes(end - place))
+            self.flags.extend(flags[place:end])
+            place = end
+            if len(self.code) > _MOST_ROWS:
+                self._join()
 
     def _turn_epoch(self, epoch: float) -> None:
         if not isnan(self.last_epoch):
@@ -235,6 +352,7 @@ class LogBuilder:
     def _comes_again(self, step: float, epoch: float, printed: float, at: float) -> bool:
         """Tell a record printed twice from a run that went on from an earlier step."""
         if step == self.last_step:
+            self._settle()
             # NaN differs from nothing: only what both records tell can differ.
             before = dict(zip(RAW, self.flat[-len(RAW) :], strict=True))
             apart = abs(printed - before["printed"]) > 0 or abs(at - before["at"]) > 1
@@ -256,6 +374,7 @@ class LogBuilder:
         rate: float = NAN,
     ) -> None:
         """Take a record of an evaluation or of a whole epoch."""
+        self._settle()
         row = dict.fromkeys(RAW, NAN)
         row |= {"attempt": self.attempt, "step": step, "epoch": epoch, "at": at, "error": 0.0}
         row |= {"printed": printed, "rate": rate}
@@ -324,8 +443,17 @@ class LogBuilder:
                 known[name] = found
             if found.skip:
                 found.skip -= 1
-            else:
-                found.take(step, number(text))
+                continue
+            if text != found.text:
+                found.last = convert(text)
+                found.text = text
+            found.take(step, found.last)
+
+    def curve(self, name: bytes, steps: Array, texts: Sequence[bytes]) -> None:
+        """Take many values of one name, all of them finite numbers as printed."""
+        found = self._named(name.decode("utf-8", "replace"))
+        if found is not None:
+            found.extend(steps, texts)
 
     def scalar(self, name: str, step: float, value: float) -> None:
         """Take one named value."""
@@ -351,46 +479,42 @@ class LogBuilder:
             self.note(f"more than {_MOST_EVENTS} events; the others are left out")
             return
         event.step = event.step if math.isfinite(event.step) else 0.0
+        self._settle()
         event.row = len(self.code)
         self.events.append(event)
 
     def _join(self) -> None:
         """Halve the records: join each plain one with the plain one after it."""
-        columns = self.columns()
+        table = self._table()
         plain = (np.frombuffer(self.code, np.uint8) == TRAIN) & (
             np.frombuffer(self.flags, np.uint8) == 0
         )
-        later = np.flatnonzero(plain)
-        later = later[later > 0]
-        later = later[plain[later - 1]]
-        taken = np.zeros(len(plain), dtype=bool)
-        kept: list[int] = []
-        for row in later.tolist():
-            if not taken[row - 1]:
-                taken[row] = True
-                kept.append(row)
-        rows = np.array(kept, dtype=np.intp)
+        places = np.arange(len(plain))
+        begins = plain & ~np.concatenate(([False], plain[:-1]))
+        begun = np.maximum.accumulate(np.where(begins, places, 0))
+        rows = np.flatnonzero(plain & ((places - begun) % 2 == 1))
         if not self._is_rebuilt:
-            self._average(columns, rows)
+            self._average(table, rows)
         keep = np.ones(len(plain), dtype=bool)
         keep[rows - 1] = False
         place = np.cumsum(keep) - 1
         for event in self.events:
             event.row = int(place[event.row]) if event.row < len(place) else int(keep.sum())
-        table = np.stack([columns[name][keep] for name in RAW], axis=1)
-        self.flat = array("d", table.tobytes())
+        kept = table[keep]
+        table[: len(kept)] = kept
+        del table
+        del self.flat[kept.size :]
         self.code = bytearray(np.frombuffer(self.code, np.uint8)[keep].tobytes())
         self.flags = bytearray(np.frombuffer(self.flags, np.uint8)[keep].tobytes())
         self.joined = True
 
     @staticmethod
-    def _average(columns: dict[str, np.ndarray], rows: np.ndarray) -> None:
+    def _average(table: npt.NDArray[np.float64], rows: npt.NDArray[np.intp]) -> None:
         """Give the later record of each pair the mean of both, weighed by the steps they cover."""
-        step = columns["step"]
+        step = table[:, RAW.index("step")]
         before = np.maximum(rows - 2, 0)
         first = np.maximum(step[rows - 1] - step[before], 1.0)
         second = np.maximum(step[rows] - step[rows - 1], 1.0)
         for name in ("printed", "data", "rate"):
-            values = columns[name]
-            mean = (values[rows - 1] * first + values[rows] * second) / (first + second)
-            values[rows] = mean
+            values = table[:, RAW.index(name)]
+            values[rows] = (values[rows - 1] * first + values[rows] * second) / (first + second)

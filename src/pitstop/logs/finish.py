@@ -29,7 +29,7 @@ from pitstop.logs.builder import (
     RawEvent,
 )
 from pitstop.logs.reader import Reader
-from pitstop.logs.rows import Rows
+from pitstop.logs.rows import Mask, Rows
 from pitstop.records.run import Attempt, Event, RankRecord, ScalarSeries
 from pitstop.records.windows import (
     ColumnNote,
@@ -92,9 +92,10 @@ def _forget_huge(builder: LogBuilder) -> None:
 
 
 def _rows(builder: LogBuilder) -> Rows:
-    count = len(builder)
+    raw = builder.columns()
+    count = len(builder)  # not before: rows may be joined when all of them are there
     return Rows(
-        raw=builder.columns(),
+        raw=raw,
         code=np.frombuffer(bytes(builder.code), np.uint8).copy(),
         flags=np.frombuffer(bytes(builder.flags), np.uint8).copy(),
         first=np.full(count, np.nan),
@@ -145,14 +146,19 @@ class _Timed:
 
 def _rebuild(rows: Rows) -> None:
     """Turn totals into times of a step, joining rows until rounding matters little."""
+    if np.isnan(rows.raw["total"]).all() and np.isnan(rows.raw["since"]).all():
+        _without_totals(rows)
+        return
+    if _is_fine(rows):
+        _rebuild_all(rows)
+        return
     before = left = -1
     held = 0
     timed = _Timed()
     # Lists: single elements of arrays are slow to reach.
     total, error, step = (rows.raw[name].tolist() for name in ("total", "error", "step"))
     every = rows.flags.tolist()
-    begins = (rows.flags & (NEW_EPOCH | NEW_ATTEMPT) != 0) | ~np.isnan(rows.raw["since"])
-    starts = begins.tolist()
+    starts = _starts(rows).tolist()
     for row in np.flatnonzero(rows.code == TRAIN).tolist():
         flags = every[row] | held
         if before < 0 or starts[row]:
@@ -172,6 +178,52 @@ def _rebuild(rows: Rows) -> None:
         before, left, held = row, -1, 0
     _keep_rest(rows, left, before)
     _set_times(rows, timed)
+
+
+def _starts(rows: Rows) -> Mask:
+    """Rows whose time does not count from the row before."""
+    return (rows.flags & (NEW_EPOCH | NEW_ATTEMPT) != 0) | ~np.isnan(rows.raw["since"])
+
+
+def _is_fine(rows: Rows) -> bool:
+    """Whether rounding matters little between all neighbours: then no rows are joined."""
+    train = np.flatnonzero(rows.code == TRAIN)
+    total, error = rows.raw["total"][train], rows.raw["error"][train]
+    with np.errstate(invalid="ignore"):  # a log may print inf
+        spent = np.diff(total)
+        coarse = (spent >= 0) & (error[1:] + error[:-1] > _ROUNDING * spent)
+    return not (coarse & ~_starts(rows)[train][1:]).any()
+
+
+def _rebuild_all(rows: Rows) -> None:
+    """Turn totals into times of a step, each from the row before."""
+    train = np.flatnonzero(rows.code == TRAIN)
+    starts = _starts(rows)[train]
+    starts[:1] = True
+    for place in np.flatnonzero(starts).tolist():
+        _begin(rows, int(train[place]), int(train[place - 1]) if place else -1)
+    later = np.flatnonzero(~starts)
+    row, before = train[later], train[later - 1]
+    total, step = rows.raw["total"], rows.raw["step"]
+    with np.errstate(invalid="ignore"):
+        step_s = (total[row] - total[before]) / (step[row] - step[before])
+    timed = _Timed(
+        row=row.tolist(),
+        before=before.tolist(),
+        step_s=step_s.tolist(),
+        flags=rows.flags[row].tolist(),
+    )
+    _set_times(rows, timed)
+
+
+def _without_totals(rows: Rows) -> None:
+    """Fill in what is known of rows whose time is not: what they cover, and printed waits."""
+    train = np.flatnonzero(rows.code == TRAIN)
+    follows = (rows.flags[train] & NEW_ATTEMPT) == 0
+    follows[:1] = False
+    later = np.flatnonzero(follows)
+    rows.first[train[later]] = rows.raw["step"][train[later - 1]] + 1
+    rows.data_s[train[later]] = rows.raw["data"][train[later]]
 
 
 def _keep_rest(rows: Rows, left: int, before: int) -> None:

@@ -10,16 +10,20 @@ import re
 
 import numpy as np
 
+from pitstop.logs.batch import Batch, Layout
 from pitstop.logs.builder import EPOCH, LogBuilder
-from pitstop.logs.numbers import number
+from pitstop.logs.numbers import FINITE, convert, number
 from pitstop.logs.reader import Feed, Reader
 from pitstop.logs.rows import Rows
 from pitstop.records.windows import Disagreement
 
 NAN = math.nan
+_NEVER = re.compile(rb"(?!)")
 _SOURCE = "huggingface/transformers: src/transformers/trainer_callback.py"
 _KEY = re.compile(rb'^\s*"([\w./-]+)": ("?)([^",\s]+)\2,?\s*$')
 _NUMBER = re.compile(rb"^-?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|NaN|Infinity)$")
+# A line inside an entry as it is nearly always: what the two patterns above find, in one go.
+_VALUE = re.compile(rb'^ *"([\w./-]++)": ' + FINITE + rb",?\Z")
 _FORMULA = (
     "whole training: (train_runtime - sum of eval_runtime) / steps, or 1 / train_steps_per_second "
     "where the steps are not known"
@@ -38,7 +42,7 @@ class _Entries:
         builder = self._builder
         if b"loss" in entry:
             # The epoch is a fraction of the way, so a new value is no new epoch.
-            builder.train(step, lr=number(entry.pop(b"learning_rate", b"nan")))
+            builder.brief(step, lr=convert(entry.pop(b"learning_rate", b"nan")))
         elif b"train_runtime" in entry:
             self._whole(entry, step)
         elif any(name.startswith(b"eval_") for name in entry):
@@ -70,7 +74,10 @@ class _State:
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
-        if b'"log_history"' in line:
+        if self._entry is not None and (found := _VALUE.match(line)) is not None:
+            name, value = found.groups()
+            self._entry[name] = value
+        elif b'"log_history"' in line:
             self._in_history = True
         elif (found := _KEY.match(line)) is not None:
             self._key(found[1], found[3])
@@ -102,7 +109,7 @@ class _State:
     def _end(self) -> None:
         entry, self._entry = self._entry, None
         if entry and b"step" in entry:
-            self._entries.take(entry, number(entry[b"step"]))
+            self._entries.take(entry, convert(entry[b"step"]))
 
 
 def _state(builder: LogBuilder) -> Feed:
@@ -118,6 +125,19 @@ _USUAL = re.compile(
     rb"'learning_rate': '?(\d[\d.]*(?:e-\d+)?)'?, 'epoch': '?(-?[\dni][\w.+-]*)'?\}\Z"
 )
 _BAR = re.compile(rb"\s(\d+)/(\d+) \[")
+# The same dict with ordinary numbers: with the norm, and without it.
+_LOSS = rb"\{'loss': '?" + FINITE + rb"'?, "
+_REST = rb"'learning_rate': '?(\d++\.?+\d*+(?:e-\d++)?+)'?, 'epoch': '?" + FINITE + rb"'?\}\Z"
+_COUNTED = (
+    (
+        re.compile(_LOSS + rb"'grad_norm': '?" + FINITE + rb"'?, " + _REST),
+        Layout(step=-1, lr=2, curves=((b"loss", 0), (b"grad_norm", 1), (b"epoch", 3))),
+    ),
+    (
+        re.compile(_LOSS + _REST),
+        Layout(step=-1, lr=1, curves=((b"loss", 0), (b"epoch", 2))),
+    ),
+)
 
 
 class _Console:
@@ -126,20 +146,24 @@ class _Console:
     def __init__(self, builder: LogBuilder) -> None:
         self._builder = builder
         self._entries = _Entries(builder)
+        self._batch = Batch(builder)
         self._bar_step = NAN
         self._bar_total = 0
-        self._records = 0.0
         self._has_bar = False
+        self._usual = _NEVER
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
+        if (counted := self._usual.match(line)) is not None:
+            self._batch.add(counted.groups())
+        elif b"{'" in line or b"%|" in line:
+            self._batch.flush()
+            self._any(line)
+
+    def _any(self, line: bytes) -> None:
         if b"%|" in line:
             for found in _BAR.finditer(line):
                 self._bar(int(found[1]), int(found[2]))
-        found = _USUAL.match(line)
-        if found is not None:
-            self._usual(line, found)
-            return
         place = line.find(b"{'")
         if place < 0 or _DICT.match(line, place) is None:
             return
@@ -147,20 +171,29 @@ class _Console:
         if found is None:
             self._dict(line, place)
         else:
-            self._usual(line, found)
+            self._usual_dict(line, found)
+            self._expect(line)
+
+    def _expect(self, line: bytes) -> None:
+        """Expect more dicts like this one, if their number is their step."""
+        for usual, layout in _COUNTED if math.isnan(self._bar_step) else ():
+            if usual.match(line) is not None:
+                self._usual = usual
+                self._batch.set_layout(layout)
 
     def _bar(self, count: int, total: int) -> None:
         # Evaluations have shorter bars of their own.
         if total >= self._bar_total:
             self._bar_step, self._bar_total = float(count), total
+            self._usual = _NEVER
             self._builder.total_steps = total
 
-    def _usual(self, line: bytes, found: re.Match[bytes]) -> None:
+    def _usual_dict(self, line: bytes, found: re.Match[bytes]) -> None:
         builder = self._builder
         step = self._step(line, found.start())
         loss, norm, rate, epoch = found.groups()
         # Nearly every record has a rate of its own, so remembering it does not pay.
-        builder.train(step, lr=float(rate))
+        builder.brief(step, lr=float(rate))
         if norm is None:
             builder.scalars(step, ((b"loss", loss), (b"epoch", epoch)))
         else:
@@ -176,10 +209,10 @@ class _Console:
         if builder.version is None:
             has_strings = line.find(b": '", place) >= 0
             builder.version = "5.x (strings)" if has_strings else "4.x (numbers)"
-        self._records += 1
+        self._batch.counted += 1
         step = self._bar_step
         if math.isnan(step):
-            step = self._records
+            step = float(self._batch.counted)
             if builder.is_steps_known:
                 builder.is_steps_known = False
                 builder.note("the log gives no steps: curves are over the number of the record")

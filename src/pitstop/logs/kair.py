@@ -61,11 +61,10 @@ class _Log:
         builder = self._builder
         epoch, count, rate = head
         step = float(count.replace(b",", b""))
-        builder.train(
+        builder.brief(
             step,
             epoch=number(epoch),
             at=at,
-            total=at,
             error=builder.clock.resolution_s / 2,
             lr=number(rate),
         )

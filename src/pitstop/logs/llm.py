@@ -8,8 +8,9 @@ times of a step come from its timestamps.
 import math
 import re
 
+from pitstop.logs.batch import Batch, Layout
 from pitstop.logs.builder import LogBuilder
-from pitstop.logs.numbers import number
+from pitstop.logs.numbers import COUNT, FINITE, number
 from pitstop.logs.reader import Feed, Reader
 
 NAN = math.nan
@@ -19,17 +20,39 @@ _ITER = re.compile(rb"iter (\d+): loss ([^ ,]+), time ([\d.]+)ms(?:, mfu (-?[\d.
 _STEP = re.compile(rb"^step (\d+): train loss (\S+), val loss (\S+)")
 
 
-def _nanogpt(builder: LogBuilder) -> Feed:
-    def feed(line: bytes) -> None:
-        if line.startswith(b"iter ") and (found := _ITER.match(line)) is not None:
+# A whole record as it is nearly always printed; -100 % stands for "not known yet".
+_ITER_USUAL = re.compile(
+    rb"iter " + COUNT + rb": loss " + FINITE + rb", time (\d++\.?+\d*+)ms, mfu (\d++\.?+\d*+)%"
+)  # fmt: skip
+_ITER_LAYOUT = Layout(
+    step=0, printed=2, printed_unit=1000.0, curves=((b"loss", 1), (b"mfu_percent", 3))
+)
+
+
+class _NanoGpt:
+    def __init__(self, builder: LogBuilder) -> None:
+        self._builder = builder
+        self._batch = Batch(builder)
+        self._batch.set_layout(_ITER_LAYOUT)
+
+    def feed(self, line: bytes) -> None:
+        """Take one line."""
+        if (found := _ITER_USUAL.match(line)) is not None:
+            self._batch.add(found.groups())
+        elif line.startswith((b"iter ", b"step ", b"saving checkpoint", b"Resuming training")):
+            self._batch.flush()
+            self._unusual(line)
+
+    def _unusual(self, line: bytes) -> None:
+        builder = self._builder
+        if (found := _ITER.match(line)) is not None:
             step_text, loss, time_ms, mfu = found.groups()
             step = float(step_text)
             builder.train(step, printed=number(time_ms) / 1000)
             builder.scalar("loss", step, number(loss))
-            # -100 % stands for "not known yet".
             if mfu and mfu != b"-100.00":
                 builder.scalar("mfu_percent", step, number(mfu))
-        elif line.startswith(b"step ") and (found := _STEP.match(line)) is not None:
+        elif (found := _STEP.match(line)) is not None:
             step = float(found[1])
             builder.evaluation(step=step)
             builder.scalars(step, [(b"val/train_loss", found[2]), (b"val/loss", found[3])])
@@ -38,7 +61,9 @@ def _nanogpt(builder: LogBuilder) -> Feed:
         elif line.startswith(b"Resuming training from"):
             builder.restart("the log says that training is resumed")
 
-    return feed
+
+def _nanogpt(builder: LogBuilder) -> Feed:
+    return _NanoGpt(builder).feed
 
 
 _TITAN = re.compile(rb"(?<!validate )step: *(\d+)  loss: +(\S+)  ")

@@ -15,10 +15,12 @@ from pitstop.logs.reader import Feed, Reader
 NAN = math.nan
 _FORMULA = "(mean x steps of the epoch - the same of the record before) / steps between them"
 # What only looks like a number is found out when it is converted.
-_VALUE = rb"([-+]?[\dni][\w.+-]*)"
+_VALUE = rb"([-+]?+[\dni][\w.+-]*+)"
 _PAIRS = re.compile(
-    rb"([A-Za-z_][\w@./-]*(?: [A-Za-z][\w@./-]*)*):? +[^ (]+ +\( *" + _VALUE + rb"%?\)"
+    rb"([A-Za-z_][\w@./-]*+(?: [A-Za-z][\w@./-]*+)*):? ++[^ (]++ ++\( *+" + _VALUE + rb"%?\)"
 )
+# Time left, before a field that is no bracket: no pair begins in it, but finding that out is slow.
+_LEFT = re.compile(rb"\teta [\d:]++\t(?=\S++ [^( ])")
 _LR = re.compile(rb"\blr:? " + _VALUE)
 _STAMP = re.compile(rb"(\d{4}[-/]\d\d[-/]\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{3})?)")
 
@@ -49,15 +51,18 @@ class _Meters:
     def _record(self, line: bytes, found: re.Match[bytes]) -> None:
         builder = self._builder
         epoch_text, epochs, step_text, of, last, mean, waited = found.groups()
-        epoch, printed_step, length = float(epoch_text), number(step_text), int(of)
+        epoch, printed_step, length = number(epoch_text), number(step_text), int(of)
         if epochs:
             builder.total_epochs = int(epochs)
         builder.steps_per_epoch = length
         self._counts_from_zero |= printed_step == 0
         count = printed_step + self._counts_from_zero
-        pairs = _PAIRS.findall(line, found.end())
+        end = found.end()
+        left = _LEFT.match(line, end)
+        pairs = _PAIRS.findall(line, end if left is None else left.end())
         step = (epoch - self._first_epoch) * length + printed_step
-        rate = _LR.search(line, found.end()) if b"lr" in line else None
+        place = line.find(b"lr", end)
+        rate = _LR.search(line, place) if place >= 0 else None
         builder.train(
             step,
             epoch=epoch,
@@ -86,7 +91,13 @@ def _half_a_digit(text: bytes) -> float:
 
 # The last value and the mean of the time; of the wait for data the mean alone.
 _TIMES = (
-    rb"ime +" + _VALUE + rb" +\( *" + _VALUE + rb"\)(?:\s+[Dd]ata +[^ (]+ +\( *" + _VALUE + rb"\))?"
+    rb"ime ++"
+    + _VALUE
+    + rb" ++\( *+"
+    + _VALUE
+    + rb"\)(?:\s++[Dd]ata ++[^ (]++ ++\( *+"
+    + _VALUE
+    + rb"\))?"
 )
 _TORCHREID = re.compile(rb"epoch: \[(\d+)/(\d+)\]\[(\d+)/(\d+)\]\s+t" + _TIMES)
 _AVERAGE = re.compile(rb"Epoch: \[(\d+)(?:/(\d+))?\]\[ *(\d+)/(\d+)\]:?\s+T" + _TIMES)

@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from pitstop.logs.builder import LogBuilder
-from pitstop.logs.numbers import number
+from pitstop.logs.numbers import FINITE, number
 from pitstop.logs.reader import Feed, Reader
 
 NAN = math.nan
@@ -33,6 +33,7 @@ _WAITS = {
 }  # fmt: skip
 _RATES = frozenset((b"samples/s", b"samples_per_s", b"samples_per_sec", b"imgs/s", b"img/s"))
 _MOST_SHAPES = 256
+_NEVER = re.compile(rb"(?!)")
 _LR = frozenset((b"lr", b"learning_rate"))
 
 
@@ -48,7 +49,8 @@ class _Plan:
     wait_unit: float
     rate: int
     lr: int
-    others: list[int]
+    others: list[tuple[bytes, int]]
+    """Names and places of the pairs that are nothing of the above."""
 
 
 def _plan(names: tuple[bytes, ...]) -> _Plan:
@@ -68,7 +70,7 @@ def _plan(names: tuple[bytes, ...]) -> _Plan:
         wait_unit=_WAITS[lower[wait]] if wait >= 0 else 1.0,
         rate=first(_RATES),
         lr=first(_LR),
-        others=[place for place in range(len(names)) if place not in own],
+        others=[(name, place) for place, name in enumerate(names) if place not in own],
     )
 
 
@@ -79,11 +81,22 @@ class _Lines:
         self._base = 0.0
         self._inside = 0.0
         self._epoch = NAN
+        self._usual = _NEVER
+        self._usual_plan: _Plan | None = None
+        self._learnt = 0
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
-        if b"=" not in line and b": " not in line:
-            return
+        plan = self._usual_plan
+        if plan is not None and (found := self._usual.match(line)) is not None:
+            day, time, *texts = found.groups()
+            at = self._builder.clock.seconds(day, time) if day else NAN
+            epoch = number(texts[plan.epoch]) if plan.epoch >= 0 else NAN
+            self._record(at, (float(texts[plan.step]), epoch), texts, plan)
+        elif b"=" in line or b": " in line:
+            self._any(line)
+
+    def _any(self, line: bytes) -> None:
         pairs = _PAIR.findall(line)
         if not pairs:
             return
@@ -96,15 +109,35 @@ class _Lines:
         place = None
         if plan.step < 0 or line[:1] == b"[":
             place = _PLACE.match(line) or _SPOKEN.search(line)
+        texts = [text for _, text in pairs]
+        stamp = _STAMP.search(line, 0, 64)
         if place is not None:
-            self._record(line, (number(place[2]), number(place[1])), pairs, plan)
+            at = self._builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN
+            self._record(at, (number(place[2]), number(place[1])), texts, plan)
         elif plan.step >= 0 and len(pairs) > 1:
-            epoch = number(pairs[plan.epoch][1]) if plan.epoch >= 0 else NAN
-            self._record(line, (float(pairs[plan.step][1]), epoch), pairs, plan)
-        else:
-            return
-        step = self._builder.last_step
-        self._builder.scalars(step, [pairs[other] for other in plan.others])
+            epoch = number(texts[plan.epoch]) if plan.epoch >= 0 else NAN
+            step = float(texts[plan.step])
+            at = self._builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN
+            self._record(at, (step, epoch), texts, plan)
+            if line[:1] != b"[" and self._learnt < _MOST_SHAPES:
+                self._learnt += 1
+                self._learn(line, stamp, plan)
+
+    def _learn(self, line: bytes, stamp: re.Match[bytes] | None, plan: _Plan) -> None:
+        """Expect more lines that differ from this one in nothing but their numbers and time."""
+        place = 0
+        pattern = b"()()"
+        if stamp is not None:
+            if stamp.start():
+                return
+            place, pattern = stamp.end(), _STAMP.pattern
+        for found in _PAIR.finditer(line):
+            if found.start() < place:
+                return
+            pattern += re.escape(line[place : found.start(2)]) + FINITE
+            place = found.end()
+        self._usual = re.compile(pattern + re.escape(line[place:]) + rb"\Z")
+        self._usual_plan = plan
 
     def _over_the_run(self, step: float, epoch: float) -> float:
         if step < self._inside and epoch > self._epoch:
@@ -117,24 +150,20 @@ class _Lines:
         return self._base + step
 
     def _record(
-        self,
-        line: bytes,
-        where: tuple[float, float],
-        pairs: list[tuple[bytes, bytes]],
-        plan: _Plan,
+        self, at: float, where: tuple[float, float], texts: list[bytes], plan: _Plan
     ) -> None:
         builder = self._builder
         step, epoch = where
-        stamp = _STAMP.search(line, 0, 64)
         builder.train(
             self._over_the_run(step, epoch),
             epoch=epoch,
-            at=builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN,
-            printed=number(pairs[plan.time][1]) * plan.time_unit if plan.time >= 0 else NAN,
-            data=number(pairs[plan.wait][1]) * plan.wait_unit if plan.wait >= 0 else NAN,
-            rate=number(pairs[plan.rate][1]) if plan.rate >= 0 else NAN,
-            lr=number(pairs[plan.lr][1]) if plan.lr >= 0 else NAN,
+            at=at,
+            printed=number(texts[plan.time]) * plan.time_unit if plan.time >= 0 else NAN,
+            data=number(texts[plan.wait]) * plan.wait_unit if plan.wait >= 0 else NAN,
+            rate=number(texts[plan.rate]) if plan.rate >= 0 else NAN,
+            lr=number(texts[plan.lr]) if plan.lr >= 0 else NAN,
         )
+        builder.scalars(builder.last_step, [(name, texts[place]) for name, place in plan.others])
 
 
 def _start(builder: LogBuilder) -> Feed:

@@ -263,15 +263,29 @@ def _feed_lines(path: Path, feeds: Sequence[Feed], builders: Sequence[LogBuilder
         if not is_whole and before:
             note("the last line has no end and is left out: killed, or writing now")
             continue
-        for line in lines:
-            if line == before:
-                continue  # printed twice, to the console and to the file
-            before = line
-            for feed, builder in pairs:
-                try:
-                    feed(line)
-                except _DAMAGE:
-                    builder.damaged += 1
+        for feed, builder in pairs:
+            feed_portion(lines, before, feed, builder)
+        if lines:
+            before = lines[-1]
+
+
+def feed_portion(lines: Sequence[bytes], before: bytes, feed: Feed, builder: LogBuilder) -> None:
+    """Hand lines to a reader one by one; a line on which it fails is counted as damaged.
+
+    Args:
+        lines: In the order of the file.
+        before: The line before the first of them.
+        feed: Takes a line.
+        builder: Counts the damaged ones.
+    """
+    for line in lines:
+        if line == before:
+            continue  # printed twice, to the console and to the file
+        before = line
+        try:
+            feed(line)
+        except _DAMAGE:
+            builder.damaged += 1
 
 
 def _as_given(path: Path, rank: RankRecord, batch: int | None, world: int | None) -> Read:

@@ -5,15 +5,24 @@ protocol buffers' wire format; a handful of fields is all that scalars need.
 """
 
 import math
+import re
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isnan
 from re import compile as pattern
 
-from pitstop.logs.builder import LogBuilder
+import numpy as np
+
+from pitstop.logs.builder import LogBuilder, Series
 from pitstop.logs.reader import Feed, Reader
 
 NAN = math.nan
 _LONGEST = 1 << 26
+_HEAD = 12
+_FEW = 8
+_MOST_KNOWN = 4096
+_LONGEST_TAG = 118
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FLOAT_TENSOR = 1
 _LR = frozenset(("lr", "learning_rate", "train/lr", "train/learning_rate", "Train/lr"))
@@ -32,6 +41,14 @@ def _crc_table() -> tuple[int, ...]:
 
 
 _CRC = _crc_table()
+_CRC_ARRAY = np.array(_CRC, dtype=np.uint32)
+# An event of one scalar, as it is nearly always: time, step, lengths of what lies in one another,
+# tag and value. The step has at most 49 bits, so that it is a float without loss.
+_USUAL = pattern(
+    rb"(?s)\x09(.{8})\x10([\x80-\xff]{0,6}[\x00-\x7f])\x2a([\x00-\x7f]\x0a[\x00-\x7f]\x0a[\x00-\x7f])"
+    rb"(.*)\x15(.{4})\Z"
+)
+_DOUBLE, _FLOAT = struct.Struct("<d").unpack, struct.Struct("<f").unpack
 
 
 def masked_crc(data: bytes) -> int:
@@ -43,6 +60,30 @@ def masked_crc(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def masked_crcs(records: Sequence[bytes]) -> list[int]:
+    """Give the checksums of records of one length, all at once where there are many."""
+    if len(records) < _FEW or not records[0]:
+        return [masked_crc(record) for record in records]
+    table = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1)
+    crc = np.full(len(records), 0xFFFFFFFF, dtype=np.uint32)
+    for column in np.ascontiguousarray(table.T):
+        crc = _CRC_ARRAY[(crc ^ column) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    crc = ((crc >> 15) | (crc << 17)) + np.uint32(0xA282EAD8)
+    return crc.tolist()
+
+
+@dataclass(slots=True)
+class _Tag:
+    """What is known of a tag."""
+
+    text: str
+    is_eval: bool
+    lengths: bytes
+    """What the summary, its value and the tag announce as their lengths in an event of one."""
+    series: Series | None = None
+
+
 class _Events:
     """Cuts the file into records and takes scalars out of them."""
 
@@ -50,6 +91,11 @@ class _Events:
         self._builder = builder
         self._torn = b""
         self._is_broken = False
+        self._lengths: dict[bytes, int] = {}
+        """Heads of records whose checksum was right: few lengths make up a file."""
+        self._tags: dict[bytes, _Tag] = {}
+        self._step_text = b""
+        self._step_read = 0.0
         self._row: dict[str, float] = {}
         self._step = NAN
         self._at = NAN
@@ -61,24 +107,60 @@ class _Events:
             return
         data = self._torn + data
         place = 0
-        while len(data) - place >= 12:
-            (length,) = struct.unpack_from("<Q", data, place)
-            (crc,) = struct.unpack_from("<I", data, place + 8)
-            if length > _LONGEST or crc != masked_crc(data[place : place + 8]):
-                self._is_broken = True
-                self._builder.note("the file is damaged; what comes after the damage is not read")
-                return
-            end = place + 12 + length
-            if end + 4 > len(data):
+        records: list[bytes] = []
+        crcs: list[bytes] = []
+        last = len(data) - _HEAD
+        known = self._lengths.get
+        while place <= last:
+            begin = place + _HEAD
+            head = data[place:begin]
+            length = known(head)
+            if length is None:
+                length = self._length(head)
+            end = begin + length
+            if length < 0 or end + 4 > len(data):
                 break
-            self._take(data[place + 12 : end], struct.unpack_from("<I", data, end)[0])
+            records.append(data[begin:end])
             place = end + 4
+            crcs.append(data[end:place])
         self._torn = data[place:]
+        self._take_all(records, struct.unpack(f"<{len(crcs)}I", b"".join(crcs)))
+        if self._is_broken:
+            self._builder.note("the file is damaged; what comes after the damage is not read")
 
-    def _take(self, record: bytes, crc: int) -> None:
-        if len(record) < _LONGEST >> 10 and crc != masked_crc(record):
-            self._builder.damaged += 1
-            return
+    def _length(self, head: bytes) -> int:
+        """Check the length of the record that begins here; -1 where the file is damaged."""
+        length, crc = struct.unpack("<QI", head)
+        if length > _LONGEST or crc != masked_crc(head[:8]):
+            self._is_broken = True
+            return -1
+        if len(self._lengths) >= _MOST_KNOWN:
+            self._lengths.clear()
+        self._lengths[head] = length
+        return length
+
+    def _take_all(self, records: list[bytes], crcs: Sequence[int]) -> None:
+        """Take records in order, without those whose bytes are not what was written."""
+        of_length: dict[int, list[int]] = {}
+        for place, record in enumerate(records):
+            of_length.setdefault(len(record), []).append(place)
+        bad: set[int] = set()
+        for length, places in of_length.items():
+            if length < _LONGEST >> 10:
+                found = masked_crcs([records[place] for place in places])
+                bad.update(
+                    place for place, crc in zip(places, found, strict=True) if crc != crcs[place]
+                )
+        for place, record in enumerate(records):
+            try:
+                if place in bad:
+                    self._builder.damaged += 1
+                elif (found := _USUAL.match(record)) is None or not self._usual(found):
+                    self._take(record)
+            except (ValueError, IndexError, struct.error):
+                self._builder.damaged += 1
+
+    def _take(self, record: bytes) -> None:
         wall, step, summary = NAN, 0, b""
         for number, value in _fields(record):
             if number == 1 and isinstance(value, bytes):
@@ -89,6 +171,39 @@ class _Events:
                 summary = value
         if summary:
             self._summary(wall, float(step), summary)
+
+    def _usual(self, found: re.Match[bytes]) -> bool:
+        """Take an event of one scalar; False where its lengths say that it is something else."""
+        wall, step_text, lengths, name, value_text = found.groups()
+        tag = self._tags.get(name) or self._tag(name)
+        if lengths != tag.lengths:
+            return False
+        if step_text != self._step_text:
+            self._step_read, self._step_text = float(_varint(step_text, 0)[0]), step_text
+        (value,) = _FLOAT(value_text)
+        if isnan(value) or not name:
+            return True
+        step = self._step_read
+        if tag.is_eval:
+            self._scalar(tag.text, value, _DOUBLE(wall)[0], step)
+            return True
+        if step != self._step:
+            self._begin_row(step, _DOUBLE(wall)[0])
+        self._row[tag.text] = value
+        if tag.series is not None:
+            tag.series.add(step, value)
+        else:
+            self._builder.scalar(tag.text, step, value)
+            tag.series = self._builder.series.get(tag.text)
+        return True
+
+    def _tag(self, name: bytes) -> _Tag:
+        if len(self._tags) >= _MOST_KNOWN:
+            self._tags.clear()
+        text, size = name.decode("utf-8", "replace"), len(name)
+        lengths = bytes((size + 9, 10, size + 7, 10, size)) if size <= _LONGEST_TAG else b""
+        tag = self._tags[name] = _Tag(text, _EVAL.search(text) is not None, lengths)
+        return tag
 
     def _summary(self, wall: float, step: float, summary: bytes) -> None:
         for number, value in _fields(summary):
@@ -104,17 +219,23 @@ class _Events:
             builder.evaluation(step=step, at=builder.clock.unix(wall))
         else:
             if step != self._step:
-                self._end_row()
-                self._step, self._at = step, builder.clock.unix(wall)
+                self._begin_row(step, wall)
             self._row[tag] = value
         builder.scalar(tag, step, value)
+
+    def _begin_row(self, step: float, wall: float) -> None:
+        self._end_row()
+        self._step, self._at = step, self._builder.clock.unix(wall)
 
     def _end_row(self) -> None:
         """Values of one step come one by one: together they are one record."""
         if self._row:
-            rate = next((value for tag, value in self._row.items() if tag in _LR), NAN)
-            self._builder.train(self._step, at=self._at, total=self._at, error=0.0005, lr=rate)
-        self._row, self._step = {}, NAN
+            rate = NAN
+            if not _LR.isdisjoint(self._row):
+                rate = next(value for tag, value in self._row.items() if tag in _LR)
+            self._builder.brief(self._step, at=self._at, error=0.0005, lr=rate)
+            self._row = {}
+        self._step = NAN
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

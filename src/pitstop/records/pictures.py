@@ -111,6 +111,8 @@ def picture_bytes(folder: Path, cell: PictureCell) -> bytes:
     try:
         if path.resolve().parent != place:
             raise RecordError(f"{cell.file} is a link that leads out of {FOLDER}")
+        if path.exists() and not path.is_file():
+            raise RecordError(f"{cell.file} is no file")
         data = path.read_bytes()
     except OSError as error:
         raise RecordError(f"cannot read {cell.file}: {error.strerror}") from error

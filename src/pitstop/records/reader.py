@@ -5,6 +5,8 @@ is counted and noted, never raised: the file of a killed run must always read.
 """
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -155,7 +157,7 @@ class RankReader:
 
     def _take_object(self, line: bytes) -> None:
         try:
-            values = json.loads(line)
+            values = json.loads(line, parse_int=_whole if _ENDLESS.search(line) else None)
             if values.get("kind") != "run" and self._upgrade_from != SCHEMA:
                 upgraded = self._upgraded(line)
                 if upgraded is None:
@@ -351,6 +353,7 @@ class RankReader:
         )
 
 
+_ENDLESS = re.compile(rb"\d{309}")
 _ATTEMPT_KEYS = frozenset(
     {
         "kind",
@@ -366,6 +369,13 @@ _ATTEMPT_KEYS = frozenset(
         "command",
     }
 )
+
+
+def _whole(digits: str) -> int:
+    """Take a whole number, unless it is larger than any float: nothing that is measured is."""
+    if math.isinf(float(digits)):
+        raise ValueError(digits[:20])
+    return int(digits)
 
 
 def _maybe(kind: Callable[[Any], Any], value: Any) -> Any:

@@ -132,6 +132,10 @@ def from_json(text: str, record_type: type[RecordT]) -> RecordT:
         values = json.loads(text)
     except json.JSONDecodeError as error:
         raise RecordError(f"not a record: no valid JSON at line {error.lineno}") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(
+            "not a record: its JSON has endless numbers or no end of depth"
+        ) from error
     kind = values.pop("kind", None) if isinstance(values, dict) else None
     if kind != record_type.__name__:
         raise RecordError(f"expected a {record_type.__name__} record, found {kind or 'none'}")

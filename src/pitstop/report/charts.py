@@ -20,6 +20,8 @@ _WIDE: Final = 1000
 _NARROW: Final = 340
 _ROUND: Final = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 _MOST_MARKS: Final = 80
+# Below it numbers lose their digits, and powers of ten become zero.
+_LEAST_SCALE: Final = 1e-300
 # Where a line lies in the upper part of its scale, the scale begins near it and not at zero.
 _FAR_FROM_ZERO: Final = 0.6
 
@@ -181,8 +183,8 @@ def _scale(filled: Sequence[Line], axes: Axes) -> tuple[float, float]:
 
 def _round_up(value: float, *, binary: bool) -> float:
     """The next round number that is at least as large."""
-    if value <= 0:
-        return 1.0
+    if value < _LEAST_SCALE:
+        return 1.0 if value <= 0 else _LEAST_SCALE
     unit = 1024.0 ** max(0, math.floor(math.log(value, 1024))) if binary else 1.0
     scaled = value / unit
     power = 10.0 ** math.floor(math.log10(scaled))

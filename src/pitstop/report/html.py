@@ -88,6 +88,8 @@ COMPARISONS: Final[tuple[Callable[[RunsView], Section | None], ...]] = (
     verdicts_section,
 )
 
+_PAGES: Final = (".html", ".htm")
+
 # What is no gap of a record: a healthy run has no findings, and a run is no log.
 _NEVER_MISSED: Final = ("findings", "a bound on the gain", "several ranks", "what a log prints")
 
@@ -107,20 +109,33 @@ class Page:
     basis: str
 
 
-def write_page(sources: Sequence[Path], output: Path) -> PageWritten:
+def write_page(
+    sources: Sequence[Path],
+    output: Path,
+    *,
+    log_format: str | None = None,
+    batch_sizes: Sequence[int] = (),
+    world_sizes: Sequence[int] = (),
+) -> PageWritten:
     """Write a page about one run or log, or about several compared with the first.
 
     Args:
         sources: Folders or files of measured runs, or logs of other tools.
         output: The page; an earlier one is replaced, whole or not at all.
+        log_format: Name of the logs' format, where it is not recognised.
+        batch_sizes: Samples of one optimizer step on one rank: one for all logs, or one a source.
+        world_sizes: Ranks of each run, given the same way.
 
     Raises:
         RecordError: A source cannot be read, or the page cannot be written.
     """
     if not sources:
         raise RecordError("name at least one run or log to report on")
-    _require_other(sources, output)
-    views = [view_of(record) for record in read_logs(sources)]
+    require_other(sources, output)
+    records = read_logs(
+        sources, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes
+    )
+    views = [view_of(record) for record in records]
     renderer = _Renderer()
     if len(views) == 1:
         page = _page_of_run(views[0])
@@ -147,11 +162,27 @@ def _latest_pictures(views: Sequence[RunView], room_bytes: int) -> Section | Non
     return None
 
 
-def _require_other(sources: Sequence[Path], output: Path) -> None:
-    """Refuse to write the page over what it is about."""
-    for source in sources:
-        if source.exists() and output.exists() and source.samefile(output):
-            raise RecordError(f"{output} is what the page is about; give the page another name")
+def require_other(sources: Sequence[Path], output: Path) -> None:
+    """Refuse to write over what a page is about, or over a file of a run that is a folder.
+
+    Raises:
+        RecordError: The output is a source, or lies in one and is no earlier page.
+    """
+    try:
+        taken = output.exists() and any(_holds(source, output) for source in sources)
+    except OSError as error:
+        raise RecordError(f"cannot write {output}: {error.strerror}") from error
+    if taken:
+        raise RecordError(f"{output} is what the page is about; give it another name")
+
+
+def _holds(source: Path, output: Path) -> bool:
+    try:
+        is_inside = source.resolve() in output.resolve().parents
+        is_same = source.exists() and source.samefile(output)
+    except OSError as error:
+        raise RecordError(f"cannot read {source}: {error.strerror}") from error
+    return is_same or (is_inside and output.is_file() and output.suffix.lower() not in _PAGES)
 
 
 def _page_of_run(view: RunView) -> Page:

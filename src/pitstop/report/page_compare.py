@@ -154,7 +154,7 @@ def differences_section(runs: RunsView) -> Section | None:
     """Each run against the first, part by part."""
     blocks: list[Block] = []
     for pair in runs.pairs:
-        text = f"{pair.view.name} against {runs.views[0].name}: {pair.result}. {pair.sentence}."
+        text = f"{pair.view.name} against {runs.views[0].name}: {pair.result}; {pair.sentence}."
         blocks.append(Sentence(text=text, tone="strong"))
         if pair.comparison is not None:
             blocks += _changes(pair.view.name, pair.comparison)

@@ -2,11 +2,18 @@
 
 import base64
 from collections.abc import Iterable
+from html import escape
 from typing import Final
 
 from pitstop.doctor.facts import Facts
 from pitstop.errors import RecordError
-from pitstop.records.pictures import PictureCell, Pictures, picture_bytes, read_pictures
+from pitstop.records.pictures import (
+    PictureCell,
+    PictureRow,
+    Pictures,
+    picture_bytes,
+    read_pictures,
+)
 from pitstop.records.script import Modules, ModuleTime
 from pitstop.records.summary import SpanSummary
 from pitstop.report.charts import bar
@@ -26,11 +33,12 @@ from pitstop.report.page import (
 )
 from pitstop.report.page_run import RunView, quartiles
 from pitstop.report.page_step import legend_of, part_times_us, segments_of
-from pitstop.report.svg import Svg
+from pitstop.report.svg import Svg, shown
 from pitstop.report.units import count_text, rate_text, seconds_text, share_text
 
 _MOST_MODULES: Final = 200
 _MOST_RANKS: Final = 16
+_TAGS_BYTES: Final = 200
 
 
 def modules_section(view: RunView) -> Section | None:
@@ -205,18 +213,34 @@ def _fitting(
     rows: list[ShownRow] = []
     left_out = 0
     for row in pictures.rows:
-        cells = [_picture(view, cell) for cell in row.cells]
-        size = sum(_letters(cell) + 400 for cell in cells) + 400
+        words = _words_bytes(row)
+        # Files are not even opened for a row whose words alone are too many.
+        cells = [_picture(view, cell) for cell in row.cells] if words <= room_bytes else []
+        size = words + sum(map(_letters, cells))
         if size > room_bytes:
-            left_out += len(cells)
+            left_out += len(row.cells)
             continue
         room_bytes -= size
         rows.append(ShownRow(title=row.title, note=row.note, cells=tuple(cells)))
     return tuple(rows), left_out
 
 
+def _words_bytes(row: PictureRow) -> int:
+    """What a row takes without its pictures, and a little more: tags and words as a page has them.
+
+    A picture's alternative text repeats the row's title and its own caption.
+    """
+    title = _page_bytes(row.title)
+    captions = sum(title + 2 * _page_bytes(cell.caption) + _TAGS_BYTES for cell in row.cells)
+    return captions + title + _page_bytes(row.note or "") + _TAGS_BYTES
+
+
+def _page_bytes(text: str) -> int:
+    return len(escape(shown(text)).encode())
+
+
 def _letters(cell: ShownPicture) -> int:
-    return 0 if cell.data is None else len(cell.data.text)
+    return _page_bytes(cell.why_not or "") if cell.data is None else len(cell.data.text)
 
 
 def _picture(view: RunView, cell: PictureCell) -> ShownPicture:

@@ -29,6 +29,8 @@ from pitstop.report.svg import Told
 from pitstop.report.units import NOT_MEASURED, count_text, seconds_text, share_text
 
 _MOST_NODES: Final = 300
+# Deeper than anybody opens by hand, and shallow enough to be written from within itself.
+_MOST_LEVELS: Final = 40
 _MOST_TIMELINES: Final = 3
 _MOST_PIECES: Final = 160
 _SMALL: Final = 0.005
@@ -183,13 +185,16 @@ def _tree(view: RunView, facts: Facts) -> Tree | None:
     spans = facts.summary.spans
     if not any(len(span.path) > 1 for span in spans):
         return None
-    shown = sorted(spans, key=lambda span: -span.host.total_us)[:_MOST_NODES]
+    near = [span for span in spans if len(span.path) <= _MOST_LEVELS]
+    shown = sorted(near, key=lambda span: -span.host.total_us)[:_MOST_NODES]
     kept = {span.path for span in shown}
     nodes = _nodes(view, [span for span in spans if span.path in kept], ())
-    more = len(spans) - len(shown)
+    more, deeper = len(near) - len(shown), len(spans) - len(near)
     note = "The whole run, warm-up included; medians are within 2 %. Measured on the host's clock."
     if more:
         note += f" {count_text(more, 'smaller part')} left out."
+    if deeper:
+        note += f" {count_text(deeper, 'part')} below {_MOST_LEVELS} others left out."
     return Tree(
         caption="Parts inside parts",
         headings=("of wall", "total", "self", "median a step", "calls"),

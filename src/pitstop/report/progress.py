@@ -77,7 +77,9 @@ class ProgressLines(Observer):
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print the metrics."""
-        numbers = ", ".join(f"{name} {digits(value)}" for name, value in metrics.items())
+        # Metrics of many things, such as iou/car, are the record's: a line cannot hold them.
+        whole = {name: value for name, value in metrics.items() if "/" not in name}
+        numbers = ", ".join(f"{name} {digits(value)}" for name, value in whole.items())
         self._say(f"step {step}: evaluated, {numbers}")
 
     def saved(self, step: int, path: Path) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 from pitstop.records.run import Array
 
 MOST_POINTS: Final = 240
+# A scale needs room beyond its ends, which the largest numbers leave none for.
+_MOST: Final = 1e307
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +25,7 @@ class Series:
     values: int
     """Finite values behind it."""
     missing: int
-    """Values that were not finite, and are in no stretch."""
+    """Values that were not finite, or too large for any scale, and are in no stretch."""
     first_x: float
     """Where the first value lies, which is not the middle of its stretch."""
     last_x: float
@@ -41,7 +43,7 @@ def shortened(x: Array, values: Array, *, most: int = MOST_POINTS) -> Series:
     """Cut a series into at most `most` stretches of equally many values, in the order of `x`."""
     # A damaged record may hold whole numbers that no 64 bits can.
     x, values = np.asarray(x, dtype=float), np.asarray(values, dtype=float)
-    known = np.isfinite(values) & np.isfinite(x)
+    known = (np.abs(values) <= _MOST) & (np.abs(x) <= _MOST)
     order = np.argsort(x[known], kind="stable")
     x_known, y_known = x[known][order], values[known][order]
     count = len(y_known)

@@ -135,7 +135,8 @@ class TrainingRun(Generic[BatchT]):
             )
             first_step = _restore(start.checkpoint, setup.trainer, loader)
             writer = RecordWriter(
-                str(self.folder / f"rank-{ranks.rank}.jsonl"), {"name": self.config.run.name}
+                str(self.folder / f"rank-{ranks.rank}.jsonl"),
+                {"name": self.config.run.name, "total_steps": total_steps},
             )
             stack.callback(_close_quietly, writer)
             journal = Journal(writer)

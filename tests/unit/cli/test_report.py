@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from pitstop.cli.main import app
-from pitstop.errors import RecordError
+from pitstop.errors import PitstopError, RecordError
 from tests.browser.records import cured, sick, write_run
+
+LOG = Path(__file__).parents[2] / "data" / "logs" / "imagenet_example.log"
 
 
 def run(*arguments: object) -> str:
@@ -46,6 +48,29 @@ def test_the_record_of_the_page_comes_as_json(tmp_path: Path) -> None:
     record = json.loads(output)
     assert record["kind"] == "PageWritten"
     assert record["size_bytes"] == (tmp_path / "page.html").stat().st_size
+
+
+def test_what_a_log_does_not_print_may_be_given(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    run(LOG, "-o", page)
+    assert "not known; number of ranks not known" in page.read_text(encoding="utf-8")
+    run(LOG, "-o", page, "--batch-size", 32, "--world-size", 2)
+    assert "32 samples x 2 ranks / 0.31 s a step" in page.read_text(encoding="utf-8")
+    with pytest.raises(RecordError, match="no log format 'nonsense'"):
+        run(LOG, "-o", page, "--format", "nonsense")
+
+
+def test_what_would_do_nothing_or_harm_is_refused(tmp_path: Path) -> None:
+    folder, page = cured(tmp_path / "run"), tmp_path / "page.html"
+    for words, arguments in {
+        "--format, --batch-size are for a log": ("--batch-size", 8, "--format", "KAIR"),
+        "a page is a file": ("--output", "-"),
+        "are both": ("--output", page, "--json", page),
+        "is what the page is about": ("--json", folder / "rank-0.jsonl"),
+    }.items():
+        with pytest.raises(PitstopError, match=words):
+            run(folder, *arguments)
+    assert not page.exists()
 
 
 def test_what_cannot_be_read_or_written_is_one_paragraph(tmp_path: Path) -> None:

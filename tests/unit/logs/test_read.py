@@ -311,6 +311,7 @@ def test_memory_does_not_follow_the_size_of_the_file(
 ) -> None:
     monkeypatch.setattr(builder_module, "_MOST_ROWS", 500)
     monkeypatch.setattr(builder_module, "_MOST_POINTS", 500)
+    monkeypatch.setattr(builder_module, "_MOST_HELD", 100)
     monkeypatch.setattr("pitstop.logs.lines._CHUNK_BYTES", 1 << 14)
     monkeypatch.setattr("pitstop.logs.lines._HEAD_BYTES", 1 << 14)
     small, large = tmp_path / "small.log", tmp_path / "large.log"
@@ -452,3 +453,13 @@ def test_a_pipe_is_refused_without_being_opened(tmp_path: Path) -> None:
     for path in (pipe, Path("/dev/null")):
         with pytest.raises(RecordError, match="is a pipe or a device; give a file"):
             read_logs([path])
+
+
+def test_a_cell_longer_than_the_csv_module_allows_is_a_damaged_row(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    rows = [f"{step},{1 / step}" for step in range(1, 30)]
+    rows.insert(9, f'10,"{"9" * 200_000}"')
+    path.write_text("\n".join(["step,loss", *rows]) + "\n", encoding="utf-8")
+    table = table_of(read_logs([path])[0])
+    assert len(table) == 29
+    assert "1 damaged lines left out" in table.log.notes

@@ -1,5 +1,6 @@
 """Pictures of a run: an index that never leads out of its folder, and files taken as they are."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,10 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     with pytest.raises(RecordError, match="cannot write"):
         write_pictures(tmp_path / "run", pictures("a.png"))
+
+
+def test_a_pipe_in_place_of_a_picture_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    write_pictures(tmp_path, pictures("a.png"))
+    os.mkfifo(tmp_path / "pictures" / "a.png")
+    with pytest.raises(RecordError, match="is no file"):
+        picture_bytes(tmp_path, PictureCell(caption="", file="a.png"))

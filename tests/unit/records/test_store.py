@@ -173,6 +173,7 @@ def test_damaged_bytes_never_break_a_reader(tmp_path: Path, data: st.DataObject)
         b"[0,1,0,0," + b"9" * 400 + b",4,1,1,1]",
         b"[99,1,0,0,5,4,1,1,1]",
         b"[" * 100_000,
+        b'{"kind":"scalars","step":1,"values":{"loss":' + b"9" * 400 + b"}}",
         b"{" * 1000,
         b'{"kind":"block"}',
         b'{"kind":"block","spans":[[0]]}',
@@ -299,6 +300,7 @@ def test_records_go_through_json_and_back(tmp_path: Path) -> None:
         ('{"kind":"Other","schema":1}', "found Other"),
         ('{"kind":"Sample","schema":7}', "schema 7"),
         ('{"kind":"Sample","schema":1,"name":3}', "name"),
+        ("[" * 100_000, "no end of depth"),
     ],
 )
 def test_json_that_does_not_fit_is_refused(text: str, complaint: str) -> None:

@@ -3,6 +3,7 @@
 import html.parser
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,23 @@ def test_every_drawing_has_a_title_and_a_description_or_is_decoration(tmp_path: 
         names = str(found["aria-labelledby"]).split()
         assert len(names) == 2
         assert set(names) <= set(outline.ids)
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_tables_say_what_their_headings_head_and_headings_skip_no_level(
+    tmp_path: Path, runs: int
+) -> None:
+    sources = [sick(tmp_path / "a"), cured(tmp_path / "b"), ranks(tmp_path / "c")]
+    outline, _ = page(tmp_path, *sources[:runs])
+    tags = [tag for tag, _ in outline.tags]
+    assert tags.count("table") == tags.count("caption") == tags.count("thead") > 0
+    scopes = {found.get("scope") for tag, found in outline.tags if tag == "th"}
+    assert scopes == {"col", "row"}
+    levels = [int(tag[1]) for tag in tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert all(found.get("alt") for tag, found in outline.tags if tag == "img")
 
 
 def test_what_a_record_does_not_hold_is_named_and_never_zero(tmp_path: Path) -> None:
@@ -331,6 +349,44 @@ def test_the_page_never_replaces_what_it_is_about(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="another name"):
         write_page([path], path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("file", ["rank-0.jsonl", "pictures/pictures.json"])
+def test_a_file_of_a_run_is_never_replaced_by_its_page(tmp_path: Path, file: str) -> None:
+    path = sick(tmp_path / "run") / file
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match="another name"):
+        write_page([tmp_path / "run"], path)
+    assert path.read_bytes() == before
+
+
+def test_a_page_may_lie_in_the_run_and_be_replaced_there(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", steps=30)
+    output = tmp_path / "run" / "report.html"
+    assert write_page([tmp_path / "run"], output) == write_page([tmp_path / "run"], output)
+
+
+def test_names_that_no_file_can_have_are_an_error_in_words(tmp_path: Path) -> None:
+    endless = tmp_path / ("x" * 5_000)
+    folder = cured(tmp_path / "run")
+    earlier = tmp_path / "page.html"
+    earlier.touch()
+    with pytest.raises(RecordError, match=f"cannot read {endless}"):
+        write_page([endless], earlier)
+    with pytest.raises(RecordError, match=f"cannot write {endless}"):
+        write_page([folder], endless)
+
+
+def test_words_beside_pictures_count_as_well(tmp_path: Path) -> None:
+    folder = picture_run(tmp_path / "run", {"a.png": 10})
+    cell = PictureCell(caption="&" * 300, file="a.png")
+    rows = tuple(PictureRow(title="<" * 300, cells=(cell,)) for _ in range(1_000))
+    write_pictures(folder, Pictures(rows=rows))
+    outline, written = page(tmp_path, folder)
+    assert written.size_bytes < MOST_BYTES
+    shown = sum(tag == "img" for tag, _ in outline.tags)
+    assert 100 < shown < 1_000
+    assert f"{1_000 - shown} pictures left out" in outline.text
 
 
 def test_nothing_to_report_on_is_said(tmp_path: Path) -> None:

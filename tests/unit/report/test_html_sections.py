@@ -1,5 +1,6 @@
 """Sections one by one, over records made by hand: what they say, and when they say nothing."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pitstop.records.quantity import measured
 from pitstop.records.run import RankRecord
 from pitstop.records.script import Ended
 from pitstop.records.store import read_run
+from pitstop.report.html import write_page
 from pitstop.report.page import Block, Chart, Figures, Node, Section, Sentence, Table, Tree
 from pitstop.report.page_about import log_section, machine_section, settings_section
 from pitstop.report.page_compare import (
@@ -32,7 +34,9 @@ from pitstop.report.page_parts import modules_section, ranks_section
 from pitstop.report.page_run import RunView, quartiles, view_of
 from pitstop.report.page_step import step_section, timeline_section
 from pitstop.report.page_verdict import findings_section, gain_section, headline_figures
+from pitstop_probe import Clock, RecordWriter
 from tests.browser.records import write_run
+from tests.fakes import FakeClock
 from tests.unit.doctor.records import OWNERS, WORK, load, memory, noisy, rank, raw, run_of
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
@@ -320,9 +324,6 @@ def test_the_tree_nests_as_the_spans_do(tmp_path: Path) -> None:
 
 
 def test_a_tree_of_thousands_keeps_the_largest_and_says_so(tmp_path: Path) -> None:
-    from pitstop_probe import Clock, RecordWriter
-    from tests.fakes import FakeClock
-
     time = FakeClock()
     writer = RecordWriter(str(tmp_path / "rank-0.jsonl"), now_us=time.now_us)
     clock = Clock(writer, now_us=time.now_us)
@@ -344,6 +345,26 @@ def test_a_tree_of_thousands_keeps_the_largest_and_says_so(tmp_path: Path) -> No
     assert "101 smaller parts left out" in (tree.note or "")
     assert "single steps kept no parts" in (section.lead or "")
     assert "forward 80.2 ms, 100.0 %" in told(section)
+
+
+def test_a_tree_deeper_than_anybody_opens_is_cut_and_says_so(tmp_path: Path) -> None:
+    time = FakeClock()
+    writer = RecordWriter(str(tmp_path / "run" / "rank-0.jsonl"), now_us=time.now_us)
+    clock = Clock(writer, now_us=time.now_us)
+    for _ in range(30):
+        clock.begin_step()
+        with ExitStack() as opened:
+            for level in range(500):
+                opened.enter_context(clock.span(f"level {level}"))
+                time.advance(10)
+    clock.close()
+    writer.close()
+    write_page([tmp_path / "run"], tmp_path / "page.html")
+    section = step_section(view_of(read_run(tmp_path / "run")))
+    assert section is not None
+    [tree] = [block for block in section.blocks if isinstance(block, Tree)]
+    assert [node.name for node in nodes_of(tree)] == [f"level {level}" for level in range(40)]
+    assert "460 parts below 40 others left out" in (tree.note or "")
 
 
 def test_a_step_without_parts_inside_has_no_tree() -> None:

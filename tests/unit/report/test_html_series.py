@@ -67,7 +67,7 @@ def drawn_points(svg: Svg) -> list[tuple[float, float]]:
 
 
 @given(
-    st.lists(st.floats(-1e6, 1e12), min_size=1, max_size=60),
+    st.lists(st.floats(-1e6, 1e12) | st.floats(-1e307, 1e307), min_size=1, max_size=60),
     st.booleans(),
     st.booleans(),
 )
@@ -81,6 +81,12 @@ def test_no_line_leaves_its_frame(values: list[float], from_zero: bool, binary: 
     for across, down in drawn_points(svg):
         assert -0.01 <= across <= 1000.01
         assert -0.01 <= down <= 170 - 14 - 22 + 0.01
+
+
+def test_values_that_no_scale_has_room_for_are_counted_and_not_drawn() -> None:
+    series = shortened(np.arange(4.0), np.array([1.0, 1.7e308, -1.7e308, 2.0]))
+    assert (series.values, series.missing) == (2, 2)
+    assert series.high.max() == 2.0
 
 
 def test_a_scale_ends_at_a_round_number_above_the_highest() -> None:

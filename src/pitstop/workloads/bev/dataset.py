@@ -10,6 +10,7 @@ is that of the rig, and can be worked out once.
 
 import hashlib
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -50,7 +51,14 @@ RANDOM: Final = -1
 
 _VIEW_STREAM: Final = 0x424556
 # What Pillow raises over a file that begins like an image and does not go on like one.
-_DAMAGED: Final = (OSError, SyntaxError, ValueError, EOFError)
+_DAMAGED: Final = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    zlib.error,
+    Image.DecompressionBombError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

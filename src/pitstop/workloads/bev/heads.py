@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pitstop.errors import ConfigError
-from pitstop.workloads.bev.encoder import ConvNormReLU
+from pitstop.workloads.bev.encoder import ConvNormReLU, Layers
 from pitstop.workloads.bev.geometry import Bound, num_steps
 
 NORM_GROUPS: Final = 16
@@ -31,7 +31,7 @@ class Bottleneck(nn.Module):
         if upsample:
             middle = nn.ConvTranspose2d(width, width, 4, 2, padding=1, bias=False)
             shortcut = nn.ConvTranspose2d(in_channels, out_channels, 2, 2, bias=False)
-        self.body = nn.Sequential(
+        self.body = Layers(
             nn.Conv2d(in_channels, width, 1, bias=False),
             _norm(width),
             nn.ReLU(),
@@ -43,7 +43,7 @@ class Bottleneck(nn.Module):
         )
         self.shortcut: nn.Module = nn.Identity()
         if upsample or in_channels != out_channels:
-            self.shortcut = nn.Sequential(shortcut, _norm(out_channels))
+            self.shortcut = Layers(shortcut, _norm(out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in_channels, H, W) -> (N, 4 * width, H, W), or twice the height and width."""
@@ -63,7 +63,7 @@ class TopdownHead(nn.Module):
             Bottleneck(wide if i == 0 else EXPANSION * narrow, narrow, upsample=i == 0)
             for i in range(BLOCKS)
         ]
-        self.blocks = nn.Sequential(*coarse, *fine)
+        self.blocks = Layers(*coarse, *fine)
         self.classifier = nn.Conv2d(EXPANSION * narrow, classes, 1)
         start_from_priors(self.classifier, priors)
 
@@ -116,7 +116,7 @@ class MapHead(nn.Module):
         super().__init__()
         self.resample = GridResample(source=source, target=target)
         self.classifiers = nn.ModuleList(
-            nn.Sequential(
+            Layers(
                 ConvNormReLU(in_channels, in_channels),
                 ConvNormReLU(in_channels, in_channels),
                 nn.Conv2d(in_channels, classes, 1),

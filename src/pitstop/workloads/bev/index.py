@@ -259,7 +259,9 @@ def _calibration(row: Row) -> tuple[str, str, Floats, Floats]:
 def _check_intrinsics(matrix: Floats, name: str) -> None:
     if matrix.shape != (3, 3):
         raise DataError(f"{name} has no 3x3 camera_intrinsic")
-    if not (np.isfinite(matrix).all() and matrix[0, 0] > 0 and matrix[1, 1] > 0):
+    if not np.isfinite(matrix).all():
+        raise DataError(f"{name} has a camera_intrinsic with numbers that are not finite")
+    if not (matrix[0, 0] > 0 and matrix[1, 1] > 0):
         focal = f"{matrix[0, 0]:g} and {matrix[1, 1]:g}"
         raise DataError(f"{name} has focal lengths of {focal} pixels; both must be above 0")
 
@@ -304,6 +306,10 @@ def _read_sample_data(tables: _Tables, samples: _Samples, sensors: _Sensors) -> 
         calibration[sample, slot] = number
         poses.setdefault(stand, []).append((sample, slot))
         if slot < len(CAMERAS):
+            if min(size) < 1:
+                raise DataError(
+                    f"{tables.path('sample_data')}: the image {file} has no height and width"
+                )
             sizes[sample, slot] = size
     _refuse_absent(tables, samples, calibration)
     return _Seen(
@@ -343,10 +349,15 @@ def _refuse_absent(tables: _Tables, samples: _Samples, calibration: Ints) -> Non
 def _read_poses(tables: _Tables, seen: _Seen, samples: _Samples) -> Floats:
     poses = np.full((len(samples.tokens), len(_CHANNELS), 7), np.nan)
     wanted = dict(seen.poses)
-    for token, stand in each(tables.path("ego_pose"), lambda row: (row["token"], row)):
-        places = wanted.pop(token, ())
-        for sample, slot in places:
-            poses[sample, slot] = _stand(stand)
+
+    def wanted_stand(row: Row) -> tuple[str, Floats | None]:
+        # Most rows are of sweeps, and are not worth a check.
+        token = str(row["token"])
+        return token, _stand(row) if token in wanted else None
+
+    for token, stand in each(tables.path("ego_pose"), wanted_stand):
+        for sample, slot in wanted.pop(token, ()):
+            poses[sample, slot] = stand
     if wanted:
         tables.known({}, next(iter(wanted)), "ego_pose", "sample_data")
     without = np.isnan(poses[:, _LIDAR_SLOT, 0])
@@ -400,7 +411,7 @@ def _read_boxes(tables: _Tables, samples: _Samples) -> _Boxes:
 
 def _annotation(row: Row) -> tuple[str, str, int, int, Floats]:
     size = np.array(row["size"], np.float64)
-    if size.shape != (3,) or not (size > 0).all():
+    if size.shape != (3,) or not ((size > 0) & np.isfinite(size)).all():
         raise ValueError(f"the size {row['size']} is not three lengths above 0")
     return (
         str(row["sample_token"]),

@@ -67,16 +67,20 @@ def read_map(path: Path) -> CityMap:
         ) from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"{path} is damaged: {error}") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{path} is damaged: {error}; fetch it anew") from error
     try:
         return _city(data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} is no map expansion of nuScenes: {error!r}") from error
+    except KeyError as error:
+        raise DataError(f"{path} is no map expansion of nuScenes: it lacks {error}") from error
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path} is no map expansion of nuScenes: {error}") from error
 
 
 def _city(data: Mapping[str, Any]) -> CityMap:
     nodes = {node["token"]: (float(node["x"]), float(node["y"])) for node in data["node"]}
+    if not np.isfinite(list(nodes.values())).all():
+        raise ValueError("it has nodes without a place (NaN or infinite)")
     polygons = {
         polygon["token"]: (
             polygon["exterior_node_tokens"],

@@ -91,9 +91,7 @@ class CellOverlap:
                 numbers[f"miou_{protocol}"] = sum(known.values()) / len(known)
             numbers |= {f"iou_{protocol}/{name}": value for name, value in known.items()}
         on_map = [
-            value
-            for name, value in protocols["best"].items()
-            if value >= 0 and name in ON_MAP
+            value for name, value in protocols["best"].items() if value >= 0 and name in ON_MAP
         ]
         if on_map:
             numbers["map_miou_best"] = sum(on_map) / len(on_map)

@@ -9,7 +9,7 @@ Images travel as bytes and become numbers here. Logits come out as (B, classes, 
 rows forward and columns across, as `batch.py` has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -53,7 +53,7 @@ RANDOM: Final = -1
 """Number of a calibration that nobody will see again."""
 
 _NOT_COMPILED: Final = ("backbone", "splat")
-"""Parts that are no region: one has blocks that are, one is a kernel of its own."""
+"""Parts without layers to compile: one has blocks instead, one is a kernel of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,9 +239,12 @@ class LssNet(nn.Module):
         return self._known_points(cameras, batch.calibration)
 
     def regions(self) -> list[nn.Module]:
-        """List what is worth compiling by itself: blocks of the backbone, and each part behind."""
+        """List what is worth compiling by itself: blocks of the backbone, layers behind it.
+
+        None of them is a named part: hooks that time it would be compiled, too.
+        """
         behind = [part for name, part in self.named_parts().items() if name not in _NOT_COMPILED]
-        return [*self.backbone.blocks(), *behind]
+        return [*self.backbone.blocks(), *(layers for part in behind for layers in _layers(part))]
 
     def named_parts(self) -> dict[str, nn.Module]:
         """Name the modules worth a time of their own: each runs once a pass, outside the others."""
@@ -269,9 +272,11 @@ class LssNet(nn.Module):
         room = MAX_KEPT_POINTS // points_each - len(self._kept)
         if (device, RANDOM) in fresh or len(fresh) > room:
             return self._points(cameras)
-        for key, here in fresh.items():
-            alone = Cameras(*(part[here : here + 1] for part in cameras))
-            self._kept[key] = self._points(alone)
+        # What an evaluation works out serves training, which must be able to keep it for backward.
+        with torch.inference_mode(mode=False):
+            for key, here in fresh.items():
+                alone = Cameras(*(part[here : here + 1] for part in cameras))
+                self._kept[key] = self._points(alone)
         return _join([self._kept[key] for key in keys], self.settings.grid.num_cells)
 
 
@@ -315,6 +320,15 @@ def settings_of(
         width=section.head_width,
         **extra,
     )
+
+
+def _layers(part: nn.Module) -> Iterator[nn.Module]:
+    """Give what a part calls one after the other."""
+    for child in part.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        elif isinstance(child, nn.Sequential):
+            yield child
 
 
 def _check(settings: LssSettings) -> None:

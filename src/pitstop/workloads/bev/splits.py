@@ -46,7 +46,7 @@ def split_scenes(root: Path, version: str, split: str) -> frozenset[str]:
 def _stated(path: Path) -> Mapping[str, list[str]]:
     try:
         splits = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     whole = isinstance(splits, dict) and all(
         isinstance(names, list) and all(isinstance(name, str) for name in names)

@@ -91,6 +91,8 @@ class SwinFeatures(nn.Module):
         self.out_stages = out_stages
         self.image_size = image_size
         self.backbone = _build(size, out_stages, drop_path=drop_path, weights=weights)
+        # Behind the last stage, for classifiers: nobody reads it, so its weights would never learn.
+        self.backbone.get_submodule("swin").layernorm = nn.Identity()
         _keep_masks(self.backbone, image_size)
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -128,8 +130,9 @@ def _build(
         ) from error
     settings: dict[str, Any] = {
         "embed_dim": size.embed_dim,
-        "depths": list(size.depths),
-        "num_heads": list(size.num_heads),
+        # Stages behind the last one that is used would be computed for nothing.
+        "depths": list(size.depths[: max(out_stages) + 1]),
+        "num_heads": list(size.num_heads[: max(out_stages) + 1]),
         "window_size": size.window,
         "drop_path_rate": drop_path,
         "out_indices": [stage + 1 for stage in sorted(out_stages)],

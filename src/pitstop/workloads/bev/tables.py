@@ -82,6 +82,9 @@ def rows(path: Path) -> Iterator[Row]:
         raise DataError(f"{path} is damaged: it is not UTF-8 ({error.reason})") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (RecursionError, ValueError) as error:
+        # Lists within lists without end, or a number of thousands of digits.
+        raise DataError(f"{path} is damaged: {error}") from error
 
 
 def each(path: Path, made_of: Callable[[Row], T]) -> Iterator[T]:

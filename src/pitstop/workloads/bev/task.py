@@ -122,9 +122,7 @@ class BevTask:
         """Look at the evaluation split."""
         if self._eval_samples is None:
             if isinstance(self._data, MonoData):
-                self._eval_samples = mono_eval(
-                    self._data, grid=self.grid, labels=self._data.labels
-                )
+                self._eval_samples = mono_eval(self._data, grid=self.grid, labels=self._data.labels)
             else:
                 self._eval_samples = surround_eval(
                     self._data,
@@ -154,6 +152,13 @@ class BevTask:
     def forward(self, model: nn.Module, batch: BevBatch) -> Tensor:
         """Give the logits of every class and cell, (B, K, h, w)."""
         return model(batch)
+
+    def predict(self, model: nn.Module, batch: BevBatch) -> Tensor:
+        """Give the same where nothing is learned, past a network compiled as a whole.
+
+        Its graph is of training, and compiling another for a few batches takes longer than they do.
+        """
+        return model.forward(batch)
 
     def loss(self, output: Tensor, batch: BevBatch, step: int) -> Loss:
         """Judge logits."""
@@ -203,7 +208,7 @@ class BevTask:
         return model.named_parts()
 
     def regions(self, model: nn.Module) -> Sequence[nn.Module]:
-        """List the blocks of the backbone, and each part behind it."""
+        """List the blocks of the backbone, and the layers behind it."""
         assert isinstance(model, LssNet)
         return model.regions()
 

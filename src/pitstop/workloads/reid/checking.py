@@ -13,13 +13,16 @@ from pitstop.data.check import DataCheck, SplitFound
 from pitstop.errors import DataError
 from pitstop.workloads.reid.dataset import load_people
 from pitstop.workloads.reid.decode import decode
-from pitstop.workloads.reid.index import build_index
+from pitstop.workloads.reid.index import ReidIndex, build_index
 from pitstop.workloads.reid.layout import FOLDERS, Layout, find_layout, is_image, read_annotations
 from pitstop.workloads.reid.modalities import IMAGE_MODALITIES, RGB, TEXT
 from pitstop.workloads.reid.queries import eval_set
 
 WORKLOAD: Final = "reid"
 
+_TRAINED: Final = "train"
+_UNSORTED: Final = "train or test"
+_LONG: Final = 75  # words; CLIP reads 77 tokens, two of them marks, and a word is one or more
 _WHOLE: Final = (1 << 16, 1 << 16)  # so fine that no image is decoded at a reduced size
 
 
@@ -34,7 +37,10 @@ class _Found:
 
 def is_people(root: Path, split: str = "train") -> bool:
     """Tell whether a folder holds people in one of the two layouts."""
-    return any((folder / FOLDERS[RGB]).is_dir() for folder in (root / split, root))
+    names = FOLDERS.values()
+    return (root / f"{split}_annos.json").is_file() or any(
+        (folder / name).is_dir() for folder in (root / split, root) for name in names
+    )
 
 
 def check_people(root: Path, data: ReidData | None = None) -> DataCheck:
@@ -53,16 +59,18 @@ def check_people(root: Path, data: ReidData | None = None) -> DataCheck:
     problems: list[str] = []
     notes: list[str] = []
     annotated: set[tuple[str, str]] = set()
+    trained: set[str] | None = None
     try:
         annotated = {(note.person, note.name) for note in read_annotations(layout.annotations)}
-        build_index(layout)
+        trained = {person for person, _ in annotated} or None
+        notes += _long_captions(build_index(layout))
     except DataError as error:
         problems.append(str(error))
-    splits = _read_through(layout, {person for person, _ in annotated}, problems)
+    splits = _read_through(layout, trained, problems)
     problems += _missing(layout, annotated)
-    if section.split in splits:
-        splits[section.split].files[TEXT] = len(annotated)
-        notes += _gaps(layout, splits[section.split])
+    if _TRAINED in splits and trained is not None:
+        splits[_TRAINED].files[TEXT] = len(annotated)
+        notes += _gaps(layout, splits[_TRAINED])
     problems += _wrong_lists(root, section) if not problems else []
     return DataCheck(
         root=str(root),
@@ -80,13 +88,26 @@ def check_people(root: Path, data: ReidData | None = None) -> DataCheck:
     )
 
 
-def _read_through(layout: Layout, trained: set[str], problems: list[str]) -> dict[str, _Found]:
-    """Decode every image; the same bytes under two people are a mistake."""
+def _read_through(
+    layout: Layout, trained: set[str] | None, problems: list[str]
+) -> dict[str, _Found]:
+    """Decode every image; the same bytes under two people are a mistake.
+
+    Args:
+        layout: Where images lie.
+        trained: Whom to train on; None where nothing says it.
+        problems: Takes what is wrong.
+    """
     splits: dict[str, _Found] = {}
     owners: dict[bytes, tuple[str, str]] = {}
     for modality, person, path in _images(layout):
-        is_trained = person in trained or not layout.only_annotated
-        found = splits.setdefault("train" if is_trained else "test", _Found())
+        if not layout.only_annotated:
+            part = _TRAINED
+        elif trained is None:
+            part = _UNSORTED
+        else:
+            part = _TRAINED if person in trained else "test"
+        found = splits.setdefault(part, _Found())
         found.people.add(person)
         found.files[modality] += 1
         try:
@@ -104,6 +125,16 @@ def _read_through(layout: Layout, trained: set[str], problems: list[str]) -> dic
         if owner != person:
             problems.append(f"{path} is the same file as {other}, of another person")
     return splits
+
+
+def _long_captions(index: ReidIndex) -> Iterator[str]:
+    lengths = [len(caption.split()) for caption in index.captions]
+    long = sum(length > _LONG for length in lengths)
+    if long:
+        yield (
+            f"{long:,} of {len(lengths):,} captions have more than {_LONG} words (the longest "
+            f"{max(lengths):,}); what is beyond model.text_len tokens is not read"
+        )
 
 
 def _images(layout: Layout) -> Iterator[tuple[str, str, Path]]:

@@ -81,6 +81,13 @@ class ReidSamples:
         """Number of people; labels are below it."""
         return len(self.index.people)
 
+    @property
+    def paired(self) -> int:
+        """People with a colour image and a description of another kind."""
+        owned = np.zeros(self.people, np.int64)
+        np.bitwise_or.at(owned, self.persons, self.modality_masks)
+        return int(np.count_nonzero((owned & bit(RGB)).astype(bool) & (owned > bit(RGB))))
+
     def __len__(self) -> int:
         return len(self.persons)
 

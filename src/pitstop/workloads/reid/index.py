@@ -175,6 +175,10 @@ def build_index(layout: Layout) -> ReidIndex:
         DataError: Where the dataset cannot be used.
     """
     notes = read_annotations(layout.annotations)
+    if not notes and layout.only_annotated:
+        raise DataError(
+            f"{layout.annotations} is an empty list, and it says whom to train on; fetch it anew"
+        )
     listed = {name: _list_people(layout.folder / FOLDERS[name]) for name in IMAGE_MODALITIES}
     annotated = {note.person for note in notes}
     people = sorted(annotated if layout.only_annotated else annotated.union(*listed.values()))

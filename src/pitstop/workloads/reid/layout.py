@@ -110,6 +110,9 @@ def read_json(path: Path) -> Any:
             f"{path} is not JSON, or is cut off: {error.msg} in line {error.lineno}, "
             f"column {error.colno}; fetch it anew"
         ) from error
+    except (RecursionError, ValueError) as error:
+        # Lists within lists without end, or a number of thousands of digits.
+        raise DataError(f"{path} is no usable JSON: {error}; fetch it anew") from error
 
 
 def read_annotations(path: Path) -> list[Annotation]:
@@ -146,11 +149,34 @@ def split_path(text: str, where: str) -> tuple[str, str, str]:
         DataError: Where it is not of that form.
     """
     parts = PurePosixPath(text.replace("\\", "/")).parts
-    if len(parts) != 3 or ".." in parts or parts[0] not in FOLDERS.values():
+    is_image_path = len(parts) == 3 and ".." not in parts and parts[0] in FOLDERS.values()
+    if not is_image_path or "\0" in text or not _is_text(text):
         raise DataError(
             f"{where}: {text!r} is not the path of an image, such as vis/0941/0941_cam1_vis.jpg"
         )
     return parts[0], parts[1], parts[2]
+
+
+def require_text(text: str, where: str) -> str:
+    """Let a caption pass that is whole.
+
+    Raises:
+        DataError: Where it holds half a character, as an escape of JSON can write one.
+    """
+    if not _is_text(text):
+        raise DataError(
+            f"{where}: the caption holds half a character (an escape from \\ud800 to \\udfff "
+            "without its other half); write it anew"
+        )
+    return text
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _annotation(row: Any, where: str) -> Annotation:
@@ -159,6 +185,7 @@ def _annotation(row: Any, where: str) -> Annotation:
     caption, number = row.get("caption"), row.get("id")
     if not isinstance(caption, str):
         raise DataError(f"{where} has no caption, a string")
+    require_text(caption, where)
     folder, person, name = split_path(row["file_path"], where)
     if folder != FOLDERS[RGB]:
         raise DataError(f"{where} is about {row['file_path']}, which is no colour image")

@@ -29,6 +29,7 @@ from pitstop.workloads.reid.layout import (
     VAL_LISTS,
     is_image,
     read_json,
+    require_text,
     split_path,
 )
 from pitstop.workloads.reid.modalities import (
@@ -215,6 +216,7 @@ def eval_set(people: ReidPeople, data: ReidData, *, text_len: int, seed: int = 0
         raise DataError(
             f"{images.folder} has no colour images to evaluate on: the gallery is empty"
         )
+    _check_askable(people, images, tasks)
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     return EvalSet(
@@ -222,6 +224,32 @@ def eval_set(people: ReidPeople, data: ReidData, *, text_len: int, seed: int = 0
         tasks=tuple(_renumbered(task, places) for task in tasks if len(task)),
         people=int(images.persons.max()) + 1,
     )
+
+
+def _check_askable(people: ReidPeople, images: EvalImages, tasks: list[QueryTask]) -> None:
+    """Say now what would otherwise end a run at its first evaluation."""
+    if not any(map(len, tasks)):
+        source = "the people held back have colour images only"
+        if people.held_out is None:
+            source = f"the lists of {images.folder} hold no query"
+        raise DataError(
+            f"there is nothing to evaluate with: {source}; a query is an infrared image, a "
+            "drawing or a caption"
+        )
+    if people.held_out is not None:
+        shown = set(images.persons[images.gallery].tolist())
+        if not any(shown.intersection(task.persons.tolist()) for task in tasks):
+            raise DataError(
+                f"none of the people held back of {images.folder} has both a colour image and "
+                "another description, so no query can find anything; change data.holdout"
+            )
+        return
+    for modality in sorted({one for task in tasks if len(task) for one in task.modalities}):
+        if modality != TEXT and not (images.folder / FOLDERS[modality]).is_dir():
+            raise DataError(
+                f"there is no folder {images.folder / FOLDERS[modality]}, though the lists ask "
+                f"with images of it; fetch it, or set data.holdout above 0"
+            )
 
 
 class _Items:
@@ -343,6 +371,8 @@ def _release_tasks(path: Path, items: _Items) -> list[QueryTask]:
         if name == GALLERY:
             continue
         modalities = _modalities(name, path)
+        if not isinstance(rows, list):
+            raise DataError(f"{path}: {name} must be a list of queries; mend it, or remove it")
         where = f"{path}, {name}, entry"
         queries = [
             _query(row, modalities, (items, people), f"{where} {place}")
@@ -421,7 +451,9 @@ def _new_item(
     if not isinstance(content, str):
         raise DataError(f"{where} has an item that is neither a path nor a caption")
     if modality == TEXT:
-        return items.add(TEXT, content, label)
+        if not content.strip():
+            raise DataError(f"{where} asks with a caption that says nothing; remove the query")
+        return items.add(TEXT, require_text(content, where), label)
     folder, owner, name = split_path(content, where)
     if folder != FOLDERS[modality]:
         raise DataError(f"{where}: {content} is no image of the modality {modality}")

@@ -28,7 +28,7 @@ from pitstop.workloads.reid.model import ReidModel, ReidOutput, ReidShape
 from pitstop.workloads.reid.pretrained import load_clip
 from pitstop.workloads.reid.queries import EvalSet, PackedImages, eval_set
 from pitstop.workloads.reid.retrieval import Search, look_at_folders, search_folders
-from pitstop.workloads.reid.tokens import FolderTokenizer
+from pitstop.workloads.reid.tokens import FolderTokenizer, words_sum
 from pitstop.workloads.reid.towers import BACKBONES, CaptionShape
 
 
@@ -118,8 +118,10 @@ class ReidTask:
         """Give batches of P people with K records each, or of records shuffled.
 
         Raises:
-            DataError: Where there are too few people or records for a batch.
+            DataError: Where there are too few people or records for a batch, or nobody for a term
+                of the loss to compare.
         """
+        self._check_people(samples, deal.batch_size)
         batches = self._ordered(samples, deal)
         self._pace = _Pace(batches=len(batches), accumulate=self._train.accumulate)
         return batches
@@ -245,6 +247,7 @@ class ReidTask:
                 vocabulary=people.tokenizer.vocab_size,
                 length=section.text_len,
                 end_token=people.tokenizer.end_id,
+                words_sum=words_sum(people.tokenizer),
             ),
             people=self.train_samples().people,
             embed_dim=section.embed_dim,
@@ -252,6 +255,30 @@ class ReidTask:
             fusion_heads=section.fusion_heads,
             dropout=section.dropout,
         )
+
+    def _check_people(self, samples: ReidSamples, batch_size: int) -> None:
+        """Speak of the settings that a configuration has; the sampler knows only its own."""
+        paired = samples.paired
+        if not paired and any(term.name == "sdm" for term in self._terms):
+            raise DataError(
+                f"{self._root()}: nobody to train on has both a colour image and another "
+                "description, so loss.sdm has nothing to compare; set loss.sdm.weight=0, or add "
+                "images or captions of the same people"
+            )
+        data = self._data
+        if data.sampler == "shuffle":
+            return
+        wanted, there = batch_size // data.records_per_id, samples.people
+        whom = "people"
+        if data.require_pair:
+            whom, there = "people with both a colour image and another description", paired
+        if there < wanted:
+            raise DataError(
+                f"a batch takes {wanted} different people (train.batch_size {batch_size} / "
+                f"data.records_per_id {data.records_per_id}), and {self._root()} has {there} "
+                f"{whom} to train on; lower train.batch_size"
+                + (", or set data.require_pair=false" if data.require_pair else "")
+            )
 
     def _ordered(self, samples: ReidSamples, deal: Deal) -> Batches:
         data = self._data

@@ -243,5 +243,12 @@ def encode_all(
     return TokenRows(values, first, length, tokenizer)
 
 
+def words_sum(tokenizer: CaptionTokenizer) -> int:
+    """Make a number of the words that a dataset gave; 0 for a tokenizer that came with a model."""
+    if not isinstance(tokenizer, WordTokenizer):
+        return 0
+    return zlib.crc32("\n".join(tokenizer.vocabulary).encode()) + 1
+
+
 def _bucket(word: str) -> int:
     return _FIRST_BUCKET + zlib.crc32(word.encode("utf-8", "surrogateescape")) % UNKNOWN_BUCKETS

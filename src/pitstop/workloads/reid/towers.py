@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pitstop.errors import CheckpointError
 from pitstop.train.recompute import RecomputeCall, plain_call
 from pitstop.workloads.reid.adapters import AdaptedLinear, AdapterShape
 from pitstop.workloads.reid.modalities import CP, IMAGE_MODALITIES, NIR, RGB, SK
@@ -54,6 +55,8 @@ class CaptionShape:
     length: int
     """Longest caption in tokens."""
     end_token: int
+    words_sum: int = 0
+    """Tells vocabularies of one size apart; 0 where nobody knows."""
 
 
 def _shape(patch: int, image: tuple[int, int, int], text: tuple[int, int, int]) -> BackboneShape:
@@ -254,6 +257,7 @@ class TextTower(nn.Module):
     ) -> None:
         super().__init__()
         self.end_token = captions.end_token
+        self._words_sum = captions.words_sum
         self.words = nn.Embedding(captions.vocabulary, shape.width)
         self.positions = nn.Parameter(torch.randn(captions.length, shape.width) * 0.01)
         nn.init.normal_(self.words.weight, std=0.02)
@@ -273,6 +277,23 @@ class TextTower(nn.Module):
         ends = (tokens == self.end_token).int().argmax(dim=1)
         pooled = x[0].gather(1, ends.view(-1, 1, 1).expand(-1, 1, x.shape[-1]))[:, 0]
         return functional.linear(self.norm(pooled), self.text_projection)
+
+    def get_extra_state(self) -> Tensor:
+        """Let weights say which words they were trained on: places of words are not in them."""
+        return torch.tensor(self._words_sum)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Refuse weights that know other words under the same numbers.
+
+        Raises:
+            CheckpointError: Where they do.
+        """
+        if self._words_sum and int(state) and int(state) != self._words_sum:
+            raise CheckpointError(
+                "the checkpoint was trained on captions with other words than those of data.root, "
+                "so it would read every caption wrongly; set data.root to the dataset it was "
+                "trained on, with the same data.holdout"
+            )
 
 
 def _calls(blocks: Iterable[nn.Module]) -> Iterator[Callable[..., Tensor]]:

@@ -150,3 +150,37 @@ def test_what_is_wrong_with_tables_is_said_with_the_file(
         build_index(own_root, "v1.0-mini")
     assert "\n" not in str(caught.value)
     assert str(own_root / "v1.0-mini") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "new", "said"),
+    [
+        ("ego_pose", {"rotation": [0, 0, 0, 0]}, "ego_pose.json: row 1 cannot be used: .* length"),
+        ("ego_pose", {"translation": None}, "ego_pose.json: row 1 cannot be used"),
+        ("ego_pose", {"token": [1]}, "names the ego_pose .* which ego_pose.json lacks"),
+        ("sample_annotation", {"size": [float("inf"), 1, 1]}, "not three lengths above 0"),
+    ],
+)
+def test_rows_that_make_no_sense_are_named(
+    own_root: Path, name: str, new: dict[str, Any], said: str
+) -> None:
+    change(own_root, name, lambda rows: [rows[0] | new, *rows[1:]])
+    with pytest.raises(DataError, match=said):
+        build_index(own_root, "v1.0-mini")
+
+
+def test_an_image_without_height_and_width_is_named(own_root: Path) -> None:
+    change(own_root, "sample_data", lambda rows: [row | {"height": None} for row in rows])
+    with pytest.raises(DataError, match=r"the image samples/CAM.* has no height and width"):
+        build_index(own_root, "v1.0-mini")
+
+
+def test_a_principal_point_that_is_no_number_is_not_called_a_focal_length(own_root: Path) -> None:
+    def spoil(rows: Rows) -> None:
+        for row in rows:
+            if row["camera_intrinsic"]:
+                row["camera_intrinsic"][0][2] = float("nan")
+
+    change(own_root, "calibrated_sensor", spoil)
+    with pytest.raises(DataError, match="camera_intrinsic with numbers that are not finite"):
+        build_index(own_root, "v1.0-mini")

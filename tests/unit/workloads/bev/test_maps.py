@@ -64,3 +64,17 @@ def test_a_missing_or_damaged_map_is_named(tmp_path: Path) -> None:
     (tmp_path / "boston-seaport.json").write_text("{")
     with pytest.raises(DataError, match=r"boston-seaport\.json is damaged"):
         read_map(tmp_path / "boston-seaport.json")
+
+
+def test_nodes_without_a_place_are_refused(tmp_path: Path) -> None:
+    data = tiny()
+    data["node"][0]["x"] = float("nan")
+    with pytest.raises(DataError, match="nodes without a place"):
+        read_map(written(tmp_path, data))
+
+
+def test_a_map_of_lists_within_lists_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "boston-seaport.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"is damaged: .* fetch it anew"):
+        read_map(path)

@@ -75,3 +75,12 @@ def test_a_missing_set_version_or_table_is_named(own_root: Path) -> None:
     (own_root / "v1.0-mini" / "visibility.json").unlink()
     with pytest.raises(DataError, match=r"lacks visibility\.json"):
         check_tables(own_root, "v1.0-mini")
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5_000 + "}]"], ids=["nested", "long"])
+def test_json_that_python_gives_up_on_is_said_in_one_line(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "log.json"
+    path.write_text('[{"token": ' + value)
+    with pytest.raises(DataError, match=r"log\.json is damaged") as caught:
+        list(rows(path))
+    assert "\n" not in str(caught.value)

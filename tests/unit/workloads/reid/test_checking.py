@@ -98,3 +98,24 @@ def test_people_are_told_from_other_datasets(made: Path, tmp_path: Path) -> None
     assert is_people(write_people(tmp_path / "challenge", {"01": FULL, "02": FULL}))
     (tmp_path / "clips" / "train" / "clip" / "blur").mkdir(parents=True)
     assert not is_people(tmp_path / "clips")
+
+
+def test_without_colour_images_it_still_counts_as_people(own: Path) -> None:
+    shutil.rmtree(own / "vis")
+    assert is_people(own)
+
+
+def test_nobody_is_called_a_test_person_where_annotations_cannot_be_read(own: Path) -> None:
+    (own / "train_annos.json").write_text("[")
+    assert set(check_people(own).splits) == {"train or test"}
+
+
+def test_captions_that_will_be_cut_are_counted(own: Path) -> None:
+    path = own / "train_annos.json"
+    notes = json.loads(path.read_text())
+    notes[0]["caption"] = "word " * 1_000
+    path.write_text(json.dumps(notes))
+    check = check_people(own)
+    said = f"1 of {len(notes)} captions have more than 75 words (the longest 1,000)"
+    assert any(note.startswith(said) for note in check.notes)
+    assert check.problems == ()

@@ -279,3 +279,9 @@ def test_part_of_the_people_keeps_each_one_s_images(chosen: list[int]) -> None:
         assert (number < 0) == (caption_of[before] < 0)
         if number >= 0:
             assert part.captions[number] == f"about {name}"
+
+
+def test_an_empty_list_of_annotations_is_named(tmp_path: Path) -> None:
+    root = write_people(tmp_path, {"0002": FULL, "0941": FULL}, layout="release", notes=[])
+    with pytest.raises(DataError, match=r"train_annos\.json is an empty list"):
+        build_index(find_layout(root))

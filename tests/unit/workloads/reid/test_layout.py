@@ -108,3 +108,33 @@ def test_a_mark_of_byte_order_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "text_annos.json"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps([row("vis/01/a.jpg")]).encode())
     assert len(read_annotations(path)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '[{"id": ' + "9" * 5_000 + "}]"],
+    ids=["lists within lists", "a number of 5,000 digits"],
+)
+def test_json_that_python_gives_up_on_is_said_in_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "train_annos.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match="is no usable JSON") as caught:
+        read_annotations(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"caption": "a \ud83d coat"}, "entry 0: the caption holds half a character"),
+        ({"file_path": "vis/0002/a\0.jpg"}, "entry 0: .* is not the path of an image"),
+        ({"file_path": "vis/0002/a\ud83d.jpg"}, "entry 0: .* is not the path of an image"),
+    ],
+)
+def test_what_no_file_can_be_called_or_say_is_refused(
+    tmp_path: Path, change: dict[str, str], said: str
+) -> None:
+    path = tmp_path / "train_annos.json"
+    path.write_text(json.dumps([{"caption": "a", "file_path": "vis/0002/a.jpg"} | change]))
+    with pytest.raises(DataError, match=said):
+        read_annotations(path)

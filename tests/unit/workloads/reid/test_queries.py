@@ -216,3 +216,38 @@ def test_a_dataset_with_nothing_to_evaluate_on_says_so(tmp_path: Path) -> None:
     root = write_people(tmp_path, PEOPLE)
     with pytest.raises(DataError, match=r"has nothing to evaluate on: .*set data.holdout above 0"):
         evaluate(root, holdout=0.0)
+
+
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ({"NIR": None}, "NIR must be a list of queries"),
+        ({"TEXT": [[1, " "]]}, "TEXT, entry 0 asks with a caption that says nothing"),
+        ({"TEXT": [[1, "a \ud83d coat"]]}, "TEXT, entry 0: the caption holds half a character"),
+        ({}, "nothing to evaluate with: the lists of .* hold no query"),
+        ({"NIR": []}, "nothing to evaluate with: the lists of .* hold no query"),
+        ({"SK": [[1, "sk/0002/a.jpg"]]}, "there is no folder .*sk, though the lists ask"),
+    ],
+)
+def test_lists_that_would_end_a_run_at_its_first_evaluation_are_refused_before(
+    tmp_path: Path, lists: dict[str, Any], said: str
+) -> None:
+    people = {"0002": {"rgb": 1, "nir": 1}, "0003": {"rgb": 1, "nir": 1}}
+    write_people(tmp_path, people, layout="release")
+    path = tmp_path / "test_gallery_and_queries.json"
+    path.write_text(json.dumps({"RGB_GALLERY": [[1, "vis/0002/a.jpg"]], **lists}))
+    with pytest.raises(DataError, match=said):
+        evaluate(tmp_path, holdout=0)
+
+
+def test_people_held_back_with_colour_images_alone_are_refused_before(tmp_path: Path) -> None:
+    root = write_people(tmp_path, {f"000{n}": {"rgb": 2} for n in range(4)}, notes=[])
+    with pytest.raises(DataError, match="the people held back have colour images only"):
+        evaluate(root, holdout=0.5)
+
+
+def test_people_held_back_who_are_never_in_the_gallery_are_refused_before(tmp_path: Path) -> None:
+    people = {f"{n:04d}": {"rgb" if n % 2 else "sk": 1} for n in range(16)}
+    root = write_people(tmp_path, people, notes=[])
+    with pytest.raises(DataError, match="so no query can find anything"):
+        evaluate(root, holdout=0.5)

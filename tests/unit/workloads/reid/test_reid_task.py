@@ -4,6 +4,7 @@ What any task must keep is in tests/conformance.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pitstop.config.sections import RunConfig
 from pitstop.data.loader import build_loader
 from pitstop.data.pk_sampler import PKSampler
 from pitstop.data.samplers import Deal, ShuffledBatches
-from pitstop.errors import ConfigError, DataError
+from pitstop.errors import CheckpointError, ConfigError, DataError
 from pitstop.train.checkpoint import find_newest_whole
 from pitstop.train.evaluate import evaluate
 from pitstop.train.passes import infer_checkpoint
@@ -32,6 +33,7 @@ from pitstop.workloads.reid.protocol import Gallery, evaluate_protocol
 from pitstop.workloads.reid.queries import eval_set
 from pitstop.workloads.reid.synthetic import make_reid
 from pitstop.workloads.reid.task import ReidTask, build_reid
+from tests.unit.workloads.reid.people_files import write_people
 
 torch.set_num_threads(1)
 
@@ -106,7 +108,10 @@ def test_records_can_be_shuffled_instead(root: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["train.batch_size=64"], "a batch takes 32 different people, and the dataset has 9"),
+        (
+            ["train.batch_size=64"],
+            r"takes 32 different people \(train.batch_size 64 .* has 9 people to train on; lower",
+        ),
         (["data.root=null"], "data.root is not set"),
     ],
 )
@@ -300,3 +305,56 @@ def test_the_demo_learns(root: Path, tmp_path: Path) -> None:
     task = build_reid(config)
     TrainingRun(config=config, config_yaml=to_yaml(config), task=task, observers=(Losses(),)).run()  # type: ignore[arg-type]
     assert np.mean(losses[-3:]) < 0.9 * losses[0]
+
+
+def test_a_term_that_nobody_has_a_pair_for_is_an_error(tmp_path: Path) -> None:
+    root = write_people(tmp_path, {f"000{n}": {"rgb": 2} for n in range(6)}, notes=[])
+    task = task_of(root)
+    with pytest.raises(DataError, match=r"nothing to compare; set loss\.sdm\.weight=0"):
+        task.train_batches(task.train_samples(), DEAL)
+    without = task_of(root, "loss.sdm.weight=0")
+    assert len(without.train_batches(without.train_samples(), DEAL)) == 1
+
+
+def test_too_few_people_with_pairs_are_counted(tmp_path: Path) -> None:
+    people = {f"000{n}": {"rgb": 2} for n in range(6)} | {"0009": {"rgb": 1, "sk": 1}}
+    task = task_of(write_people(tmp_path, people, notes=[]), "data.require_pair=true")
+    with pytest.raises(DataError, match=r"has 1 people with both .*data\.require_pair=false"):
+        task.train_batches(task.train_samples(), DEAL)
+
+
+@pytest.mark.parametrize("kind", ["anchored", "single"])
+@pytest.mark.parametrize("unit", ["records", "identities"])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_length_rows_and_report_of_an_epoch_agree(
+    root: Path, kind: str, unit: str, world_size: int
+) -> None:
+    task = task_of(root, f"data.records={kind}", f"data.epoch_unit={unit}")
+    samples = task.train_samples()
+    together = 8 * world_size
+    rows, lengths = 0, set[int]()
+    for rank in range(world_size):
+        deal = Deal(batch_size=8, seed=3, rank=rank, world_size=world_size, drop_last=True)
+        batches = task.train_batches(samples, deal)
+        assert isinstance(batches, PKSampler)
+        report = batches.report()
+        handed_out = list(batches)
+        lengths |= {len(handed_out), len(batches), report.batches}
+        rows += sum(map(len, handed_out))
+    assert lengths == {rows // together}
+    wanted = len(samples) if unit == "records" else samples.people * 2
+    assert rows == max(1, wanted // together) * together
+
+
+def test_weights_that_read_other_words_are_refused(root: Path, tmp_path: Path) -> None:
+    """As many words under other numbers: every shape fits, and every caption would be misread."""
+    other = Path(shutil.copytree(root, tmp_path / "other"))
+    path = other / "train_annos.json"
+    notes = json.loads(path.read_text())
+    path.write_text(json.dumps([note | {"caption": note["caption"][::-1]} for note in notes]))
+    trained, mistaken = task_of(root).build_model(), task_of(other).build_model()
+    shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (trained, mistaken)]
+    assert shapes[0] == shapes[1]
+    with pytest.raises(CheckpointError, match="trained on captions with other words"):
+        mistaken.load_state_dict(trained.state_dict())
+    task_of(root).build_model().load_state_dict(trained.state_dict())

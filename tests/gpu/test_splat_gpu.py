@@ -1,0 +1,205 @@
+"""The fused splat on a CUDA device: exact, repeatable, without a row per point, without waiting.
+
+Runs under pytest, or alone where there is none: ``python tests/gpu/test_splat_gpu.py``.
+"""
+
+import sys
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pitstop.kernels.splat import has_triton, splat, splat_fused, splat_reference
+from pitstop.kernels.splat_plan import make_plan
+from pitstop.workloads.bev.batch import BevBatch
+from pitstop.workloads.bev.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
+from pitstop.workloads.bev.model import MONO, LssNet
+
+try:
+    import pytest
+except ModuleNotFoundError:  # a machine with a GPU and little else
+    pytest = None
+else:
+    pytestmark = [
+        pytest.mark.gpu,
+        pytest.mark.skipif(
+            not (torch.cuda.is_available() and has_triton()), reason="needs a CUDA device, Triton"
+        ),
+    ]
+
+CELLS = 4096
+LIFT = Lift(image_size=(128, 352), stride=16, depth=(1.0, 41.0, 1.0))
+GRID = Grid(
+    forward=(-25.6, 25.6, 0.8), across=(-25.6, 25.6, 0.8), height=(-10.0, 10.0, 20.0), frame="ego"
+)
+
+
+def cameras(batch: int = 2) -> Cameras:
+    to_ego = torch.eye(4)
+    to_ego[:3, :3] = torch.tensor([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
+    intrinsics = torch.tensor([[278.0, 0.0, 176.0], [0.0, 278.0, 64.0], [0.0, 0.0, 1.0]])
+    parts = (
+        intrinsics.expand(batch, 3, 3, 3),
+        to_ego.expand(batch, 3, 4, 4),
+        torch.eye(3).expand(batch, 3, 3, 3),
+        torch.eye(4).expand(batch, 4, 4),
+    )
+    return Cameras(*(part.cuda() for part in parts))
+
+
+def case(dtype: torch.dtype, channels: int = 80) -> tuple[Tensor, Tensor, Tensor, LiftedPoints]:
+    torch.manual_seed(0)
+    points = lifted_points(cameras(), LIFT, GRID, with_plan=True)
+    pixels = points.ranks_depth.numel() // LIFT.num_bins
+    depth = torch.randn(pixels, LIFT.num_bins, device="cuda").softmax(-1)
+    feat = torch.randn(pixels, channels, device="cuda")
+    grad = torch.randn(2 * CELLS, channels, device="cuda")
+    return (
+        depth.to(dtype).requires_grad_(),
+        feat.to(dtype).requires_grad_(),
+        grad.to(dtype),
+        points,
+    )
+
+
+def all_of(out: Tensor, depth: Tensor, feat: Tensor, grad: Tensor) -> list[Tensor]:
+    return [out.detach(), *torch.autograd.grad(out, (depth, feat), grad)]
+
+
+def assert_exact(dtype: torch.dtype, channels: int, *, rtol: float) -> None:
+    depth, feat, grad, points = case(dtype, channels)
+    got = all_of(splat_fused(depth, feat, *points[:3], 2 * CELLS, points.plan), depth, feat, grad)
+    weights, rows = (part.detach().double().requires_grad_() for part in (depth, feat))
+    out = splat_reference(weights, rows, *points[:3], 2 * CELLS)
+    want = all_of(out, weights, rows, grad.double())
+    for mine, true in zip(got, want, strict=True):
+        assert mine.dtype == dtype
+        atol = rtol * float(true.square().mean().sqrt())
+        torch.testing.assert_close(mine.double(), true, rtol=rtol, atol=atol)
+
+
+def test_bfloat16_loses_no_more_than_the_result_has_to() -> None:
+    assert_exact(torch.bfloat16, 80, rtol=2**-8)
+    assert_exact(torch.bfloat16, 17, rtol=2**-8)
+    assert_exact(torch.float16, 64, rtol=2**-11)
+
+
+def test_float32_is_as_exact_as_float32() -> None:
+    assert_exact(torch.float32, 80, rtol=2e-5)
+    assert_exact(torch.float32, 256, rtol=2e-5)
+
+
+def test_shared_weights_get_the_sum_of_their_gradients() -> None:
+    torch.manual_seed(1)
+    ranks = (
+        torch.randint(0, 700, (9000,), device="cuda"),
+        torch.randint(0, 90, (9000,), device="cuda"),
+        torch.randint(0, 300, (9000,), device="cuda"),
+    )
+    depth = torch.rand(700, device="cuda", requires_grad=True)
+    feat = torch.randn(90, 24, device="cuda", requires_grad=True)
+    grad = torch.randn(300, 24, device="cuda")
+    got = all_of(splat(depth, feat, *ranks, 300), depth, feat, grad)
+    want = all_of(splat_reference(depth, feat, *ranks, 300), depth, feat, grad)
+    for mine, true in zip(got, want, strict=True):
+        torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-3)
+
+
+def test_the_same_call_gives_the_same_bits() -> None:
+    depth, feat, grad, points = case(torch.bfloat16)
+    runs = [
+        all_of(splat(depth, feat, *points[:3], 2 * CELLS, points.plan), depth, feat, grad)
+        for _ in range(5)
+    ]
+    for again in runs[1:]:
+        assert all(torch.equal(mine, first) for mine, first in zip(again, runs[0], strict=True))
+
+
+def test_no_row_per_point_is_ever_held() -> None:
+    depth, feat, grad, points = case(torch.bfloat16, 256)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    all_of(splat(depth, feat, *points[:3], 2 * CELLS, points.plan), depth, feat, grad)
+    peak = torch.cuda.max_memory_allocated() - before
+    assert peak < depth.numel() * 256 * 2 / 2
+
+
+def test_planning_and_splatting_never_wait_for_the_device() -> None:
+    depth, feat, grad, points = case(torch.bfloat16)
+    where = cameras()
+    all_of(splat(depth, feat, *points[:3], 2 * CELLS, points.plan), depth, feat, grad)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        fresh = lifted_points(where, LIFT, GRID, with_plan=True)
+        all_of(splat(depth, feat, *fresh[:3], 2 * CELLS, fresh.plan), depth, feat, grad)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_compiled_it_gives_what_it_gives_alone() -> None:
+    depth, feat, grad, points = case(torch.bfloat16)
+
+    def pooled(depth: Tensor, feat: Tensor, points: LiftedPoints) -> Tensor:
+        weights = (depth.float() * 8).softmax(-1).to(feat.dtype)
+        return splat(weights, feat, *points[:3], 2 * CELLS, points.plan)
+
+    plain = all_of(pooled(depth, feat, points), depth, feat, grad)
+    compiled = torch.compile(pooled, fullgraph=True)
+    fast = all_of(compiled(depth, feat, points), depth, feat, grad)
+    for mine, true in zip(fast, plain, strict=True):
+        torch.testing.assert_close(mine, true, rtol=2e-2, atol=2e-2)
+
+
+def test_a_plan_made_on_the_device_equals_one_made_on_the_host() -> None:
+    points = lifted_points(cameras(), LIFT, GRID, with_plan=True)
+    assert points.plan is not None
+    on_host = make_plan(
+        (points.ranks_depth.cpu(), points.ranks_feat.cpu(), points.ranks_bev.cpu()),
+        num_cells=2 * CELLS,
+        num_features=points.plan.features.num_owners,
+        cell_picture=(64, 64),
+        feature_picture=LIFT.feature_size,
+        weights_differ=True,
+    )
+    for mine, other in zip(points.plan.by_cell, on_host.by_cell, strict=True):
+        assert torch.equal(mine.cpu(), other)
+    for mine, other in zip(points.plan.by_feature, on_host.by_feature, strict=True):
+        assert torch.equal(mine.cpu(), other)
+
+
+def test_a_network_gives_the_same_with_either_kernel() -> None:
+    settings = replace(
+        MONO,
+        image_size=(128, 352),
+        backbone="swin_nano",
+        channels=32,
+        depth=LIFT.depth,
+        grid=GRID,
+        heads=(3,),
+        width=32,
+        out_stages=(2,),
+    )
+    batch = BevBatch(
+        images=torch.randint(0, 256, (2, 3, 3, 128, 352), dtype=torch.uint8),
+        **dict(zip(Cameras._fields, (part.cpu() for part in cameras()), strict=True)),
+        calibration=torch.tensor([7, -1]),
+        targets=torch.zeros(2, 1, 1, 1, dtype=torch.uint8),
+        mask=torch.zeros(2, 1, 1, dtype=torch.uint8),
+    ).to(torch.device("cuda"))
+    nets = []
+    for kernels in ("reference", "fused"):
+        torch.manual_seed(3)
+        nets.append(LssNet(settings, kernels=kernels).cuda().eval())
+    # Numbers of calibrations on the host: what is kept must not change anything either.
+    known = replace(batch, calibration=torch.tensor([7, 7]))
+    with torch.no_grad():
+        plain = nets[0](batch)
+        for given in (batch, known, known):
+            torch.testing.assert_close(nets[1](given), plain, rtol=1e-3, atol=1e-3)
+
+
+if __name__ == "__main__":
+    for name, claim in list(globals().items()):
+        if name.startswith("test_"):
+            claim()
+            sys.stdout.write(f"{name}: holds\n")
