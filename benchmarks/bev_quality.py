@@ -229,7 +229,7 @@ def configuration(
         "checkpoint": {"every_steps": None},
         "log": {"every_steps": max(1, min(50, steps))},
     }
-    return config_from(settings).config
+    return config_from(settings, options.set).config
 
 
 def train(config: RunConfig, roots: Sequence[Path]) -> float:
@@ -434,6 +434,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=list(KINDS), default="surround")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="Other settings.")
     parser.add_argument("--run-s", type=float, default=115.0, help="Most seconds of one run.")
     parser.add_argument("--limit-s", type=float, default=560.0, help="For everything together.")
     parser.add_argument("--smoke", action="store_true", help="The smallest size, on a CPU.")

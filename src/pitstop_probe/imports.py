@@ -13,13 +13,24 @@ class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._name = name
         self._callback = callback
         self._loader: Any = None
+        self._is_looking = False
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Any = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
         """Stand in for the finder that knows the module."""
-        if fullname != self._name or self._loader is not None:
+        if fullname != self._name or self._loader is not None or self._is_looking:
             return None
+        # Two that wait for one module ask each other: the one that is asked looks further.
+        self._is_looking = True
+        try:
+            return self._find(fullname, path, target)
+        finally:
+            self._is_looking = False
+
+    def _find(
+        self, fullname: str, path: Optional[Sequence[str]], target: Any
+    ) -> Optional[importlib.machinery.ModuleSpec]:
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue

@@ -23,7 +23,6 @@ from pitstop.data.nested import bytes_in, pinned
 from pitstop.data.ring import Parcel, Slot, pack, take_back, unpack
 from pitstop.data.stages import gathering
 from pitstop.errors import DataError
-from pitstop.measure.host import usable_cores
 from pitstop.measure.loader import BatchTimes
 
 BatchT = TypeVar("BatchT")
@@ -32,10 +31,6 @@ BatchT = TypeVar("BatchT")
 # Pillow), decompressors, arrays that turn out too short, and the dataset itself where it looked.
 # Anything else is a bug and passes.
 _UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, zlib.error, DataError)
-
-# How far workers that fill all cores step back behind the training process, as ``nice`` counts it:
-# a third of its claim to a core.
-_BEHIND: Final = 5
 
 # Neighbours tried in place of a damaged sample before the dataset as a whole is called damaged.
 _MOST_SUBSTITUTES: Final = 16
@@ -251,25 +246,12 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
 def start_worker(worker: int) -> None:
     """Prepare a new worker process; torch has made it single-threaded by now."""
     del worker
-    _step_back()
     # Ctrl-C reaches the whole process group. The trainer still finishes its step and saves, and
     # needs its workers until then; it ends them itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What was there before a fork is shared with the parent as long as nobody writes to it, and
     # collecting garbage writes to everything it looks at.
     gc.freeze()
-
-
-def _step_back() -> None:
-    """Let the training process run first where workers fill all cores.
-
-    Otherwise it waits for one of them to leave a core at each step, though its batch is there.
-    """
-    info, cores = get_worker_info(), usable_cores()
-    if info is None or cores is None or info.num_workers < cores:
-        return
-    if hasattr(os, "nice"):
-        os.nice(_BEHIND)
 
 
 def _said_by(error: Exception) -> str:

@@ -96,8 +96,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif view is None:
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", "there is no view yet\n")
         else:
-            self._send(HTTPStatus.OK, answer.kind, answer.body(view) if with_body else "")
+            # Before the answer: whoever has it may end the block at once.
             server.was_asked = True
+            self._send(HTTPStatus.OK, answer.kind, answer.body(view) if with_body else "")
             if view.is_over:
                 server.has_told_end.set()
 

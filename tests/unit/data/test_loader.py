@@ -151,27 +151,6 @@ def test_workers_have_one_thread_and_leave_interrupts_to_the_trainer() -> None:
             assert batch.unique(dim=0).tolist() == [[1, 1]]
 
 
-class Ranks(Numbers):
-    def sample(self, epoch: int, index: int) -> Tensor:
-        return torch.tensor([os.nice(0)])
-
-
-@pytest.mark.parametrize(("workers", "behind"), [(1, 0), (2, 5)])
-def test_workers_that_fill_all_cores_step_back_behind_the_trainer(
-    workers: int, behind: int
-) -> None:
-    own, cores = os.nice(0), os.sched_getaffinity(0)
-    if len(cores) < 2:
-        pytest.skip("one core: a single worker fills it")
-    os.sched_setaffinity(0, sorted(cores)[:2])
-    try:
-        with loader_of(Ranks(), workers=workers) as loader:
-            seen = {int(value) for batch, _ in loader for value in batch.unique()}
-    finally:
-        os.sched_setaffinity(0, cores)
-    assert seen == {min(own + behind, 19)}
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_damaged_sample_stops_with_its_name(workers: int) -> None:
     damaged = NamedNumbers(broken=frozenset({6}))
