@@ -7,14 +7,10 @@ A section is a function from the run to a `Section`, or None where the record do
 one is a function and a line in `SECTIONS`.
 """
 
-import base64
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pitstop.errors import RecordError
 from pitstop.logs.read import read_logs
@@ -37,7 +33,8 @@ from pitstop.report.page_parts import modules_section, pictures_section, ranks_s
 from pitstop.report.page_run import RunView, view_of
 from pitstop.report.page_step import step_section, timeline_section
 from pitstop.report.page_verdict import findings_section, gain_section, headline_figures
-from pitstop.report.svg import Svg, shown
+from pitstop.report.svg import Svg
+from pitstop.report.templating import environment, policy_hash, source
 
 MOST_BYTES: Final = 1_000_000
 """A page is smaller than this, so that it can be mailed."""
@@ -240,16 +237,9 @@ class _Renderer:
     """Turns a page into HTML that stays below its limit."""
 
     def __init__(self) -> None:
-        self._templates = Environment(
-            loader=PackageLoader("pitstop", "report/templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            finalize=_finalize,
-        )
-        self._style = self._raw("page.css")
-        self._script = self._raw("page.js")
+        self._templates = environment()
+        self._style = source(self._templates, "page.css")
+        self._script = source(self._templates, "page.js")
 
     def render(
         self, page: Page, pictures: Callable[[int], Section | None]
@@ -284,22 +274,6 @@ class _Renderer:
     def _policy(self) -> str:
         """What a browser may do with the page: run our script, use our styles, nothing else."""
         return (
-            f"default-src 'none'; img-src data:; style-src '{_hash(self._style)}'; "
-            f"script-src '{_hash(self._script)}'; base-uri 'none'; form-action 'none'"
+            f"default-src 'none'; img-src data:; style-src '{policy_hash(self._style)}'; "
+            f"script-src '{policy_hash(self._script)}'; base-uri 'none'; form-action 'none'"
         )
-
-    def _raw(self, name: str) -> str:
-        loader = self._templates.loader
-        assert loader is not None
-        return loader.get_source(self._templates, name)[0]
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _finalize(value: object) -> object:
-    """Make text from a record fit for a page; escaping comes after this."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return shown(value)
-    return value

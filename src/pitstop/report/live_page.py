@@ -1,12 +1,9 @@
 """A live view as a page that renews itself; it looks like the report and is escaped like it."""
 
-import base64
-import hashlib
 from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pitstop.report.charts import Axes, Line, Segment, bar, lines, meter
 from pitstop.report.live import LiveView
@@ -34,7 +31,8 @@ from pitstop.report.page import (
 )
 from pitstop.report.palette import colours
 from pitstop.report.series import shortened
-from pitstop.report.svg import Svg, shown
+from pitstop.report.svg import Svg
+from pitstop.report.templating import environment, policy_hash, source
 from pitstop.report.terminal import limit_words
 from pitstop.report.units import (
     bytes_text,
@@ -59,24 +57,17 @@ class LivePage:
     """
 
     def __init__(self, *, refresh_s: float) -> None:
-        self._templates = Environment(
-            loader=PackageLoader("pitstop", "report/templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            finalize=_finalize,
-        )
+        self._templates = environment()
         self._refresh_ms = max(250, round(refresh_s * 1000))
-        self._style = self._raw("page.css") + self._raw("live.css")
-        self._script = self._raw("live.js")
+        self._style = source(self._templates, "page.css") + source(self._templates, "live.css")
+        self._script = source(self._templates, "live.js")
 
     @property
     def policy(self) -> str:
         """What a browser may do: use our style and script, ask us for the view, nothing else."""
         return (
-            f"default-src 'none'; img-src data:; style-src '{_hash(self._style)}'; "
-            f"script-src '{_hash(self._script)}'; connect-src 'self'; "
+            f"default-src 'none'; img-src data:; style-src '{policy_hash(self._style)}'; "
+            f"script-src '{policy_hash(self._script)}'; connect-src 'self'; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
 
@@ -103,22 +94,6 @@ class LivePage:
             sections=sections,
             count_text=count_text,
         )
-
-    def _raw(self, name: str) -> str:
-        loader = self._templates.loader
-        assert loader is not None
-        return loader.get_source(self._templates, name)[0]
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _finalize(value: object) -> object:
-    """Make text from a record fit for a page; escaping comes after this."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return shown(value)
-    return value
 
 
 def _done(view: LiveView) -> Svg | None:
