@@ -69,6 +69,13 @@ def host_is_full(facts: Facts) -> bool:
     return _cores_all_busy(facts) is not None
 
 
+def ranks_fill_host(facts: Facts) -> bool:
+    """Whether ranks that compute on processors leave no core to whatever else runs."""
+    load = facts.readings.last(HostLoad)
+    cores = None if load is None else load.usable_cores
+    return cores is not None and not facts.on_gpu and facts.summary.world_size >= cores
+
+
 def _cores_all_busy(facts: Facts) -> float | None:
     """Give the cores of a host that has none to spare; None where it has, or nobody looked."""
     loads = facts.readings.all(HostLoad)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.grading import WORTH_A_WARNING, severity_of
-from pitstop.doctor.machine_rules import host_is_full
+from pitstop.doctor.machine_rules import host_is_full, ranks_fill_host
 from pitstop.doctor.readings import Exchange
 from pitstop.doctor.remedies import remedy_for
 from pitstop.doctor.words import ms, percent
@@ -143,8 +143,8 @@ def _severity(facts: Facts, share: float) -> Severity:
     Ranks that take turns on the processors, with other jobs or whatever else runs there, wait for
     each other all the time.
     """
-    crowded = host_is_full(facts) and share < _BEYOND_CROWDING
-    return "info" if crowded else severity_of(share)
+    is_crowded = host_is_full(facts) or ranks_fill_host(facts)
+    return "info" if is_crowded and share < _BEYOND_CROWDING else severity_of(share)
 
 
 def _exposed_share(facts: Facts) -> float | None:

@@ -155,3 +155,18 @@ def test_on_a_crowded_host_only_a_long_wait_is_a_ranks_fault(
     found = straggler([facts_of(record) for record in ranks])
     assert found is not None
     assert found.severity == severity
+
+
+@pytest.mark.parametrize(
+    ("cores", "excess_us", "severity"),
+    [(2.0, 2_500, "info"), (2.0, 9_000, "critical"), (8.0, 2_500, "warning")],
+)
+def test_ranks_that_fill_a_host_are_accused_of_long_waits_alone(
+    cores: float, excess_us: float, severity: str
+) -> None:
+    half_busy = load(usable_cores=cores, host_cpu_cores=1.0, tree_cpu_cores=1.0)
+    readings = tuple(raw("load", **asdict(half_busy)) for _ in range(5))
+    ranks = [replace(record, readings=readings) for record in job([100, 100 + excess_us])]
+    found = straggler([facts_of(record) for record in ranks])
+    assert found is not None
+    assert found.severity == severity
