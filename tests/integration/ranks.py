@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -114,7 +116,14 @@ def _as_rank(
     with (logs / f"stderr-{rank}").open("ab") as file:
         os.dup2(file.fileno(), 2)
     torch.set_num_threads(1)
-    target(*args)
+    try:
+        target(*args)
+    except Exception:  # noqa: BLE001 - said and counted as multiprocessing does
+        traceback.print_exc()
+        sys.stderr.flush()
+        # Not by way of the interpreter's end: what a failed run leaves behind includes a process
+        # group, whose threads torch may join while it holds the lock that they wait for.
+        os._exit(1)
 
 
 def _meet(doom: Doom) -> None:
