@@ -3,9 +3,7 @@
 In the pictures forward is up and left is left, whatever the rows and columns of the targets are.
 """
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pitstop.errors import DataError
+from pitstop.data.images import write_image
 from pitstop.records.pictures import PictureCell, PictureRow
 from pitstop.workloads.bev.batch import BevBatch
 
@@ -68,7 +66,7 @@ def write_cells(
     bits = (flags << places).sum(dim=1).to(torch.int32).cpu().numpy().astype(np.uint16)
     paths = [folder / f"{name}.png" for name in names]
     for path, cells in zip(paths, bits, strict=True):
-        _write(path, Image.fromarray(cells))
+        write_image(path, Image.fromarray(cells))
     return paths
 
 
@@ -107,7 +105,7 @@ def draw_ground(
         cells = []
         for caption, picture in views.items():
             name = f"{title.rpartition('/')[2].partition('.')[0]}-{caption}.png"
-            _write(folder / name, picture)
+            write_image(folder / name, picture)
             cells.append(PictureCell(caption=caption, file=name))
         rows.append(PictureRow(title=title, cells=tuple(cells)))
     return rows
@@ -139,15 +137,3 @@ def _camera(image: Tensor) -> Image.Image:
     height, width = image.shape[-2:]
     picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
     return picture.resize((_CAMERA_HEIGHT * width // height, _CAMERA_HEIGHT))
-
-
-def _write(path: Path, image: Image.Image) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image.save(temporary, format="PNG")
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from error

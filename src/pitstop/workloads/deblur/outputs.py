@@ -1,8 +1,6 @@
 """Restored frames as files: one PNG a frame, under the names of the blurred ones."""
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pitstop.errors import DataError
+from pitstop.data.images import write_image
 from pitstop.workloads.deblur.dataset import Bytes, ClipSamples
 from pitstop.workloads.deblur.metrics import to_levels
 
@@ -49,12 +47,4 @@ def write_png(path: Path, levels: Bytes) -> None:
     Raises:
         DataError: Where it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.ascontiguousarray(levels)).save(temporary, format="PNG")
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+    write_image(path, Image.fromarray(np.ascontiguousarray(levels)))

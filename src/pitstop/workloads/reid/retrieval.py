@@ -19,7 +19,6 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from pitstop.data.images import write_image
 from pitstop.errors import DataError
 from pitstop.records.pictures import FOLDER, PictureCell, PictureRow, Pictures, write_pictures
 from pitstop.records.store import write_json, write_text
@@ -327,14 +327,10 @@ def _note(row: RankedQuery) -> str | None:
 
 
 def _thumbnail(source: Path, path: Path, colour: tuple[int, int, int]) -> None:
-    temporary = path.with_name(f".{path.name}")
     try:
         with Image.open(source) as image:
             small = image.convert("RGB")
-        small.thumbnail((_SIDE, 2 * _SIDE))
-        ImageOps.expand(small, border=_BORDER, fill=colour).save(temporary, format="JPEG")
-        temporary.replace(path)
     except (OSError, UnidentifiedImageError) as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise DataError(f"cannot make {path} of {source}: {error}") from error
+    small.thumbnail((_SIDE, 2 * _SIDE))
+    write_image(path, ImageOps.expand(small, border=_BORDER, fill=colour), kind="JPEG")
