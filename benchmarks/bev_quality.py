@@ -1,6 +1,6 @@
 """Does the network learn what lies around a car: a small one, judged in worlds it never saw.
 
-    python benchmarks/bev_quality.py --output FILE.json [--kind surround] [--limit-s 560]
+    python benchmarks/bev_quality.py --output FILE.json [--kind surround] [--steps 600] [--jobs 3]
 
 Worlds are generated first, several at once, each with its own cities, cars and weather; the scenes
 to judge by are in the same cities, but none of their images was trained on. Networks have the
@@ -10,12 +10,12 @@ backbone `swin_nano` (24 channels, windows of 4; random weights):
                cells of 0.5 m; every vehicle counts, also where nothing of it can be seen
     mono       one camera of 192x320, 14 classes where the camera and the lidar see, up to 31 m
 
-Three seeds; each run takes as many steps as fit into its share of the time, by short runs before.
-Beside the overlaps of the networks stand those of answers without looking: the best constant for
-each class (everywhere or nowhere), and the training set's own frequency of a class in each cell,
-cut at the threshold that is best on the judged set itself. The networks' own thresholds are 0.35 to
-0.65, the best of each class (`iou_best`). Results are written after every run. `--smoke` does it
-all on a CPU in a minute or two, where the numbers mean nothing.
+Three seeds, as many at a time as `--jobs` says. Beside the overlaps of the networks stand those of
+answers without looking: the best constant for each class (everywhere or nowhere), and the training
+set's own frequency of a class in each cell, cut at the threshold that is best on the judged set
+itself. The networks' own thresholds are 0.35 to 0.65, the best of each class (`iou_best`). Results
+are written after every run. `--smoke` does it all on a CPU in a minute or two, where the numbers
+mean nothing.
 """
 
 import argparse
@@ -23,9 +23,7 @@ import json
 import multiprocessing
 import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -39,18 +37,12 @@ from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
 from pitstop.data.fetch import Samples
-from pitstop.train.evaluate import eval_loader, evaluate
-from pitstop.train.loading import load_weights, read_weights
-from pitstop.train.precision import Precision
-from pitstop.train.ranks import Ranks
-from pitstop.train.run import TrainingRun
 from pitstop.workloads.bev.metrics import ON_MAP
 from pitstop.workloads.bev.synthetic import make_bev
 from pitstop.workloads.bev.task import BevTask, build_bev
+from quality_runs import Row, data_folder, run_beside, say, trained, write
 
 SEEDS = (0, 1, 2)
-SHARE = 0.9
-"""Of the time that is left: the rest is for evaluations and starting up."""
 CUTS = tuple(cut / 100 for cut in range(1, 100))
 """Thresholds that frequencies are cut at."""
 
@@ -68,8 +60,7 @@ class Size:
     """Height and width of the generated images."""
     batch_size: int
     workers: int
-    calibration: tuple[int, int]
-    """Steps of the two short runs."""
+    steps: int
     prior_samples: int
     """Training samples that frequencies are counted in, at most."""
 
@@ -81,7 +72,7 @@ FULL = Size(
     image=(225, 400),
     batch_size=32,
     workers=14,
-    calibration=(10, 40),
+    steps=600,
     prior_samples=560,
 )
 SMOKE = Size(
@@ -91,7 +82,7 @@ SMOKE = Size(
     image=(225, 400),
     batch_size=2,
     workers=0,
-    calibration=(1, 3),
+    steps=3,
     prior_samples=4,
 )
 
@@ -183,13 +174,17 @@ def _with_root(config: RunConfig, root: Path) -> RunConfig:
     return config.model_copy(update={"data": config.data.model_copy(update={"root": root})})
 
 
-def make_worlds(folder: Path, size: Size) -> list[Path]:
+def worlds_in(folder: Path, options: argparse.Namespace) -> list[Path]:
+    """Name the folders of all worlds."""
+    size: Size = SMOKE if options.smoke else FULL
+    return [folder / f"world-{seed}" for seed in range(size.worlds)]
+
+
+def make_worlds(roots: Sequence[Path], size: Size) -> None:
     """Generate all worlds, as many at once as there are workers."""
-    roots = [folder / f"world-{seed}" for seed in range(size.worlds)]
     jobs = [(root, size, seed) for seed, root in enumerate(roots)]
     with multiprocessing.get_context("fork").Pool(min(16, max(1, size.workers))) as pool:
         pool.starmap(_make_world, jobs)
-    return roots
 
 
 def _make_world(root: Path, size: Size, seed: int) -> None:
@@ -197,16 +192,15 @@ def _make_world(root: Path, size: Size, seed: int) -> None:
     make_bev(root, scenes=size.scenes, samples=size.samples, size=size.image, seed=seed)
 
 
-def configuration(
-    options: argparse.Namespace, root: Path, *, seed: int, steps: int, name: str
-) -> RunConfig:
+def configuration(options: argparse.Namespace, root: Path, *, seed: int) -> RunConfig:
     """Make the configuration of one run."""
     size: Size = SMOKE if options.smoke else FULL
+    steps = options.steps or size.steps
     on_gpu = torch.cuda.is_available()
     kind = KINDS[options.kind]
     small = SMOKE_KINDS[options.kind] if options.smoke else {"model": {}, "data": {}}
     settings: dict[str, Any] = {
-        "run": {"name": name, "work_dir": str(root / "runs"), "seed": seed},
+        "run": {"name": f"{options.kind}-{seed}", "work_dir": str(root / "runs"), "seed": seed},
         "data": {
             "root": str(root / "world-0"),
             "version": "v1.0-mini",
@@ -230,50 +224,6 @@ def configuration(
         "log": {"every_steps": max(1, min(50, steps))},
     }
     return config_from(settings, options.set).config
-
-
-def train(config: RunConfig, roots: Sequence[Path]) -> float:
-    """Train to the end; give the seconds it took."""
-    began = time.perf_counter()
-    task = ManyWorlds(config, roots)
-    TrainingRun(config=config, config_yaml=to_yaml(config), task=task).run()
-    return time.perf_counter() - began
-
-
-def count_steps(
-    make: Callable[..., RunConfig], roots: Sequence[Path], size: Size, run_s: float
-) -> int:
-    """Find how many steps fit into a run, from two runs of different length.
-
-    A first run is thrown away: it loads kernels, which the others find loaded.
-    """
-    took_s = []
-    for steps in (1, *size.calibration):
-        took_s.append(train(make(seed=99, steps=steps, name=f"short-{len(took_s)}"), roots))
-        say(f"short run: {steps} steps in {took_s[-1]:.1f} s")
-    few, many = size.calibration
-    _, first_s, second_s = took_s
-    # Never less than a third of the longer run's mean, so that noise cannot make steps free.
-    step_s = max((second_s - first_s) / (many - few), second_s / many / 3)
-    fixed_s = max(second_s - many * step_s, 0.0)
-    return max(int((run_s - fixed_s) / step_s), many)
-
-
-def judged(config: RunConfig, roots: Sequence[Path]) -> dict[str, float]:
-    """Judge the last weights of a run."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    task = ManyWorlds(config, roots)
-    model = task.build_model()
-    load_weights(model, read_weights(config.run.work_dir / config.run.name))
-    with eval_loader(task, config.eval, config.loader, Ranks()) as loader:
-        return evaluate(
-            task,
-            model.to(device),
-            (batch for batch, _ in loader),
-            precision=Precision(config.train.precision, device),
-            device=device,
-            ranks=Ranks(),
-        )
 
 
 def without_looking(config: RunConfig, roots: Sequence[Path], size: Size) -> dict[str, Any]:
@@ -348,9 +298,7 @@ def _by_class(task: BevTask, overlaps: Tensor, wanted: Tensor) -> dict[str, floa
 
 def sum_up(report: dict[str, Any], vehicle: str) -> None:
     """Put means and differences of the runs so far into the report."""
-    rows = [row for row in report["rows"] if row["outcome"] == "ran"]
-    if not rows:
-        return
+    rows = report["rows"]
     names = [name for name in rows[0] if isinstance(rows[0][name], float) and "iou" in name]
     report["mean"] = {
         name: statistics.mean(row[name] for row in rows)
@@ -369,17 +317,20 @@ def sum_up(report: dict[str, Any], vehicle: str) -> None:
         }
 
 
-def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
-    """Make worlds, judge what does not look, then train and judge three times."""
-    began = time.perf_counter()
+def run(options: argparse.Namespace, root: Path, seed: int) -> Row:
+    """Train once and judge."""
+    config = configuration(options, root, seed=seed)
+    return {"seed": seed, **trained(config, ManyWorlds(config, worlds_in(root, options)))}
+
+
+def measure(options: argparse.Namespace, root: Path) -> None:
+    """Make worlds, judge what does not look, then train and judge for every seed."""
     size: Size = SMOKE if options.smoke else FULL
-    roots = make_worlds(root, size)
-    say(f"worlds made after {time.perf_counter() - began:.1f} s")
-
-    def make(*, seed: int, steps: int, name: str) -> RunConfig:
-        return configuration(options, root, seed=seed, steps=steps, name=name)
-
-    plain = make(seed=0, steps=10, name="plain")
+    roots = worlds_in(root, options)
+    if not roots[0].exists():
+        make_worlds(roots, size)
+        say("worlds made")
+    plain = configuration(options, root, seed=0)
     task = ManyWorlds(plain, roots)
     vehicle = "vehicle" if "vehicle" in task.classes else "car"
     report: dict[str, Any] = {
@@ -387,42 +338,19 @@ def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "torch": torch.__version__,
         "data": {"train": len(task.train_samples()), "eval": len(task.eval_samples())},
+        "runs_at_the_same_time": options.jobs,
         "configuration": yaml.safe_load(to_yaml(plain)),
         "vehicle_class": vehicle,
         "without_looking": without_looking(plain, roots, size),
         "rows": [],
     }
     say(f"without looking {json.dumps(report['without_looking'])}")
-    most_s = SHARE * (options.limit_s - (time.perf_counter() - began)) / (len(options.seeds) + 0.5)
-    steps = count_steps(make, roots, size, min(options.run_s, most_s))
-    report["steps"] = steps = size.calibration[1] if options.smoke else steps
-    longest_s = 0.0
-    for seed in options.seeds:
-        if options.limit_s - (time.perf_counter() - began) < longest_s:
-            report["rows"].append({"seed": seed, "outcome": "left out: no time"})
-            continue
-        config = make(seed=seed, steps=steps, name=f"seed-{seed}")
-        took_s = train(config, roots)
-        report["rows"].append(
-            {"seed": seed, "outcome": "ran", "took_s": took_s} | judged(config, roots)
-        )
-        longest_s = max(longest_s, took_s)
-        say(json.dumps(report["rows"][-1]))
+    calls = [(options, root, seed) for seed in options.seeds]
+    for row in run_beside(run, calls, options.jobs):
+        report["rows"].append(row)
         sum_up(report, vehicle)
-        report["took_s"] = time.perf_counter() - began
         write(report, options.output)
-    return report
-
-
-def write(report: dict[str, Any], output: Path | None) -> None:
-    """Write what is known so far."""
-    if output is not None:
-        output.write_text(json.dumps(report, indent=2) + "\n")
-
-
-def say(text: str) -> None:
-    """Tell how far it is."""
-    print(text, file=sys.stderr, flush=True)
+    print(json.dumps(report, indent=2))
 
 
 def main() -> None:
@@ -431,22 +359,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--data", type=Path, help="Folder to keep worlds and runs in.")
     parser.add_argument("--kind", choices=list(KINDS), default="surround")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--steps", type=int, help="Of each run.")
+    parser.add_argument("--jobs", type=int, default=1, help="Runs at the same time.")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="Other settings.")
-    parser.add_argument("--run-s", type=float, default=115.0, help="Most seconds of one run.")
-    parser.add_argument("--limit-s", type=float, default=560.0, help="For everything together.")
     parser.add_argument("--smoke", action="store_true", help="The smallest size, on a CPU.")
     options = parser.parse_args()
     if not options.smoke and not torch.cuda.is_available():
         sys.exit("there is no GPU; try --smoke")
-    if options.smoke:
-        torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        report = measure(options, Path(folder))
-    write(report, options.output)
-    print(json.dumps(report, indent=2))
+    with data_folder(options.data) as root:
+        measure(options, root)
 
 
 if __name__ == "__main__":

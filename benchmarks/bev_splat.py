@@ -294,13 +294,9 @@ def copy_bytes_per_s() -> float:
 
 def candidates() -> Iterator[tuple[str, str, Any]]:
     """Ways to cut the kernels, one change at a time: what is changed, and to what."""
-    blocks = itertools.product((32, 64, 128), (4, 2, 8), (2, 3, 1))
-    ranked = sorted(blocks, key=lambda cut: (cut[0] != 64) + (cut[1] != 4) + (cut[2] != 2))
-    for points, warps, stages in ranked:
-        yield "launch", "FORWARD", (points, 128, warps, stages)
-        yield "launch", "BACKWARD", (points, 128, warps, stages)
-    for channels in (64, 32, 16):
-        yield "launch", "FORWARD", (64, channels, 4, 2)
+    for cut in itertools.product((64, 128, 32), (2, 4, 1), (2, 1, 3)):
+        yield "launch", "FORWARD", cut
+        yield "launch", "BACKWARD", cut
     for chunk in (256, 1024, 2048):
         yield "plan", "CELL_CHUNK", chunk
         yield "plan", "FEATURE_CHUNK", chunk

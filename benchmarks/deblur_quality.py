@@ -1,6 +1,6 @@
 """Does the spike branch help: a narrow VRT trained with and without it on generated clips.
 
-    python benchmarks/deblur_quality.py --output FILE.json [--steps 500] [--jobs 4]
+    python benchmarks/deblur_quality.py --output FILE.json [--steps 450] [--jobs 4]
 
 Clips with the spikes of a spike camera are generated first. Both networks have the same width
 (`narrow`: 32 channels, two blocks a stage, windows of 4 x 4), see the same clips in the same order
@@ -16,11 +16,7 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
-import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +26,9 @@ import yaml
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
-from pitstop.train.checkpoint import find_newest_whole
-from pitstop.train.run import TrainingRun
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.synthetic import make_clips
+from quality_runs import Row, data_folder, run_beside, say, trained, write
 
 SEEDS = (0, 1, 2)
 KINDS = ("vrt_spike", "vrt")
@@ -67,17 +62,17 @@ class Size:
 
 
 FULL = Size(
-    train_clips=16,
-    test_clips=3,
+    train_clips=12,
+    test_clips=2,
     frames=12,
-    height=128,
-    width=192,
+    height=256,
+    width=384,
     crop=64,
     batch_size=8,
     clip_len=2,
     workers=1,
-    lr=1e-3,
-    steps=500,
+    lr=4e-4,
+    steps=450,
 )
 SMOKE = Size(
     train_clips=1,
@@ -94,7 +89,7 @@ SMOKE = Size(
 )
 
 
-def configuration(size: Size, root: Path, *, kind: str, seed: int) -> RunConfig:
+def configuration(size: Size, root: Path, changes: list[str], *, kind: str, seed: int) -> RunConfig:
     """Make the configuration of one run."""
     steps = size.steps
     data: dict[str, Any] = {"root": str(root / "clips"), "crop": size.crop}
@@ -114,6 +109,7 @@ def configuration(size: Size, root: Path, *, kind: str, seed: int) -> RunConfig:
             "batch_size": size.batch_size,
             "steps": steps,
             "precision": "tf32" if torch.cuda.is_available() else "fp32",
+            "clip": {"norm": 0.1},
         },
         "optimizer": {
             "lr": size.lr,
@@ -125,35 +121,34 @@ def configuration(size: Size, root: Path, *, kind: str, seed: int) -> RunConfig:
         "checkpoint": {"every_steps": None},
         "log": {"every_steps": max(1, min(50, steps))},
     }
-    return config_from(settings).config
+    return config_from(settings, changes).config
 
 
-def run(size: Size, root: Path, kind: str, seed: int) -> dict[str, Any]:
-    """Train one network to the end; give the metrics of its last weights, and what it took."""
-    torch.set_num_threads(1)
-    config = configuration(size, root, kind=kind, seed=seed)
-    began = time.perf_counter()
-    TrainingRun(config=config, config_yaml=to_yaml(config), task=build_task(config)).run()
-    took_s = time.perf_counter() - began
-    saves = config.run.work_dir / config.run.name / "checkpoints"
-    checkpoint, _ = find_newest_whole(saves)
-    assert checkpoint is not None
-    metrics = dict(checkpoint.manifest.metrics)
-    after, before = metrics["psnr"], metrics["psnr_input"]
-    gain_db = None if after is None or before is None else after - before
-    return {"seed": seed, "kind": kind, "took_s": took_s, "gain_db": gain_db, **metrics}
+def make_data(root: Path, size: Size) -> None:
+    """Make clips, unless an earlier run has left them."""
+    if not (root / "clips").exists():
+        make_clips(
+            root / "clips",
+            clips={"train": size.train_clips, "test": size.test_clips},
+            frames=size.frames,
+            size=(size.height, size.width),
+            seed=0,
+        )
+        say("clips made")
 
 
-def say(text: str) -> None:
-    """Tell how far it is."""
-    print(text, file=sys.stderr, flush=True)
+def run(size: Size, root: Path, changes: list[str], kind: str, seed: int) -> Row:
+    """Train one network to the end; give what its last weights restore."""
+    config = configuration(size, root, changes, kind=kind, seed=seed)
+    row = trained(config, build_task(config))
+    return {"seed": seed, "kind": kind, "gain_db": row["psnr"] - row["psnr_input"], **row}
 
 
 def gains(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Sum up each kind over its seeds."""
     found = {}
     for kind in KINDS:
-        own = [row["gain_db"] for row in rows if row["kind"] == kind and row["gain_db"] is not None]
+        own = [row["gain_db"] for row in rows if row["kind"] == kind]
         if own:
             found[kind] = {
                 "gain_db_mean": statistics.mean(own),
@@ -164,51 +159,52 @@ def gains(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def measure(options: argparse.Namespace, root: Path) -> None:
+    """Make clips where there are none yet, then train all networks."""
+    wanted = {name: getattr(options, name) for name in ("lr", "batch_size", "steps")}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    size = replace(SMOKE if options.smoke else FULL, **given)
+    make_data(root, size)
+    report: dict[str, Any] = {
+        "what": "PSNR of restored over blurred test frames, narrow VRT, generated clips",
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "torch": torch.__version__,
+        "clips": asdict(size),
+        "runs_at_the_same_time": options.jobs,
+        "configuration": {
+            kind: yaml.safe_load(to_yaml(configuration(size, root, options.set, kind=kind, seed=0)))
+            for kind in options.kinds
+        },
+        "rows": [],
+    }
+    calls = [
+        (size, root, options.set, kind, seed) for seed in options.seeds for kind in options.kinds
+    ]
+    for row in run_beside(run, calls, options.jobs):
+        report["rows"].append(row)
+        report["summary"] = gains(report["rows"])
+        write(report, options.output)
+    print(json.dumps(report["summary"], indent=2))
+
+
 def main() -> None:
     """Train all networks and write down what they restored."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--data", type=Path, help="Folder to keep clips and runs in.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--steps", type=int, help="Of each run.")
     parser.add_argument("--jobs", type=int, default=1, help="Runs at the same time.")
     parser.add_argument("--lr", type=float, help="Peak learning rate.")
     parser.add_argument("--batch-size", type=int, help="Clips in a batch.")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="Other settings.")
     parser.add_argument("--smoke", action="store_true", help="The smallest size, on a CPU.")
     options = parser.parse_args()
     if not options.smoke and not torch.cuda.is_available():
         sys.exit("there is no GPU; try --smoke")
-    wanted = {name: getattr(options, name) for name in ("lr", "batch_size", "steps")}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    size = replace(SMOKE if options.smoke else FULL, **given)
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        make_clips(
-            root / "clips",
-            clips={"train": size.train_clips, "test": size.test_clips},
-            frames=size.frames,
-            size=(size.height, size.width),
-            seed=0,
-        )
-        say("clips made")
-        report: dict[str, Any] = {
-            "what": "PSNR of restored over blurred test frames, narrow VRT, generated clips",
-            "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-            "torch": torch.__version__,
-            "runs_at_the_same_time": options.jobs,
-            "configuration": {
-                kind: yaml.safe_load(to_yaml(configuration(size, root, kind=kind, seed=0)))
-                for kind in KINDS
-            },
-            "rows": [],
-        }
-        with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-            runs = [pool.submit(run, size, root, kind, seed) for seed in SEEDS for kind in KINDS]
-            for done in as_completed(runs):
-                report["rows"].append(done.result())
-                report["summary"] = gains(report["rows"])
-                say(json.dumps(report["rows"][-1]))
-                if options.output:
-                    options.output.write_text(json.dumps(report, indent=2) + "\n")
-    print(json.dumps(report["summary"], indent=2))
+    with data_folder(options.data) as root:
+        measure(options, root)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import copy
 import multiprocessing
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def stream_of(
     if applied.start_method is not None:
         context = multiprocessing.get_context(applied.start_method)
         if applied.start_method == "forkserver":
-            context.set_forkserver_preload([BatchFetcher.__module__])
+            context.set_forkserver_preload(_own_modules())
     with own_words_for_workers():
         return DataLoader(
             fetcher,
@@ -69,6 +70,15 @@ def stream_of(
             # resumed run would have drawn once more than the run it continues.
             generator=torch.Generator(),
         )
+
+
+def _own_modules() -> list[str]:
+    """Name what the server of workers is to load once, instead of every worker: what we have.
+
+    A worker loads the script that started the run again, and with it most of this.
+    """
+    package = __name__.partition(".")[0]
+    return sorted(name for name in sys.modules if name.partition(".")[0] == package)
 
 
 def _as_it_is(fetched: Any) -> Any:
