@@ -30,17 +30,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
-from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
 from pitstop.data.fetch import Samples
 from pitstop.workloads.bev.metrics import ON_MAP
 from pitstop.workloads.bev.synthetic import make_bev
 from pitstop.workloads.bev.task import BevTask, build_bev
-from quality_runs import Row, data_folder, run_beside, say, trained, write
+from quality_runs import Row, data_folder, run_beside, say, settings_of, trained, write
 
 SEEDS = (0, 1, 2)
 CUTS = tuple(cut / 100 for cut in range(1, 100))
@@ -339,7 +337,7 @@ def measure(options: argparse.Namespace, root: Path) -> None:
         "torch": torch.__version__,
         "data": {"train": len(task.train_samples()), "eval": len(task.eval_samples())},
         "runs_at_the_same_time": options.jobs,
-        "configuration": yaml.safe_load(to_yaml(plain)),
+        "configuration": settings_of(plain, root),
         "vehicle_class": vehicle,
         "without_looking": without_looking(plain, roots, size),
         "rows": [],

@@ -1,6 +1,6 @@
 """Does the spike branch help: a narrow VRT trained with and without it on generated clips.
 
-    python benchmarks/deblur_quality.py --output FILE.json [--steps 450] [--jobs 4]
+    python benchmarks/deblur_quality.py --output FILE.json [--steps 350] [--jobs 4]
 
 Clips with the spikes of a spike camera are generated first. Both networks have the same width
 (`narrow`: 32 channels, two blocks a stage, windows of 4 x 4), see the same clips in the same order
@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
-from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.synthetic import make_clips
-from quality_runs import Row, data_folder, run_beside, say, trained, write
+from quality_runs import Row, data_folder, run_beside, say, settings_of, trained, write
 
 SEEDS = (0, 1, 2)
 KINDS = ("vrt_spike", "vrt")
@@ -68,11 +66,11 @@ FULL = Size(
     height=256,
     width=384,
     crop=64,
-    batch_size=8,
+    batch_size=16,
     clip_len=2,
     workers=1,
-    lr=4e-4,
-    steps=450,
+    lr=6e-4,
+    steps=350,
 )
 SMOKE = Size(
     train_clips=1,
@@ -172,7 +170,7 @@ def measure(options: argparse.Namespace, root: Path) -> None:
         "clips": asdict(size),
         "runs_at_the_same_time": options.jobs,
         "configuration": {
-            kind: yaml.safe_load(to_yaml(configuration(size, root, options.set, kind=kind, seed=0)))
+            kind: settings_of(configuration(size, root, options.set, kind=kind, seed=0), root)
             for kind in options.kinds
         },
         "rows": [],

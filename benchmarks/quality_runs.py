@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from pitstop.config.dump import to_yaml
 from pitstop.config.sections import RunConfig
@@ -45,6 +46,11 @@ def trained(config: RunConfig, task: Any) -> Row:
     checkpoint, _ = find_newest_whole(config.run.work_dir / config.run.name / "checkpoints")
     assert checkpoint is not None
     return {"took_s": took_s, **checkpoint.manifest.metrics}
+
+
+def settings_of(config: RunConfig, root: Path) -> Row:
+    """Give all settings of a run, without the place on this machine."""
+    return yaml.safe_load(to_yaml(config).replace(str(root), "GENERATED"))
 
 
 @contextmanager

@@ -8,8 +8,8 @@ of 16 people with four records each. Three seeds, as many at a time as `--jobs` 
 32 query tasks of the generated test lists: mean average precision by number of modalities, against
 random features and against colour histograms of the same images, ranked by the same code. Colour
 histograms of captions do not exist, so beside the mean over all single modalities there is one over
-images alone. Results are written after every run. `--smoke` does it all on a CPU in a minute or two,
-where the numbers mean nothing.
+images alone. Results are written after every run. `--smoke` does it all on a CPU in a minute or
+two, where the numbers mean nothing.
 """
 
 import argparse
@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
-from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.reid import ReidData
 from pitstop.config.sections import RunConfig
@@ -40,7 +38,7 @@ from pitstop.workloads.reid.protocol import (
 )
 from pitstop.workloads.reid.queries import EvalSet, eval_set
 from pitstop.workloads.reid.synthetic import make_reid
-from quality_runs import Row, data_folder, run_beside, say, trained, write
+from quality_runs import Row, data_folder, run_beside, say, settings_of, trained, write
 
 SEEDS = (0, 1, 2)
 IMAGES_ALONE = ("NIR", "CP", "SK")
@@ -188,7 +186,7 @@ def measure(options: argparse.Namespace, root: Path) -> None:
         "torch": torch.__version__,
         "people": {"all": size.people, "images_each": size.images},
         "runs_at_the_same_time": options.jobs,
-        "configuration": yaml.safe_load(to_yaml(plain)),
+        "configuration": settings_of(plain, root),
         "histogram": scores(
             judged(evaluation, histogram_tokens(evaluation.images), mean_of_present)
         ),
