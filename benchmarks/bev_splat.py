@@ -294,9 +294,9 @@ def copy_bytes_per_s() -> float:
 
 def candidates() -> Iterator[tuple[str, str, Any]]:
     """Ways to cut the kernels, one change at a time: what is changed, and to what."""
-    for cut in itertools.product((64, 128, 32), (2, 4, 1), (2, 1, 3)):
-        yield "launch", "FORWARD", cut
-        yield "launch", "BACKWARD", cut
+    for points, warps, stages in itertools.product((64, 128, 32), (2, 4), (2, 1, 3)):
+        yield "launch", "FORWARD", (points, 128, warps, stages)
+        yield "launch", "BACKWARD", (points, 128, warps, stages)
     for chunk in (256, 1024, 2048):
         yield "plan", "CELL_CHUNK", chunk
         yield "plan", "FEATURE_CHUNK", chunk

@@ -30,14 +30,16 @@ class Launch(NamedTuple):
     """How a kernel is cut; it changes speed, never results beyond rounding."""
 
     block_points: int
+    block_channels: int
+    """Channels of a program; the backward pass takes all of them."""
     num_warps: int
     num_stages: int
     """Blocks in flight. More than one copies rows to shared memory past the nearest cache, which
     would have some of them: neighbours in a tile gather the same rows."""
 
 
-FORWARD = Launch(64, 4, 2)
-BACKWARD = Launch(128, 2, 2)
+FORWARD = Launch(64, 128, 4, 2)
+BACKWARD = Launch(128, 128, 2, 2)
 
 
 def sum_rows(
@@ -91,8 +93,10 @@ def sum_rows_and_products(
         products = torch.zeros_like(weights)
     else:
         products = torch.zeros(order.rows.shape, dtype=torch.float32, device=rows.device)
-    cut = (order, tiling, launch or BACKWARD)
-    _launch(weights, rows, out, cut, gradient=(partners, products, scatter))
+    launch = launch or BACKWARD
+    # A product needs all channels of a row at once.
+    launch = launch._replace(block_channels=triton.next_power_of_2(rows.shape[1]))
+    _launch(weights, rows, out, (order, tiling, launch), gradient=(partners, products, scatter))
     return out, products
 
 
@@ -106,7 +110,8 @@ def _launch(
 ) -> None:
     order, tiling, launch = cut
     channels = rows.shape[1]
-    head, tail = _split(channels)
+    block_channels = max(min(launch.block_channels, triton.next_power_of_2(channels)), TILE)
+    channel_blocks = triton.cdiv(channels, block_channels)
     num_pieces = order.pieces.numel()
     # Tiles that are shared out leave their parts here; it is never written elsewhere.
     parts = rows.new_empty((num_pieces, TILE, channels), dtype=torch.float32)
@@ -121,8 +126,9 @@ def _launch(
         "TILE_ROWS": tiling.rows,
         "TILE": TILE,
         "CHUNK": tiling.chunk,
+        "BLOCK_CHANNELS": block_channels,
     }
-    _sum_pieces[(num_pieces,)](
+    _sum_pieces[(num_pieces, channel_blocks)](
         weights,
         rows,
         out,
@@ -131,8 +137,6 @@ def _launch(
         products,
         *order,
         **place,
-        HEAD=head,
-        TAIL=tail,
         BLOCK_POINTS=launch.block_points,
         WITH_PRODUCTS=gradient is not None,
         SCATTER=scatter,
@@ -140,30 +144,9 @@ def _launch(
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
-    _add_parts[(tiling.num_tiles,)](
-        parts,
-        out,
-        order.starts,
-        order.ends,
-        order.first_pieces,
-        **place,
-        BLOCK_CHANNELS=triton.next_power_of_2(channels),
-        num_warps=4,
+    _add_parts[(tiling.num_tiles, channel_blocks)](
+        parts, out, order.starts, order.ends, order.first_pieces, **place, num_warps=4
     )
-
-
-def _split(channels: int) -> tuple[int, int]:
-    """Cut channels into two powers of two, the second 0 where one is enough.
-
-    A program's blocks have to be powers of two: 80 channels in one block of 128 would be a third of
-    the work for nothing.
-    """
-    whole = triton.next_power_of_2(channels)
-    if whole == channels or whole <= TILE:
-        return max(whole, TILE), 0
-    head = whole // 2
-    tail = max(triton.next_power_of_2(channels - head), TILE)
-    return (whole, 0) if tail == head else (head, tail)
 
 
 @triton.jit
@@ -201,8 +184,7 @@ def _sum_pieces(
     TILE_ROWS: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
-    HEAD: tl.constexpr,
-    TAIL: tl.constexpr,
+    BLOCK_CHANNELS: tl.constexpr,
     BLOCK_POINTS: tl.constexpr,
     WITH_PRODUCTS: tl.constexpr,
     SCATTER: tl.constexpr,
@@ -219,30 +201,21 @@ def _sum_pieces(
             tile, height, width, across, per_picture, TILE_COLUMNS, TILE_ROWS, TILE
         )
         lane = tl.arange(0, TILE)
-        channel = tl.arange(0, HEAD)
+        channel = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
         real = channel < channels
         owned = owner[:, None] * channels + channel[None, :]
-        total = tl.zeros((TILE, HEAD), dtype=tl.float32)
         if WITH_PRODUCTS:
             partner = tl.load(partners_ptr + owned, mask=exists[:, None] & real[None, :], other=0.0)
-        if TAIL:
-            tail_channel = HEAD + tl.arange(0, TAIL)
-            tail_real = tail_channel < channels
-            tail_owned = owner[:, None] * channels + tail_channel[None, :]
-            tail_total = tl.zeros((TILE, TAIL), dtype=tl.float32)
-            if WITH_PRODUCTS:
-                tail_partner = tl.load(
-                    partners_ptr + tail_owned, mask=exists[:, None] & tail_real[None, :], other=0.0
-                )
+        total = tl.zeros((TILE, BLOCK_CHANNELS), dtype=tl.float32)
         for block in range(start, end, BLOCK_POINTS):
             point = block + tl.arange(0, BLOCK_POINTS)
             here = point < end
             code = tl.load(codes_ptr + point, mask=here, other=0)
             place = tl.load(places_ptr + point, mask=here, other=0)
             weight = tl.load(weights_ptr + place, mask=here, other=0.0)
-            row = (code // TILE).to(tl.int64) * channels
+            row = (code // TILE).to(tl.int64)
             rows = tl.load(
-                rows_ptr + row[:, None] + channel[None, :],
+                rows_ptr + row[:, None] * channels + channel[None, :],
                 mask=here[:, None] & real[None, :],
                 other=0.0,
             )
@@ -251,34 +224,14 @@ def _sum_pieces(
             total = tl.dot(spread, rows, total, input_precision=PRECISION)
             if WITH_PRODUCTS:
                 all_products = tl.dot(partner, tl.trans(rows), input_precision=PRECISION)
-            if TAIL:
-                tail_rows = tl.load(
-                    rows_ptr + row[:, None] + tail_channel[None, :],
-                    mask=here[:, None] & tail_real[None, :],
-                    other=0.0,
-                )
-                tail_total = tl.dot(spread, tail_rows, tail_total, input_precision=PRECISION)
-                if WITH_PRODUCTS:
-                    all_products = tl.dot(
-                        tail_partner, tl.trans(tail_rows), all_products, input_precision=PRECISION
-                    )
-            if WITH_PRODUCTS:
                 product = tl.sum(tl.where(mine, all_products, 0.0), axis=0)
                 target = place if SCATTER else point
                 tl.store(products_ptr + target, product, mask=here)
         if tile_end - tile_start <= CHUNK:
             tl.store(out_ptr + owned, total, mask=exists[:, None] & real[None, :])
-            if TAIL:
-                tl.store(
-                    out_ptr + tail_owned, tail_total, mask=exists[:, None] & tail_real[None, :]
-                )
         else:
-            part = (piece.to(tl.int64) * TILE + lane)[:, None] * channels
-            tl.store(parts_ptr + part + channel[None, :], total, mask=real[None, :])
-            if TAIL:
-                tl.store(
-                    parts_ptr + part + tail_channel[None, :], tail_total, mask=tail_real[None, :]
-                )
+            part = (piece.to(tl.int64) * TILE + lane)[:, None] * channels + channel[None, :]
+            tl.store(parts_ptr + part, total, mask=real[None, :])
 
 
 @triton.jit
@@ -304,7 +257,7 @@ def _add_parts(
     if num_points > CHUNK:
         first = tl.load(first_pieces_ptr + tile)
         lane = tl.arange(0, TILE)
-        channel = tl.arange(0, BLOCK_CHANNELS)
+        channel = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
         real = channel < channels
         inside = lane[:, None] * channels + channel[None, :]
         total = tl.zeros((TILE, BLOCK_CHANNELS), dtype=tl.float32)
