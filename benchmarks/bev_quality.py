@@ -38,7 +38,8 @@ from pitstop.data.fetch import Samples
 from pitstop.workloads.bev.metrics import ON_MAP
 from pitstop.workloads.bev.synthetic import make_bev
 from pitstop.workloads.bev.task import BevTask, build_bev
-from quality_runs import Row, data_folder, run_beside, say, settings_of, trained, write
+from progress import say, write
+from quality_runs import Row, data_folder, run_beside, settings_of, trained
 
 SEEDS = (0, 1, 2)
 CUTS = tuple(cut / 100 for cut in range(1, 100))

@@ -32,10 +32,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,30 +43,28 @@ import torch._dynamo
 from pitstop.config.load import load_config
 from pitstop.config.sections import RunConfig
 from pitstop.data.fetch import Samples
-from pitstop.data.loader import Loader, build_loader
-from pitstop.data.samplers import Deal, train_order
 from pitstop.measure.flops import count_flops
-from pitstop.train.compiling import CompileWatch
-from pitstop.train.part_spans import named_parts, part_spans
-from pitstop.train.ranks import Ranks
-from pitstop.train.schedule import Schedule
-from pitstop.train.setup import build_trainer
-from pitstop.train.step import Trainer
 from pitstop.workloads.bev.dataset import MonoSamples
 from pitstop.workloads.bev.index import CAMERAS
 from pitstop.workloads.bev.pon import make_labels, read_points, write_labels
 from pitstop.workloads.bev.synthetic import make_bev
 from pitstop.workloads.catalogue import build_task
-from pitstop_probe import Clock, Step, cuda_timer
+from progress import say, write
+from step_runs import (
+    TOTAL_STEPS,
+    Contestant,
+    bf16_peak,
+    parts_ms,
+    prepare,
+    rates,
+    ratios,
+    warm_up,
+)
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "bev"
-AHEAD = 2
-PEAK_SIDE = 8192
 BLOCK_S = 2.5
 REPEATS = 64
 """How often an epoch goes over the generated images: theirs would be over in a few steps."""
-STEPS = 100_000
-"""Of the schedule; no run gets there."""
 
 EAGER = ("train.precision=fp32", "train.compile.scope=off", "optimizer.fused=off")
 COMPILED = {
@@ -163,20 +159,6 @@ def groups() -> dict[str, list[Entry]]:
     }
 
 
-class Kept:
-    """Keeps finished steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-
-    def step(self, step: Step) -> None:
-        """Keep one."""
-        self.steps.append(step)
-
-    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
-        """Nothing happens apart here."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
     """A set gone over several times in one epoch, other colours each time."""
@@ -193,73 +175,18 @@ class Repeated:
 
 
 @dataclass(slots=True, kw_only=True)
-class Contestant:
+class Member:
     """A member of a group, ready to train."""
 
     entry: Entry
-    config: RunConfig
-    trainer: Trainer[Any]
-    schedule: Schedule
-    loader: Loader[Any]
+    one: Contestant
     flops_per_sample: int
-    first_steps_s: float = 0.0
-    compiled: dict[str, Any] | None = None
-    step_s: float = 1.0
-    done: int = 0
-    blocks: list[dict[str, Any]] = field(default_factory=list)
-    _source: Iterator[Any] | None = None
+    step_s: float
 
     @property
-    def prepared(self) -> int:
-        """Batches that workers may have prepared."""
-        applied = self.loader.applied
-        return applied.workers * (applied.prefetch or 1) + 2
-
-    def batches(self) -> Iterator[Any]:
-        """Give batches without an end."""
-        if self._source is None:
-            self._source = self._endless()
-        return self._source
-
-    def _endless(self) -> Iterator[Any]:
-        while True:
-            for batch, _ in self.loader:
-                yield batch
-            self.loader.set_epoch(self.loader.epoch + 1)
-
-    def run(self, steps: int, *, timed_parts: bool = False) -> tuple[float, list[Step]]:
-        """Train some steps; give the wall seconds, and the steps."""
-        trainer, kept = self.trainer, Kept()
-        on_gpu = trainer.device.type == "cuda"
-        trainer.precision.apply_to_process()
-        clock = Clock(kept, cuda_timer() if on_gpu else None, timeline_every=1)
-        parts = named_parts(trainer.task, trainer.model) if timed_parts else {}
-        under_way: deque[Any] = deque()
-        settle(trainer.device)
-        began = time.perf_counter()
-        with part_spans(parts, clock):
-            for _ in range(steps):
-                clock.begin_step()
-                self.schedule.apply(self.done)
-                trainer.train_step(self.batches(), step=self.done, clock=clock)
-                self.done += 1
-                if on_gpu:
-                    with clock.span("check"):
-                        under_way.append(mark := torch.cuda.Event())
-                        mark.record()
-                        if len(under_way) > AHEAD:
-                            under_way.popleft().synchronize()
-            clock.end_step()
-        settle(trainer.device)
-        wall_s = time.perf_counter() - began
-        clock.close()
-        return wall_s, kept.steps
-
-
-def settle(device: torch.device) -> None:
-    """Wait until the device has nothing to do."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    def config(self) -> RunConfig:
+        """Its settings."""
+        return self.one.config
 
 
 def make_world(root: Path, *, smoke: bool) -> dict[str, Any]:
@@ -305,7 +232,7 @@ def configure(entry: Entry, root: Path, *, smoke: bool, workers: str) -> RunConf
         *([f"data.labels={root / 'labels'}"] if kind == "mono" else []),
         # As much of the view from images of half the size.
         *(["data.resize=[0.76,1.1]"] if kind == "surround" else []),
-        f"train.steps={STEPS}",
+        f"train.steps={TOTAL_STEPS}",
         f"loader.workers={workers}",
         "loader.prefetch=2",
         f"train.batch_size={batch_size}",
@@ -316,33 +243,6 @@ def configure(entry: Entry, root: Path, *, smoke: bool, workers: str) -> RunConf
         overrides += [*SMOKE[kind], *SMOKE_ALL]
         overrides = [text for text in overrides if "compile.mode" not in text]
     return load_config(CONFIGS / f"{entry.preset}.yaml", overrides).config
-
-
-def prepare(
-    entry: Entry,
-    config: RunConfig,
-    device: torch.device,
-    stack: ExitStack,
-    *,
-    flops_per_sample: int,
-) -> Contestant:
-    """Build a member and start its workers."""
-    task = build_task(config)
-    samples = Repeated(samples=task.train_samples())
-    deal = Deal(batch_size=config.train.batch_size, seed=0, rank=0, world_size=1, drop_last=True)
-    order = train_order(task, samples, deal)
-    loader = stack.enter_context(
-        build_loader(samples, order, task.collate, config.loader, world_size_on_host=1)
-    )
-    trainer = build_trainer(config, task, Ranks(), device).trainer
-    return Contestant(
-        entry=entry,
-        config=config,
-        trainer=trainer,
-        schedule=Schedule(trainer.optimizer, config.schedule, total_steps=STEPS),
-        loader=loader,
-        flops_per_sample=flops_per_sample,
-    )
 
 
 def sample_flops(config: RunConfig, device: torch.device) -> int:
@@ -359,51 +259,23 @@ def sample_flops(config: RunConfig, device: torch.device) -> int:
     return (count.forward + count.backward) // 2
 
 
-def warm_up(one: Contestant, *, smoke: bool) -> None:
-    """Run the first steps, and note what was compiled in them."""
-    with CompileWatch() as watch:
-        one.first_steps_s, _ = one.run(1 if smoke else 4)
-        proof = watch.proof()
-    if one.config.train.compile.scope != "off":
-        one.compiled = {
-            "graphs": proof.graphs,
-            "breaks": dict(proof.breaks),
-            "recompiles": proof.recompiles,
-            "compile_s": proof.compile_s,
-        }
-    steps = 1 if smoke else 6
-    one.step_s = one.run(steps)[0] / steps
-
-
-def block(one: Contestant, *, smoke: bool) -> dict[str, Any]:
+def block(member: Member, *, smoke: bool) -> dict[str, Any]:
     """Use up what was prepared, then time some steps."""
-    steps = 2 if smoke else max(4, min(120, round(BLOCK_S / one.step_s)))
-    on_gpu = one.trainer.device.type == "cuda"
-    one.run(one.prepared)
-    if on_gpu:
+    one = member.one
+    steps = 2 if smoke else max(4, min(120, round(BLOCK_S / member.step_s)))
+    one.use_up()
+    if one.on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    at_rest = torch.cuda.memory_allocated() if on_gpu else 0
+    at_rest = torch.cuda.memory_allocated() if one.on_gpu else 0
     wall_s, kept = one.run(steps)
-    above = torch.cuda.max_memory_allocated() - at_rest if on_gpu else None
-    waited_us = sum(
-        total
-        for step in kept
-        for span, (_, total) in step.host_us.items()
-        if tuple(span.path) == ("data",)
-    )
-    one.step_s = wall_s / steps
-    return {
-        "samples_per_s": steps * one.config.train.batch_size / wall_s,
-        "step_ms": wall_s / steps * 1e3,
-        "steps": steps,
-        "host_waits_for_data": waited_us / 1e6 / wall_s,
-        "peak_above_rest_bytes": above,
-    }
+    above = torch.cuda.max_memory_allocated() - at_rest if one.on_gpu else None
+    member.step_s = wall_s / steps
+    return {**rates(one, kept, wall_s), "peak_above_rest_bytes": above}
 
 
 def launches(one: Contestant) -> int | None:
     """Count the kernels that one step starts; None where there is no GPU."""
-    if one.trainer.device.type != "cuda":
+    if not one.on_gpu:
         return None
     from torch.profiler import ProfilerActivity, profile
 
@@ -422,59 +294,32 @@ def state_bytes(one: Contestant) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def parts_ms(steps: list[Step]) -> dict[str, float]:
-    """Give the mean of every span over the steps, on the device where there is one."""
-    told = [step for step in steps if step.device_us] or steps
-    sums: dict[str, float] = {}
-    for step in told:
-        host = {span: total for span, (_, total) in step.host_us.items()}
-        for span, taken in (step.device_us or host).items():
-            name = "/".join(span.path)
-            sums[name] = sums.get(name, 0.0) + taken / 1e3 / len(told)
-    return {name: round(total, 3) for name, total in sorted(sums.items())}
-
-
-def describe(one: Contestant, peak: float | None) -> dict[str, Any]:
+def describe(member: Member, peak: float | None) -> dict[str, Any]:
     """Write down a member and what was measured of it so far."""
-    rates = [row["samples_per_s"] for row in one.blocks]
-    rate = statistics.median(rates) if rates else None
-    reached = None if rate is None else rate * one.flops_per_sample
+    one, config = member.one, member.config
+    measured = [row["samples_per_s"] for row in one.blocks]
+    rate = statistics.median(measured) if measured else None
+    reached = None if rate is None else rate * member.flops_per_sample
     above = [row["peak_above_rest_bytes"] for row in one.blocks]
     return {
         "outcome": "ran",
-        "preset": one.entry.preset,
-        "batch_size": one.config.train.batch_size,
-        "precision": one.config.train.precision,
-        "kernels": one.config.model.kernels,
-        "compile": [one.config.train.compile.scope, one.config.train.compile.mode],
+        "preset": member.entry.preset,
+        "batch_size": config.train.batch_size,
+        "precision": config.train.precision,
+        "kernels": config.model.kernels,
+        "compile": [config.train.compile.scope, config.train.compile.mode],
         "workers": one.loader.applied.workers,
-        "flops_per_sample": one.flops_per_sample,
+        "flops_per_sample": member.flops_per_sample,
         "first_steps_s": one.first_steps_s,
         "compiled": one.compiled,
         "samples_per_s_median": rate,
-        "samples_per_s_range": [min(rates), max(rates)] if rates else None,
+        "samples_per_s_range": [min(measured), max(measured)] if measured else None,
         "share_of_bf16_peak": reached / peak if reached is not None and peak else None,
         "host_waits_for_data": statistics.median(r["host_waits_for_data"] for r in one.blocks)
-        if rates
+        if measured
         else None,
-        "peak_bytes": max(above) + state_bytes(one) if rates and None not in above else None,
+        "peak_bytes": max(above) + state_bytes(one) if measured and None not in above else None,
         "blocks": one.blocks,
-    }
-
-
-def ratios(first: Contestant, other: Contestant) -> dict[str, Any] | None:
-    """Compare two members, turn by turn."""
-    found = [
-        after["samples_per_s"] / before["samples_per_s"]
-        for before, after in zip(first.blocks, other.blocks, strict=False)
-    ]
-    if not found:
-        return None
-    return {
-        "median": statistics.median(found),
-        "low": min(found),
-        "high": max(found),
-        "turns": len(found),
     }
 
 
@@ -519,86 +364,75 @@ class Bench:
     def write(self) -> None:
         """Write what is known so far."""
         self.report["took_s"] = time.perf_counter() - self.began
-        if self.options.output is not None:
-            self.options.output.write_text(json.dumps(self.report, indent=2) + "\n")
+        write(self.report, self.options.output)
 
     def _group(self, name: str, entries: list[Entry], stack: ExitStack) -> None:
         told: dict[str, Any] = {"members": {}}
         self.report["groups"][name] = told
-        ready: list[Contestant] = []
+        ready: list[Member] = []
         for entry in entries:
             if ready and self.left_s < self.options.least_s:
                 told["members"][entry.name] = {"outcome": "left out: no time"}
                 continue
             try:
-                one = self._ready(entry, stack)
+                member = self._ready(entry, stack)
             except Exception as error:  # noqa: BLE001 - a failure is a result
                 text = f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
                 told["members"][entry.name] = {"outcome": text}
                 say(f"{entry.name}: {text}")
             else:
-                ready.append(one)
+                ready.append(member)
+                one = member.one
                 say(f"{entry.name}: first steps {one.first_steps_s:.1f} s, {one.compiled}")
             self.write()
         self._take_turns(told, ready)
 
-    def _ready(self, entry: Entry, stack: ExitStack) -> Contestant:
+    def _ready(self, entry: Entry, stack: ExitStack) -> Member:
         config = configure(entry, self.root, smoke=self.smoke, workers=str(self.options.workers))
         kind = config.model.kind
         if kind not in self.flops:
             self.flops[kind] = sample_flops(config, self.device)
-        one = prepare(entry, config, self.device, stack, flops_per_sample=self.flops[kind])
-        warm_up(one, smoke=self.smoke)
-        return one
+        task = build_task(config)
+        samples = Repeated(samples=task.train_samples())
+        one = prepare(entry.name, config, samples, task, device=self.device, stack=stack)
+        warm_up(one, 1 if self.smoke else 4)
+        steps = 1 if self.smoke else 6
+        return Member(
+            entry=entry,
+            one=one,
+            flops_per_sample=self.flops[kind],
+            step_s=one.run(steps)[0] / steps,
+        )
 
-    def _take_turns(self, told: dict[str, Any], ready: list[Contestant]) -> None:
+    def _take_turns(self, told: dict[str, Any], ready: list[Member]) -> None:
         longest_s = 0.0
         for turn in range(1 if self.smoke else self.options.turns):
             began = time.perf_counter()
             # Who goes first alternates, so that a drift of the machine favours nobody.
-            for one in ready if turn % 2 == 0 else reversed(ready):
-                one.blocks.append(block(one, smoke=self.smoke))
-                say(f"{one.entry.name}: {json.dumps(one.blocks[-1])}")
+            for member in ready if turn % 2 == 0 else reversed(ready):
+                member.one.blocks.append(block(member, smoke=self.smoke))
+                say(f"{member.entry.name}: {json.dumps(member.one.blocks[-1])}")
             self._sum_up(told, ready)
             longest_s = max(longest_s, time.perf_counter() - began)
             if self.left_s < 1.5 * longest_s:
                 break
-        for one in ready:
-            member = told["members"][one.entry.name]
-            member["kernels_per_step"] = launches(one)
+        for member in ready:
+            row = told["members"][member.entry.name]
+            row["kernels_per_step"] = launches(member.one)
             # Hooks inside a compiled network would cut it up.
-            is_plain = one.config.train.compile.scope == "off"
-            _, steps = one.run(1 if self.smoke else 6, timed_parts=is_plain)
-            member["parts_ms"] = parts_ms(steps)
+            is_plain = member.config.train.compile.scope == "off"
+            _, steps = member.one.run(1 if self.smoke else 6, timed_parts=is_plain)
+            row["parts_ms"] = parts_ms(steps)
         self.write()
 
-    def _sum_up(self, told: dict[str, Any], ready: list[Contestant]) -> None:
+    def _sum_up(self, told: dict[str, Any], ready: list[Member]) -> None:
         peak = self.report["bf16_peak_flop_per_s"]
-        for one in ready:
-            told["members"][one.entry.name] = describe(one, peak)
-        told["ratio_to_first"] = {one.entry.name: ratios(ready[0], one) for one in ready[1:]}
+        for member in ready:
+            told["members"][member.entry.name] = describe(member, peak)
+        told["ratio_to_first"] = {
+            member.entry.name: ratios(ready[0].one, member.one) for member in ready[1:]
+        }
         self.write()
-
-
-def bf16_peak() -> float:
-    """Measure the rate of one large product, in FLOP/s: best of several."""
-    one, other = (
-        torch.randn(PEAK_SIDE, PEAK_SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2)
-    )
-    best_ms = float("inf")
-    for _ in range(20):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        torch.mm(one, other)
-        end.record()
-        end.synchronize()
-        best_ms = min(best_ms, begin.elapsed_time(end))
-    return 2 * PEAK_SIDE**3 / (best_ms / 1e3)
-
-
-def say(text: str) -> None:
-    """Tell how far it is."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -26,7 +26,8 @@ from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.synthetic import make_clips
-from quality_runs import Row, data_folder, run_beside, say, settings_of, trained, write
+from progress import say, write
+from quality_runs import Row, data_folder, run_beside, settings_of, trained
 
 SEEDS = (0, 1, 2)
 KINDS = ("vrt_spike", "vrt")

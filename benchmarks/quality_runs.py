@@ -1,7 +1,6 @@
-"""What the benchmarks of quality share: runs beside each other, data that can be kept, results."""
+"""What the benchmarks of quality share: runs beside each other, and data that can be kept."""
 
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from pitstop.config.dump import to_yaml
 from pitstop.config.sections import RunConfig
 from pitstop.train.checkpoint import find_newest_whole
 from pitstop.train.run import TrainingRun
+from progress import say
 
 Row = dict[str, Any]
 
@@ -62,14 +62,3 @@ def data_folder(kept: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
-
-
-def write(report: Row, output: Path | None) -> None:
-    """Write what is known so far."""
-    if output is not None:
-        output.write_text(json.dumps(report, indent=2) + "\n")
-
-
-def say(text: str) -> None:
-    """Tell how far it is."""
-    print(text, file=sys.stderr, flush=True)

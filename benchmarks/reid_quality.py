@@ -38,7 +38,8 @@ from pitstop.workloads.reid.protocol import (
 )
 from pitstop.workloads.reid.queries import EvalSet, eval_set
 from pitstop.workloads.reid.synthetic import make_reid
-from quality_runs import Row, data_folder, run_beside, say, settings_of, trained, write
+from progress import say, write
+from quality_runs import Row, data_folder, run_beside, settings_of, trained
 
 SEEDS = (0, 1, 2)
 IMAGES_ALONE = ("NIR", "CP", "SK")

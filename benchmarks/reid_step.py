@@ -21,36 +21,33 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import deque
-from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pitstop.config.load import load_config
-from pitstop.config.sections import RunConfig
-from pitstop.data.loader import Loader, build_loader
-from pitstop.data.samplers import Deal, train_order
 from pitstop.measure.flops import count_flops
-from pitstop.train.compiling import CompileWatch
-from pitstop.train.part_spans import named_parts, part_spans
-from pitstop.train.ranks import Ranks
-from pitstop.train.schedule import Schedule
-from pitstop.train.setup import build_trainer
-from pitstop.train.step import Trainer
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.reid.synthetic import make_reid
-from pitstop_probe import Clock, Step, cuda_timer
+from pitstop_probe import Clock, cuda_timer
+from progress import say, write
+from step_runs import (
+    TOTAL_STEPS,
+    Contestant,
+    Kept,
+    bf16_peak,
+    is_data,
+    parts_ms,
+    prepare,
+    rates,
+    ratios,
+    warm_up,
+)
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "reid"
-AHEAD = 2
-PEAK_SIDE = 8192
 TIMED = {"baseline": 8, "fast": 80}
-TOTAL_STEPS = 100_000
-"""Of the schedule; no run gets there."""
 COMMON = ["model.weights=null", "data.tokenizer=null", "data.holdout=0", "train.epochs=null"]
 SMOKE = [
     "model.backbone=tiny",
@@ -63,91 +60,7 @@ SMOKE = [
 SMOKE_FAST = ["train.compile.scope=off", "loader.prefetch=2"]
 
 
-class Kept:
-    """Keeps finished steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-
-    def step(self, step: Step) -> None:
-        """Keep one."""
-        self.steps.append(step)
-
-    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
-        """Nothing happens apart here."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Contestant:
-    """A preset, ready to train."""
-
-    name: str
-    config: RunConfig
-    trainer: Trainer[Any]
-    schedule: Schedule
-    loader: Loader[Any]
-    first_steps_s: float = 0.0
-    """Seconds of the steps before the first block: workers start, kernels are compiled."""
-    compiled: dict[str, Any] | None = None
-    done: int = 0
-    blocks: list[dict[str, Any]] = field(default_factory=list)
-    parts: list[dict[str, float]] = field(default_factory=list)
-    _source: Iterator[Any] | None = None
-
-    @property
-    def ahead(self) -> int:
-        """Batches that workers may have prepared."""
-        applied = self.loader.applied
-        return applied.workers * (applied.prefetch or 1) + 2
-
-    def batches(self) -> Iterator[Any]:
-        """Give batches without an end."""
-        if self._source is None:
-            self._source = self._endless()
-        return self._source
-
-    def _endless(self) -> Iterator[Any]:
-        while True:
-            for batch, _ in self.loader:
-                yield batch
-            self.loader.set_epoch(self.loader.epoch + 1)
-
-    def run(self, steps: int, *, timed_parts: bool = False) -> tuple[float, list[Step]]:
-        """Train some steps; give the wall seconds, and the steps where parts are timed."""
-        trainer, kept = self.trainer, Kept()
-        on_gpu = trainer.device.type == "cuda"
-        trainer.precision.apply_to_process()
-        clock = Clock(kept, cuda_timer() if on_gpu else None, timeline_every=1)
-        parts = named_parts(trainer.task, trainer.model) if timed_parts else {}
-        under_way: deque[Any] = deque()
-        settle(trainer.device)
-        began = time.perf_counter()
-        with part_spans(parts, clock):
-            for _ in range(steps):
-                clock.begin_step()
-                self.schedule.apply(self.done)
-                trainer.train_step(self.batches(), step=self.done, clock=clock)
-                self.done += 1
-                if on_gpu:
-                    with clock.span("check"):
-                        under_way.append(mark := torch.cuda.Event())
-                        mark.record()
-                        if len(under_way) > AHEAD:
-                            under_way.popleft().synchronize()
-            clock.end_step()
-        settle(trainer.device)
-        wall_s = time.perf_counter() - began
-        clock.close()
-        return wall_s, kept.steps
-
-
-def settle(device: torch.device) -> None:
-    """Wait until the device has nothing to do."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def prepare(
+def build(
     name: str, root: Path, stack: ExitStack, *, overrides: list[str], device: torch.device
 ) -> Contestant:
     """Build a preset and start its workers."""
@@ -156,73 +69,20 @@ def prepare(
         [*COMMON, f"data.root={root}", f"train.steps={TOTAL_STEPS}", *overrides],
     ).config
     task = build_task(config)
-    samples = task.train_samples()
-    deal = Deal(batch_size=config.train.batch_size, seed=0, rank=0, world_size=1, drop_last=True)
-    order = train_order(task, samples, deal)
-    loader = stack.enter_context(
-        build_loader(samples, order, task.collate, config.loader, world_size_on_host=1)
-    )
-    trainer = build_trainer(config, task, Ranks(), device).trainer
-    return Contestant(
-        name=name,
-        config=config,
-        trainer=trainer,
-        schedule=Schedule(trainer.optimizer, config.schedule, total_steps=TOTAL_STEPS),
-        loader=loader,
-    )
-
-
-def warm_up(one: Contestant, steps: int) -> None:
-    """Run the first steps, and note what was compiled in them."""
-    with CompileWatch() as watch:
-        one.first_steps_s, _ = one.run(steps)
-        proof = watch.proof()
-    if one.config.train.compile.scope != "off":
-        one.compiled = {
-            "graphs": proof.graphs,
-            "breaks": dict(proof.breaks),
-            "recompiles": proof.recompiles,
-            "compile_s": proof.compile_s,
-        }
+    return prepare(name, config, task.train_samples(), task, device=device, stack=stack)
 
 
 def block(one: Contestant, steps: int) -> dict[str, Any]:
     """Use up what was prepared, then time some steps."""
-    one.run(one.ahead)
+    one.use_up()
     wall_s, kept = one.run(steps)
-    samples = steps * one.config.train.batch_size
-    host_us = sum(
-        total for step in kept for span, (_, total) in step.host_us.items() if is_data(span)
-    )
     on_device = [step for step in kept if step.device_us]
     idle_us = sum(
         taken for step in on_device for span, taken in step.device_us.items() if is_data(span)
     )
     device_wall_us = sum(step.device_wall_us or 0 for step in on_device)
-    return {
-        "samples_per_s": samples / wall_s,
-        "step_ms": wall_s / steps * 1e3,
-        "steps": steps,
-        "host_waits_for_data": host_us / 1e6 / wall_s,
-        "device_idle_for_data": idle_us / device_wall_us if device_wall_us else None,
-    }
-
-
-def is_data(span: Any) -> bool:
-    """Whether a span is the wait for a batch."""
-    return tuple(span.path) == ("data",)
-
-
-def parts_ms(steps: list[Step]) -> dict[str, float]:
-    """Give the mean of every span over the steps, on the device where there is one."""
-    told = [step for step in steps if step.device_us] or steps
-    sums: dict[str, float] = {}
-    for step in told:
-        host = {span: total for span, (_, total) in step.host_us.items()}
-        for span, taken in (step.device_us or host).items():
-            name = "/".join(span.path)
-            sums[name] = sums.get(name, 0.0) + taken / 1e3 / len(told)
-    return {name: round(total, 3) for name, total in sorted(sums.items())}
+    idle = idle_us / device_wall_us if device_wall_us else None
+    return {**rates(one, kept, wall_s), "device_idle_for_data": idle}
 
 
 def step_flops(one: Contestant) -> int:
@@ -240,25 +100,9 @@ def step_flops(one: Contestant) -> int:
     return count.forward + count.backward
 
 
-def bf16_peak() -> float:
-    """Measure the rate of one large product, in FLOP/s: best of several."""
-    one, other = (
-        torch.randn(PEAK_SIDE, PEAK_SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2)
-    )
-    best_ms = float("inf")
-    for _ in range(20):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        torch.mm(one, other)
-        end.record()
-        end.synchronize()
-        best_ms = min(best_ms, begin.elapsed_time(end))
-    return 2 * PEAK_SIDE**3 / (best_ms / 1e3)
-
-
 def without_waiting(one: Contestant) -> str:
     """Run steps under which every wait for the device is an error; say how it went."""
-    if one.trainer.device.type != "cuda":
+    if not one.on_gpu:
         return "not measured: no GPU"
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -277,7 +121,7 @@ def without_waiting(one: Contestant) -> str:
 
 def describe(one: Contestant) -> dict[str, Any]:
     """Write down a preset and what was measured of it."""
-    rates = [row["samples_per_s"] for row in one.blocks]
+    measured = [row["samples_per_s"] for row in one.blocks]
     return {
         "batch_size": one.config.train.batch_size,
         "precision": one.config.train.precision,
@@ -287,9 +131,8 @@ def describe(one: Contestant) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in one.trainer.model.parameters()),
         "first_steps_s": one.first_steps_s,
         "compiled": one.compiled,
-        "samples_per_s_median": statistics.median(rates) if rates else None,
+        "samples_per_s_median": statistics.median(measured) if measured else None,
         "blocks": one.blocks,
-        "parts_ms": one.parts[-1] if one.parts else None,
     }
 
 
@@ -297,16 +140,7 @@ def sum_up(report: dict[str, Any], pair: tuple[Contestant, Contestant]) -> None:
     """Write ratios and shares into the report."""
     baseline, fast = pair
     report["presets"] = {one.name: describe(one) for one in pair}
-    ratios = [
-        after["samples_per_s"] / before["samples_per_s"]
-        for before, after in zip(baseline.blocks, fast.blocks, strict=True)
-    ]
-    report["ratio"] = {
-        "median": statistics.median(ratios),
-        "low": min(ratios),
-        "high": max(ratios),
-        "pairs": len(ratios),
-    }
+    report["ratio"] = ratios(baseline, fast)
     if report["bf16_peak_flop_per_s"] is not None:
         step_s = statistics.median(row["step_ms"] for row in fast.blocks) / 1e3
         achieved = report["flops_per_step"] / step_s
@@ -346,10 +180,10 @@ def measure(options: argparse.Namespace, folder: Path, stack: ExitStack) -> dict
         write(report, options.output)
         if time.perf_counter() - began + 1.5 * longest_s > options.limit_s:
             break
-    for one in pair:
-        one.parts.append(parts_ms(one.run(2 if smoke else 12, timed_parts=True)[1]))
     report["peak_device_bytes"] = None if smoke else torch.cuda.max_memory_allocated()
-    sum_up(report, pair)
+    for one in pair:
+        _, steps = one.run(2 if smoke else 12, timed_parts=True)
+        report["presets"][one.name]["parts_ms"] = parts_ms(steps)
     report["host_waits"] = without_waiting(pair[1])
     report["took_s"] = time.perf_counter() - began
     return report
@@ -364,8 +198,8 @@ def contestants(
         sizes = [*sizes, f"train.batch_size={options.batch_size}"]
     extra = SMOKE_FAST if options.smoke else []
     device = torch.device("cpu") if options.smoke else torch.device("cuda", 0)
-    baseline = prepare("baseline", root, stack, overrides=sizes, device=device)
-    fast = prepare("fast", root, stack, overrides=[*sizes, *extra], device=device)
+    baseline = build("baseline", root, stack, overrides=sizes, device=device)
+    fast = build("fast", root, stack, overrides=[*sizes, *extra], device=device)
     return baseline, fast
 
 
@@ -387,17 +221,6 @@ def main() -> None:
         report = measure(options, Path(folder), stack)
     write(report, options.output)
     print(json.dumps(report, indent=2))
-
-
-def write(report: dict[str, Any], output: Path | None) -> None:
-    """Write what is known so far."""
-    if output is not None:
-        output.write_text(json.dumps(report, indent=2) + "\n")
-
-
-def say(text: str) -> None:
-    """Tell how far it is."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
