@@ -13,6 +13,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -249,9 +250,25 @@ def start_worker(worker: int) -> None:
     # Ctrl-C reaches the whole process group. The trainer still finishes its step and saves, and
     # needs its workers until then; it ends them itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    give_way()
     # What was there before a fork is shared with the parent as long as nobody writes to it, and
     # collecting garbage writes to everything it looks at.
     gc.freeze()
+
+
+def give_way() -> None:
+    """Have this process wait for its turn when it wakes up, with the same share of the cores.
+
+    A worker wakes up because the training loop asks for a batch. Otherwise the system may give it
+    the core that the loop is on, which then stands still for a few milliseconds.
+    """
+    if not hasattr(os, "SCHED_BATCH"):
+        return
+    # A container may forbid it: then it stays as it is.
+    with suppress(OSError):
+        # Whoever chose another policy for the whole run keeps it.
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _said_by(error: Exception) -> str:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from pitstop.data.crew import AppliedLoader
 from pitstop.data.fetch import BatchFetcher, BatchT, Fetched, Request, start_worker
+from pitstop.data.request_queue import with_request_queues
 from pitstop.data.ring import Lender
 from pitstop.data.samplers import Batches
 
@@ -54,6 +55,7 @@ def stream_of(
         context = multiprocessing.get_context(applied.start_method)
         if applied.start_method == "forkserver":
             context.set_forkserver_preload(_own_modules())
+        context = with_request_queues(context)
     with own_words_for_workers():
         return DataLoader(
             fetcher,

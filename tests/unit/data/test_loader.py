@@ -2,6 +2,8 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from pitstop.config.sections import LoaderSection
 from pitstop.data.crew import resolve_start_method, resolve_workers
-from pitstop.data.fetch import BatchFetcher, Desk, Fetched, Place, Request
+from pitstop.data.fetch import BatchFetcher, Desk, Fetched, Place, Request, give_way
 from pitstop.data.loader import Loader, build_loader
 from pitstop.data.samplers import ShuffledBatches
 from pitstop.data.stages import stage
@@ -149,6 +151,53 @@ def test_workers_have_one_thread_and_leave_interrupts_to_the_trainer() -> None:
     with loader_of(Reports(), workers=1) as loader:
         for batch, _ in loader:
             assert batch.unique(dim=0).tolist() == [[1, 1]]
+
+
+class ReportsPolicy(Numbers):
+    def sample(self, epoch: int, index: int) -> Tensor:
+        return torch.tensor(os.sched_getscheduler(0))
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="no such policy here")
+def test_workers_do_not_take_the_core_of_who_wakes_them() -> None:
+    with loader_of(ReportsPolicy(), workers=1) as loader:
+        policies = {policy for batch, _ in loader for policy in batch.tolist()}
+    assert policies == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="no such policy here")
+@pytest.mark.parametrize("policy", ["SCHED_IDLE", "SCHED_FIFO"])
+def test_a_policy_somebody_chose_is_kept(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: getattr(os, policy))
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("changed"))
+    give_way()
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="no such policy here")
+def test_where_policies_may_not_be_changed_workers_go_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def refuse(pid: int, policy: int, param: object) -> None:
+        del pid, param
+        asked.append(policy)
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    give_way()
+    assert asked == [os.SCHED_BATCH]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="queues are the standard ones elsewhere")
+def test_asking_for_batches_starts_no_thread_in_the_training_process() -> None:
+    before = set(threading.enumerate())
+    with loader_of(Numbers(), workers=2) as loader:
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            for _ in loader:
+                assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("workers", [0, 2])
