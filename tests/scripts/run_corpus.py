@@ -4,7 +4,8 @@
 
 In each pair the doctor looks at the sick script and at the cured one, and both run bare, in turns.
 The gain is that of the bare scripts, by the samples/s which they print. A machine that is busy with
-other things spoils all of it, so every pair says how many cores others kept busy meanwhile.
+other things spoils all of it, so every pair says how many cores others kept busy meanwhile. So does
+the allocator, whose luck `KEEPS_MEMORY` takes away.
 """
 
 import argparse
@@ -31,6 +32,16 @@ T = TypeVar("T")
 
 LONGEST_S = 180.0
 """By when a script must have ended; far more than it takes."""
+
+KEEPS_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": 32 << 20,
+    "MALLOC_TRIM_THRESHOLD_": 4 << 30,
+    "MALLOC_TOP_PAD_": 64 << 20,
+}
+"""Makes glibc keep what a step gives back. By default it depends on how the heap of a process came
+to lie whether large tensors go back to the system in every step, and the next one pays for its
+pages anew: two lives of one script differ by a quarter in forward and backward, so that the ratio
+of two scripts would tell of luck."""
 
 _RATE = re.compile(r"loss ([\d.]+), ([\d.]+) s after warm-up, ([\d.]+) samples/s")
 
@@ -226,7 +237,12 @@ def _own_s() -> float:
 
 def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        list(command), capture_output=True, text=True, check=False, timeout=LONGEST_S, cwd=ROOT
+        ["env", *(f"{name}={value}" for name, value in KEEPS_MEMORY.items()), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONGEST_S,
+        cwd=ROOT,
     )
 
 

@@ -19,6 +19,8 @@ class Apart:
     """Everything of one name that lay between counted steps."""
 
     times_us: tuple[float, ...]
+    places: tuple[int, ...] = ()
+    """Which of the counted steps it fell in, counted from the first of them."""
 
     @property
     def count(self) -> int:
@@ -44,21 +46,28 @@ def apart_between(
     """
     table = rank.steps
     assert table is not None
-    rows = rows[table.apart_us[rows] > 0]
-    keys = zip(table.attempt[rows].tolist(), table.index[rows].tolist(), strict=True)
+    places = np.flatnonzero(table.apart_us[rows] > 0)
+    rows = rows[places]
+    keys = list(zip(table.attempt[rows].tolist(), table.index[rows].tolist(), strict=True))
     spent = dict(zip(keys, table.apart_us[rows].tolist(), strict=True))
+    place_of = dict(zip(keys, places.tolist(), strict=True))
     inside: dict[tuple[float, float], list[Event]] = {}
     for event in rank.events:
         key = (float(event.attempt), float(event.step))
         if key in spent:
             inside.setdefault(key, []).append(event)
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, int]]] = {}
     for key, apart_us in spent.items():
         for name, us in _shared_out(inside.get(key, ()), apart_us):
-            found.setdefault(name, []).append(us)
+            found.setdefault(name, []).append((us, place_of[key]))
     for name in (START_UP, OWN):
         found.pop(name, None)
-    return {name: Apart(times_us=tuple(us)) for name, us in found.items()}, _start_up_us(rank)
+    return {name: _apart(shares) for name, shares in found.items()}, _start_up_us(rank)
+
+
+def _apart(shares: Iterable[tuple[float, int]]) -> Apart:
+    times_us, places = zip(*shares, strict=True)
+    return Apart(times_us=times_us, places=tuple(dict.fromkeys(places)))
 
 
 def _shared_out(events: Iterable[Event], apart_us: float) -> list[tuple[str, float]]:

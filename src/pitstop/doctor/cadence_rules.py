@@ -1,5 +1,6 @@
 """Rules on what happens every so often: evaluation, checkpoints, logging, and what has no name."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from pitstop.doctor.host_lines import (
     logging_lines,
 )
 from pitstop.doctor.remedies import remedy_for
-from pitstop.doctor.words import percent, spread_ms, times
+from pitstop.doctor.words import percent, spill, spread_ms, times
 from pitstop.records.script import HostLines
 from pitstop.records.verdict import Bound, Finding
 
@@ -32,6 +33,19 @@ _NAMED: Final = ("evaluation", "checkpoint", "epoch boundary", "compile", *_LOG_
 _APART: Final = 0.20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """Share of the run on some lines, as looks at the training thread tell it."""
+
+    share: float
+    error: float
+    """One standard error."""
+    most: float
+    """Two standard errors more, and never more than the parts that hold the lines."""
+    words: tuple[str, ...] = ()
+    """Lines that cost most."""
+
+
 def evaluation(facts: Facts) -> Finding | None:
     """Report a run that spends a tenth of its time or more on evaluations."""
     return _cadence(facts, "evaluation", "EVAL001", "evaluating takes much of the run")
@@ -43,7 +57,7 @@ def checkpoint(facts: Facts) -> Finding | None:
 
 
 def _cadence(facts: Facts, name: str, code: str, summary: str) -> Finding | None:
-    share, apart = facts.share(name), facts.apart.get(name)
+    share, apart = facts.whole_share(name), facts.apart.get(name)
     if share is None or share < WORTH_A_WARNING:
         return None
     evidence = [f"{percent(share)} of the time after warm-up, in {facts.steps} steps"]
@@ -51,6 +65,7 @@ def _cadence(facts: Facts, name: str, code: str, summary: str) -> Finding | None
         every = facts.steps / apart.count
         evidence.append(f"{times(apart.count, 'time')}, one in {every:.0f} steps")
         evidence.append(spread_ms(np.array(apart.times_us)))
+        evidence += spill(facts, name)
     # Of one alone the distance to the next is not known, nor, so, the share of a longer run.
     is_rhythm = apart is None or apart.count > 1
     if not is_rhythm:
@@ -71,26 +86,29 @@ def logging(facts: Facts) -> Finding | None:
     spans = [name for name in _LOG_NAMES if name in facts.parts_us]
     span_share = sum(float(facts.parts_us[name].sum()) for name in spans) / max(1, facts.total_us)
     found = [host for part in _sampled_parts(facts) if (host := lines_of_part(facts, part))]
-    line_share, error, evidence = _logging_lines(facts, found)
-    inside = _of_host(facts, span_share + line_share)
-    if inside is None:
+    lines = _logging_lines(facts, found)
+    inside = _of_host(facts, span_share + lines.share)
+    bound = _of_host(facts, span_share + lines.most)
+    if inside is None or bound is None:
         return None
     share = min(1.0, apart_share + inside.share)
     errors = [2 * facts.share_error(name) for name in spans]
-    if share - 2 * error - sum(errors) < WORTH_A_WARNING:
+    if share - 2 * lines.error - sum(errors) < WORTH_A_WARNING:
         return None
+    evidence = [*lines.words]
     if apart_share or span_share:
         evidence.insert(
             0,
             f"{percent(apart_share + span_share)} of the time in: "
             + ", ".join((*spans, *(n for n in _LOG_NAMES if n in facts.apart))),
         )
-    bound = inside if not apart_share else Bound(part="logging", share=share)
+    if apart_share:
+        bound = Bound(part="logging", share=min(1.0, apart_share + bound.share))
     return Finding(
         code="LOG001",
         severity=severity_of(share),
         summary="writing down what happens takes much of the step",
-        evidence=(f"{percent(share, error)} of {facts.steps} steps", *evidence),
+        evidence=(f"{percent(share, lines.error)} of {facts.steps} steps", *evidence),
         bound=bound,
         remedy=remedy_for(facts, "LOG001"),
     )
@@ -116,20 +134,27 @@ def _sampled_parts(facts: Facts) -> list[str]:
     return sorted(part for part in parts if part in facts.parts_us and part not in _LOG_NAMES)
 
 
-def _logging_lines(facts: Facts, found: list[HostTime]) -> tuple[float, float, list[str]]:
-    """Share of the run on lines that log, its standard error, and the lines that cost most."""
-    total, variance, words = 0.0, 0.0, []
+def _logging_lines(facts: Facts, found: list[HostTime]) -> Sampled:
+    """Share of the run on lines that log."""
+    total, variance, parts, words = 0.0, 0.0, 0.0, []
     for host in found:
         lines = [line for line in logging_lines(facts, host) if not is_sync(facts, line)]
         scale = facts.share(host.part) or 0.0
         share = host.share_of(lines)
         total += scale * share
+        parts += scale if lines else 0.0
         variance += (scale * host.error_of(share)) ** 2
         for line in lines[:3]:
             cost = scale * line.samples / host.samples
             words.append((cost, f"{percent(cost)} at {line_text(line)}"))
     words.sort(reverse=True)
-    return total, float(np.sqrt(variance)), [text for _, text in words[:3]]
+    error = float(np.sqrt(variance))
+    return Sampled(
+        share=total,
+        error=error,
+        most=min(parts, total + 2 * error),
+        words=tuple(text for _, text in words[:3]),
+    )
 
 
 def host_work(facts: Facts) -> Finding | None:
@@ -151,7 +176,10 @@ def host_work(facts: Facts) -> Finding | None:
     else:
         share = max(0.0, whole - sync_share(facts))
     bound = facts.waste("host", share)
-    if bound is None or not is_sure(facts, "host", bound.share - 2 * error, least=HOST_WORTH):
+    most = facts.waste("host", min(whole, share + 2 * error))
+    if bound is None or most is None:
+        return None
+    if not is_sure(facts, "host", bound.share - 2 * error, least=HOST_WORTH):
         return None
     first = f"Python outside the parts of the step took {percent(share, error)} of {facts.steps}"
     return Finding(
@@ -161,9 +189,9 @@ def host_work(facts: Facts) -> Finding | None:
         evidence=(f"{first} steps", *evidence),
         bound=Bound(
             part="other host work",
-            share=bound.share,
-            pool=bound.pool,
-            pool_share=bound.pool_share,
+            share=most.share,
+            pool=most.pool,
+            pool_share=most.pool_share,
         ),
         remedy=remedy_for(facts, "HOST001"),
     )

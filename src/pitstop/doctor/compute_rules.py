@@ -12,7 +12,7 @@ from pitstop.doctor.grading import (
     severity_of,
 )
 from pitstop.doctor.remedies import remedy_for
-from pitstop.doctor.words import ms, percent, spread_ms, times
+from pitstop.doctor.words import ms, percent, spill, spread_ms, times
 from pitstop.records.script import Compiled, Modules, Owners
 from pitstop.records.verdict import Bound, Finding, Severity
 
@@ -135,7 +135,7 @@ def recompilation(facts: Facts) -> Finding | None:
         return None
     spent_us = compiled.compile_after_warm_up_us
     share = max(spent_us / facts.total_us if facts.total_us else 0.0, facts.share("compile") or 0.0)
-    share = min(1.0, share)
+    share = min(1.0, share + facts.spill_us("compile") / max(1.0, facts.total_us))
     many = compiled.recompiles_after_warm_up >= _MANY_RECOMPILES
     if share < WORTH_A_WARNING and not many:
         return None
@@ -147,6 +147,7 @@ def recompilation(facts: Facts) -> Finding | None:
         evidence=(
             f"{times(compiled.recompiles_after_warm_up, 'recompile')} after warm-up, "
             f"{ms(spent_us)} of {ms(facts.total_us)}",
+            *spill(facts, "compile"),
             *compiled.reasons[:3],
         ),
         bound=Bound(part="compile", share=share),

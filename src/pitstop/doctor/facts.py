@@ -26,6 +26,9 @@ _MOST_WARM_UP_STEPS = 50
 # Spans are marked on the device in a quarter of the steps; fewer tell little of all of them.
 _FEWEST_MARKED_STEPS = 5
 
+# Steps of either kind from which on the difference of two kinds of steps tells something.
+_FEWEST_ALIKE = 5
+
 IDLE = "time in which the device idles"
 BUSY = "time in which the device works"
 
@@ -125,6 +128,34 @@ class Facts:
             return None
         inside = 0.0 if times is None else float(times.sum())
         return (inside + (0.0 if apart is None else apart.total_us)) / self.total_us
+
+    def spill_us(self, name: str) -> float:
+        """Time by which what lay apart under a name lengthens the steps that it falls in.
+
+        Saving empties the caches, new workers share their pages with the loop, a new graph is
+        called for the first time: such steps take longer than those in which nothing lies apart,
+        and would not without it. Steps in which other things lay apart as well tell nothing of
+        either. Nothing where the difference is within two standard errors, nor on a GPU, where
+        the host's steps tell how far it runs ahead.
+        """
+        apart = self.apart.get(name)
+        if apart is None or self.on_gpu:
+            return 0.0
+        kinds = np.zeros(self.steps, dtype=int)
+        for other in self.apart.values():
+            kinds[list(other.places)] += 1
+        alone = [place for place in apart.places if kinds[place] == 1]
+        struck, others = self.wall_us[alone], self.wall_us[kinds == 0]
+        if min(len(struck), len(others)) < _FEWEST_ALIKE:
+            return 0.0
+        longer = float(struck.mean() - others.mean())
+        error = float(np.hypot(_error_of_mean(struck), _error_of_mean(others)))
+        return longer * len(struck) if longer > 2 * error else 0.0
+
+    def whole_share(self, name: str) -> float | None:
+        """Share of what lay apart under a name, with what it adds to the steps around it."""
+        share = self.share(name)
+        return None if share is None else min(1.0, share + self.spill_us(name) / self.total_us)
 
     def share_error(self, part: str) -> float:
         """Standard error of a part's share, from how unevenly it falls on the steps."""
@@ -284,6 +315,10 @@ def _device_times(table: StepTable, rows: Rows, top: list[int]) -> DeviceTimes |
         wall_us=float(walls[marked].sum()),
         parts_us={table.paths[number][0]: float(us) for number, us in zip(top, sums, strict=True)},
     )
+
+
+def _error_of_mean(values: Array) -> float:
+    return float(values.std(ddof=1)) / float(np.sqrt(len(values)))
 
 
 def _mean(values: Array) -> float | None:

@@ -17,7 +17,7 @@ from pitstop.doctor.host_lines import HostTime, line_text, lines_of_part
 from pitstop.doctor.machine_rules import contention
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.remedies import remedy_for
-from pitstop.doctor.words import ms, percent, size, spread_ms, times
+from pitstop.doctor.words import ms, percent, size, spill, spread_ms, times
 from pitstop.records.memory import HostLoad
 from pitstop.records.verdict import Bound, Finding, Severity
 
@@ -176,6 +176,7 @@ def epoch_stalls(facts: Facts) -> Finding | None:
     evidence = [
         f"{times(len(stalls_us), 'stall')} {words} took {percent(bound.share)} of the time",
         spread_ms(stalls_us).replace("median", "median stall", 1),
+        *spill(facts, _EPOCH_BOUNDARY),
     ]
     if loader is not None:
         kept = "stay" if loader.persistent else "start anew for each pass"
@@ -191,7 +192,7 @@ def epoch_stalls(facts: Facts) -> Finding | None:
 
 
 def _boundary_stalls(facts: Facts) -> tuple[Bound, np.ndarray, str] | None:
-    apart, share = facts.apart.get(_EPOCH_BOUNDARY), facts.share(_EPOCH_BOUNDARY)
+    apart, share = facts.apart.get(_EPOCH_BOUNDARY), facts.whole_share(_EPOCH_BOUNDARY)
     if apart is None or share is None or share < WORTH_A_WARNING:
         return None
     return Bound(part=_EPOCH_BOUNDARY, share=share), np.array(apart.times_us), "between epochs"

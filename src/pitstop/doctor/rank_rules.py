@@ -132,7 +132,7 @@ def communication(ranks: Sequence[Facts]) -> Finding | None:
         severity=_severity(facts, share),
         summary="the step waits for the exchange of gradients",
         evidence=tuple(_exchange_evidence(facts, share)),
-        bound=Bound(part="exchange", share=share),
+        bound=Bound(part="exchange", share=max(share, _most_share(facts) or 0.0)),
         remedy=remedy_for(facts, "COMM001"),
     )
 
@@ -143,8 +143,11 @@ def _severity(facts: Facts, share: float) -> Severity:
     Ranks that take turns on the processors, with other jobs or whatever else runs there, wait for
     each other all the time.
     """
-    is_crowded = host_is_full(facts) or ranks_fill_host(facts)
-    return "info" if is_crowded and share < _BEYOND_CROWDING else severity_of(share)
+    return "info" if _is_crowded(facts) and share < _BEYOND_CROWDING else severity_of(share)
+
+
+def _is_crowded(facts: Facts) -> bool:
+    return host_is_full(facts) or ranks_fill_host(facts)
 
 
 def _exposed_share(facts: Facts) -> float | None:
@@ -154,6 +157,19 @@ def _exposed_share(facts: Facts) -> float | None:
         return None
     exposed_us = 0.0 if reading is None else reading.exposed_us * facts.steps
     return min(1.0, exposed_us / facts.total_us + (sync or 0.0))
+
+
+def _most_share(facts: Facts) -> float | None:
+    """Share that exchanging costs at most, where it runs on processors that computing needs.
+
+    What runs beside computing is then not free: computing waits for a core meanwhile. All of it
+    lies in the backward pass. None where there are cores to spare, or no exchange was timed.
+    """
+    reading, backward = facts.readings.last(Exchange), facts.share("backward")
+    if reading is None or backward is None or facts.on_gpu or not _is_crowded(facts):
+        return None
+    beside_us = reading.whole_us * facts.steps
+    return min(1.0, min(backward, beside_us / facts.total_us) + (facts.share("sync") or 0.0))
 
 
 def _exchange_evidence(facts: Facts, share: float) -> list[str]:

@@ -58,7 +58,16 @@ class Exchange:
     def exposed_us(self) -> float:
         """What a step waited for, all its exchanges together."""
         waited_us = max(0.0, self.exchange_us - self.overlapped_us)
-        return waited_us * (1.0 if self.exchanges_per_step is None else self.exchanges_per_step)
+        return waited_us * self._count
+
+    @property
+    def whole_us(self) -> float:
+        """All exchanges of a step, whatever ran beside them."""
+        return self.exchange_us * self._count
+
+    @property
+    def _count(self) -> float:
+        return 1.0 if self.exchanges_per_step is None else self.exchanges_per_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

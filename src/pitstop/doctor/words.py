@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pitstop.doctor.facts import Facts
 from pitstop.records.run import Array
 
 _GIB = 1 << 30
@@ -28,6 +29,16 @@ def spread_ms(times_us: Array) -> str:
     """Median and middle half of many times."""
     low, middle, high = np.percentile(times_us, (25, 50, 75)) / 1e3
     return f"median {middle:.1f} ms, middle half {low:.1f} to {high:.1f} ms"
+
+
+def spill(facts: Facts, name: str) -> tuple[str, ...]:
+    """What something apart adds to the steps it falls in, where that is told from noise."""
+    us = facts.spill_us(name)
+    if not us:
+        return ()
+    share = percent(us / facts.total_us)
+    words = "lies in the steps themselves: those it falls in take longer than the others"
+    return (f"of that, {share} {words}",)
 
 
 def size(count: float) -> str:

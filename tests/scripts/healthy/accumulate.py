@@ -12,7 +12,7 @@ WARM_UP = 10
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=120, help="updates")
+    parser.add_argument("--steps", type=int, default=60, help="updates")
     parser.add_argument("--batch-size", type=int, default=64, help="of a micro-batch")
     parser.add_argument("--accumulate", type=int, default=4)
     parser.add_argument("--log-every", type=int, default=20)
@@ -21,7 +21,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     model = nn.Sequential(
-        nn.Linear(256, 768), nn.GELU(), nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 10)
+        nn.Linear(256, 1408), nn.GELU(), nn.Linear(1408, 1408), nn.GELU(), nn.Linear(1408, 10)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps)

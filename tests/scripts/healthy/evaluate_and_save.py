@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 @torch.no_grad()
@@ -39,11 +39,11 @@ def main() -> None:
     torch.set_num_threads(1)
 
     model = nn.Sequential(
-        nn.Linear(256, 896), nn.ReLU(), nn.Linear(896, 896), nn.ReLU(), nn.Linear(896, 10)
+        nn.Linear(256, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    train = DataLoader(made_up(100 * args.batch_size, 1), args.batch_size, shuffle=True)
-    held_out = DataLoader(made_up(1024, 2), batch_size=256)
+    train = DataLoader(made_up(50 * args.batch_size, 1), args.batch_size, shuffle=True)
+    held_out = DataLoader(made_up(512, 2), batch_size=256)
 
     started, loss, step = time.perf_counter(), torch.zeros(()), 0
     with tempfile.TemporaryDirectory() as folder:

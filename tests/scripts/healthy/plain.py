@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 class Pictures(Dataset[tuple[Tensor, Tensor]]):
@@ -28,7 +28,7 @@ class Pictures(Dataset[tuple[Tensor, Tensor]]):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -47,7 +47,7 @@ def main() -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(
-        Pictures(100 * args.batch_size),
+        Pictures(50 * args.batch_size),
         batch_size=args.batch_size,
         shuffle=True,
         num_workers=args.workers,

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 def main() -> None:
@@ -30,17 +30,17 @@ def main() -> None:
 
     model = DistributedDataParallel(
         nn.Sequential(
-            nn.Conv2d(3, 32, 3, padding=1),
+            nn.Conv2d(3, 48, 3, padding=1),
             nn.ReLU(),
-            nn.Conv2d(32, 32, 3, padding=1),
+            nn.Conv2d(48, 48, 3, padding=1),
             nn.ReLU(),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
-            nn.Linear(32, 10),
+            nn.Linear(48, 10),
         )
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    pictures = torch.rand(240 * args.batch_size * dist.get_world_size(), 3, 24, 24)
+    pictures = torch.rand(120 * args.batch_size * dist.get_world_size(), 3, 24, 24)
     data = TensorDataset(pictures, torch.arange(len(pictures)) % 10)
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data)
     loader = DataLoader(data, args.batch_size, sampler=sampler)

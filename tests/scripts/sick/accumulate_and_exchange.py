@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=50, help="updates")
     parser.add_argument("--batch-size", type=int, default=16, help="of a micro-batch")
-    parser.add_argument("--accumulate", type=int, default=8)
+    parser.add_argument("--accumulate", type=int, default=16)
     parser.add_argument("--no-sync", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 class Clips(Dataset[dict[str, Tensor]]):
@@ -33,8 +33,8 @@ class Clips(Dataset[dict[str, Tensor]]):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--request-ms", type=float, default=1.4)
     parser.add_argument("--micro", type=int, default=8, help="windows cut out of each clip")

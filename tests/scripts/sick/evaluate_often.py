@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 @torch.no_grad()
@@ -33,8 +33,8 @@ def made_up(count: int, seed: int) -> TensorDataset:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--eval-every", type=int, default=4)
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -50,7 +50,7 @@ def main() -> None:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     train = DataLoader(made_up(50 * args.batch_size, 1), args.batch_size, shuffle=True)
-    held_out = DataLoader(made_up(1536, 2), batch_size=256)
+    held_out = DataLoader(made_up(6144, 2), batch_size=256)
 
     started, loss, step = time.perf_counter(), torch.zeros(()), 0
     for epoch in range(args.epochs):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 def read_batch(number: int, batch_size: int, read_ms: float) -> tuple[Tensor, Tensor]:
@@ -28,8 +28,8 @@ def read_batches(steps: int, batch_size: int, read_ms: float) -> Iterator[tuple[
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=320)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch-size", type=int, default=1280)
     parser.add_argument("--read-ms", type=float, default=1.6)
     args = parser.parse_args()
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 class Pictures(Dataset[tuple[Tensor, Tensor]]):
@@ -48,8 +48,8 @@ def build_model() -> nn.Module:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--read-ms", type=float, default=0.85)
     args = parser.parse_args()

@@ -12,7 +12,7 @@ from typing import TextIO
 import torch
 from torch import Tensor, nn
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 def write_log(file: TextIO, step: int, loss: Tensor, model: nn.Module) -> None:
@@ -20,7 +20,7 @@ def write_log(file: TextIO, step: int, loss: Tensor, model: nn.Module) -> None:
     record: dict[str, object] = {"step": step, "loss": loss.item()}
     for name, weight in model.named_parameters():
         values = weight.detach().flatten()[:4096]
-        record[name] = torch.histc(values, bins=400).tolist()
+        record[name] = torch.histc(values, bins=1600).tolist()
     json.dump(record, file, indent=1)
     file.write("\n")
     file.flush()
@@ -29,8 +29,8 @@ def write_log(file: TextIO, step: int, loss: Tensor, model: nn.Module) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--log-every", type=int, default=1)
     args = parser.parse_args()
     torch.manual_seed(0)

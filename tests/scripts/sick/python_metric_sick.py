@@ -6,7 +6,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 def area_under_curve(scores: Tensor, labels: Tensor) -> float:
@@ -29,8 +29,8 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--batch-size", type=int, default=4096)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -50,7 +50,7 @@ def main() -> None:
         loss = criterion(scores, y.float())
         loss.backward()
         optimizer.step()
-        areas += area_under_curve(scores.detach()[:512], y[:512])
+        areas += area_under_curve(scores.detach()[:1024], y[:1024])
         if step % 50 == 0:
             print(f"step {step} loss {loss.item():.4f} area {areas / (step + 1):.4f}")
         if step == WARM_UP:

@@ -6,15 +6,16 @@ import time
 import torch
 from torch import Tensor, nn
 
-WARM_UP = 20
+WARM_UP = 15
 
 
 class Denoiser(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(256, 768), nn.GELU(), nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 256)
-        )
+        layers: list[nn.Module] = [nn.Linear(256, 768)]
+        for _ in range(6):
+            layers += [nn.GELU(), nn.Linear(768, 768)]
+        self.layers = nn.Sequential(*layers, nn.GELU(), nn.Linear(768, 256))
         self.level: Tensor
         self.register_buffer("level", torch.zeros(()))
 
@@ -24,7 +25,7 @@ class Denoiser(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--steps", type=int, default=96)
     parser.add_argument("--batch-size", type=int, default=96)
     parser.add_argument("--level-every", type=int, default=8)
     parser.add_argument("--backend", default="aot_eager")

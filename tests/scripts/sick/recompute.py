@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 class FixedPoint(nn.Module):
@@ -52,8 +52,8 @@ class Model(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--checkpointing", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ import time
 import torch
 from torch import nn
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 class NetworkFile(io.BytesIO):
@@ -36,10 +36,10 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, mb_per_s
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=160)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch-size", type=int, default=640)
     parser.add_argument("--save-every", type=int, default=4)
-    parser.add_argument("--disk-mb-per-s", type=float, default=200)
+    parser.add_argument("--disk-mb-per-s", type=float, default=50)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)

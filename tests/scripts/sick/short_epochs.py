@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-WARM_UP = 20
+WARM_UP = 15
 
 
 class Archive(Dataset[tuple[Tensor, Tensor]]):
@@ -27,7 +27,7 @@ class Archive(Dataset[tuple[Tensor, Tensor]]):
 
     def open(self) -> list[int]:
         """Read the index; the wait stands for the disk."""
-        time.sleep(0.1)
+        time.sleep(0.4)
         return list(range(self.count))
 
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
@@ -39,8 +39,8 @@ class Archive(Dataset[tuple[Tensor, Tensor]]):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=25)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--persistent", action="store_true")
     args = parser.parse_args()

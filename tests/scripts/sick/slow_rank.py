@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 class Shard(Dataset[tuple[Tensor, Tensor]]):
@@ -35,8 +35,8 @@ class Shard(Dataset[tuple[Tensor, Tensor]]):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--slow-rank", type=int, default=1)
     parser.add_argument("--read-ms", type=float, default=1.6)

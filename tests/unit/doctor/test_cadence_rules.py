@@ -1,5 +1,6 @@
 """Rules on what happens every so often, and on Python between the parts."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +41,18 @@ def test_a_cadence_costs_its_share_of_the_run(rule, name: str, code: str) -> Non
     assert rule(facts(STEP)) is None
 
 
+def test_a_cadence_also_costs_what_it_adds_to_the_steps_it_falls_in() -> None:
+    saves = every(10, 50_000)
+    forward = np.full(100, 3_900.0)
+    forward[list(saves)] += 5_000
+    found = checkpoint(facts(STEP | {"forward": forward}, apart={"checkpoint": saves}))
+    assert found is not None
+    assert found.bound is not None
+    spent = 9 * 55_000
+    assert found.bound.share == pytest.approx(spent / (spent + 90 * 10_000))
+    assert "of that, 3.2% lies in the steps themselves" in found.evidence[-1]
+
+
 def test_an_evaluation_that_came_once_has_no_cadence_yet() -> None:
     found = evaluation(facts(STEP, apart={"evaluation": {60: 500_000}}))
     assert found is not None
@@ -61,10 +74,10 @@ def test_lines_that_log_are_told_from_other_python() -> None:
     log, host = logging(run), host_work(run)
     assert log is not None
     assert log.bound is not None
-    assert log.bound.share == pytest.approx(0.5 * 300 / 400)
-    assert "print(f" in log.evidence[1]
     # Half of the run, hit by three looks of four: sqrt(0.75 x 0.25 / 400) of that half.
-    assert "± 1.1%" in log.evidence[0]
+    assert log.evidence[0] == "37.5% ± 1.1% of 90 steps"
+    assert log.bound.share == pytest.approx(0.5 * (0.75 + 2 * math.sqrt(0.75 * 0.25 / 400)))
+    assert "print(f" in log.evidence[1]
     assert host is None, "an eighth of the run is not much"
 
 
@@ -84,14 +97,22 @@ def test_a_function_that_writes_a_log_counts_whole_and_the_loop_does_not() -> No
     run = facts(LOGGED, readings=[ON_CPU, host_lines(*lines)])
     log, host = logging(run), host_work(run)
     assert log is not None
-    assert log.bound is not None
-    assert log.bound.share == pytest.approx(0.5 * 300 / 400)
+    assert log.evidence[0].startswith("37.5% ±"), "three quarters of the looks at half of the run"
     assert host is None
     shares = [facts(LOGGED, readings=[ON_CPU, host_lines(*lines[:3])])]
     found = logging(shares[0])
     assert found is not None
+    assert found.evidence[0].startswith("25.0% ±"), "of the loop, the line that prints alone"
+
+
+def test_looks_bound_a_gain_from_above_and_never_by_more_than_their_part() -> None:
+    loop = host_line("loss.backward()", 40, part="backward")
+    few = (loop, host_line("print(loss)", 38), host_line("meter.update(x)", 2))
+    found = logging(facts(LOGGED, readings=[ON_CPU, host_lines(*few)]))
+    assert found is not None
     assert found.bound is not None
-    assert found.bound.share == pytest.approx(0.25), "of the loop, the line that prints alone"
+    assert found.evidence[0].startswith("47.5% ±")
+    assert found.bound.share == pytest.approx(0.5), "two standard errors more would be 50.9 %"
 
 
 def test_a_line_is_counted_once_whatever_it_called() -> None:
@@ -113,7 +134,7 @@ def test_python_that_does_not_log_is_named_line_by_line() -> None:
     found = host_work(run)
     assert found is not None
     assert found.bound is not None
-    assert found.bound.share == pytest.approx(0.5 * 380 / 400)
+    assert found.bound.share == pytest.approx(0.5 * (0.95 + 2 * math.sqrt(0.95 * 0.05 / 400)))
     assert "47.5% at train.py" in found.evidence[1]
     assert "for p in pixels:" in found.evidence[1]
     assert logging(run) is None

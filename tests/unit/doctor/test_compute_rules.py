@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pitstop.doctor.compute_rules import (
@@ -132,6 +133,20 @@ def test_compiling_apart_counts_once() -> None:
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(90_000 / (90 * 9_000 + 90_000))
+
+
+def test_the_first_call_of_a_new_graph_belongs_to_compiling() -> None:
+    compiles = dict.fromkeys(range(16, 100, 8), 50_000)
+    again = replace(COMPILED, recompiles_after_warm_up=11, compile_after_warm_up_us=11 * 50_000)
+    forward = np.full(100, 2_900.0)
+    forward[list(compiles)] += 5_000
+    run = facts(STEP | {"forward": forward}, readings=[ON_CPU, again], apart={"compile": compiles})
+    found = recompilation(run)
+    assert found is not None
+    assert found.bound is not None
+    spent = 11 * 55_000
+    assert found.bound.share == pytest.approx(spent / (spent + 90 * 9_000))
+    assert "those it falls in take longer" in found.evidence[1]
 
 
 @pytest.mark.parametrize(("breaks", "severity"), [(0, None), (1, "info"), (5, "warning")])

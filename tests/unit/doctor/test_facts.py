@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pitstop.doctor.apart import NOT_NAMED
 from pitstop.doctor.facts import BUSY, IDLE, facts_of
 from pitstop.records.run import Event
-from tests.unit.doctor.records import KERNELS, SETUP, facts, rank, raw
+from tests.unit.doctor.records import KERNELS, SETUP, facts, noisy, rank, raw
 
 times_us = st.integers(0, 10**7)
 parts = st.dictionaries(
@@ -72,6 +72,58 @@ def test_time_apart_without_an_event_keeps_a_name() -> None:
     record = rank({"forward": 10_000}, apart={"evaluation": {50: 30_000}})
     run = facts_of(replace(record, events=()))
     assert run.shares()[NOT_NAMED] == pytest.approx(30_000 / 930_000)
+
+
+SAVES = dict.fromkeys(range(3, 400, 4), 20_000)
+EVALUATIONS = dict.fromkeys(range(9, 400, 10), 20_000)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**16), longer_us=st.sampled_from([1_000, 2_000, 8_000]))
+def test_what_a_save_adds_to_its_step_is_found_in_noise(seed: int, longer_us: int) -> None:
+    times = noisy(10_000, 400, seed, spread=0.1)
+    times[list(SAVES)] += longer_us
+    run = facts({"forward": times}, steps=400, apart={"checkpoint": SAVES})
+    added_us = 90 * longer_us
+    # The error of a mean of 90 steps that vary by 1 ms is 0.1 ms: four of them here, and more.
+    assert run.spill_us("checkpoint") == pytest.approx(added_us, abs=90 * 500)
+    share = run.whole_share("checkpoint")
+    assert share is not None
+    assert share == pytest.approx((90 * 20_000 + added_us) / run.total_us, abs=0.01)
+
+
+def test_steps_that_differ_by_chance_alone_are_seldom_counted_with_a_save() -> None:
+    runs = [
+        facts({"forward": noisy(10_000, 400, seed)}, steps=400, apart={"checkpoint": SAVES})
+        for seed in range(100)
+    ]
+    # Above two standard errors lies one draw of forty-four.
+    assert sum(run.spill_us("checkpoint") > 0 for run in runs) <= 8
+
+
+def test_a_step_with_two_things_apart_tells_of_neither() -> None:
+    times = np.full(400, 10_000.0)
+    times[list(SAVES)] += 5_000
+    both = {"checkpoint": SAVES, "evaluation": SAVES}
+    assert facts({"forward": times}, steps=400, apart=both).spill_us("checkpoint") == 0
+    apart = {"checkpoint": SAVES, "evaluation": EVALUATIONS}
+    run = facts({"forward": times}, steps=400, apart=apart)
+    alone = [step for step in SAVES if step >= 40 and step not in EVALUATIONS]
+    assert run.spill_us("checkpoint") == pytest.approx(5_000 * len(alone))
+
+
+def test_a_few_steps_or_the_hosts_clock_beside_a_gpu_tell_no_such_thing() -> None:
+    times = np.full(100, 10_000.0)
+    times[[50, 60, 70, 80]] += 5_000
+    saves = dict.fromkeys([50, 60, 70, 80], 20_000)
+    assert facts({"forward": times}, apart={"checkpoint": saves}).spill_us("checkpoint") == 0
+    times[90] += 5_000
+    saves[90] = 20_000
+    assert facts({"forward": times}, apart={"checkpoint": saves}).spill_us("checkpoint") == 25_000
+    run = facts({"forward": times}, apart={"checkpoint": saves}, readings=[SETUP, KERNELS])
+    assert run.on_gpu
+    assert run.spill_us("checkpoint") == 0
+    assert run.spill_us("evaluation") == 0
 
 
 def test_start_up_is_told_and_is_no_share() -> None:

@@ -184,6 +184,21 @@ def test_epoch_boundaries_cost_what_they_take() -> None:
     assert "persistent_workers=True" in found.remedy[0]
 
 
+def test_the_slow_first_step_after_workers_start_belongs_to_the_boundary() -> None:
+    boundaries = dict.fromkeys(range(15, 100, 8), 30_000)
+    forward = np.full(100, 9_900.0)
+    forward[list(boundaries)] += 4_000
+    run = facts(
+        {"data": 100, "forward": forward}, apart={"epoch boundary": boundaries}, readings=[ON_CPU]
+    )
+    found = epoch_stalls(run)
+    assert found is not None
+    assert found.bound is not None
+    spent = 11 * 34_000
+    assert found.bound.share == pytest.approx(spent / (spent + 90 * 10_000))
+    assert any("those it falls in take longer" in line for line in found.evidence)
+
+
 def test_one_boundary_alone_is_told_but_not_blamed() -> None:
     found = epoch_stalls(facts({"forward": 10_000}, apart={"epoch boundary": {50: 300_000}}))
     assert found is not None

@@ -145,6 +145,34 @@ def test_an_exchange_for_every_micro_batch_counts_as_often() -> None:
     assert "no_sync" in found.remedy[0]
 
 
+@pytest.mark.parametrize(
+    ("cores", "backward_us", "us"),
+    [(8.0, 6_000, 8 * 500), (2.0, 6_000, 8 * 600), (2.0, 4_500, 4_500)],
+    ids=["cores to spare", "none to spare", "all of backward"],
+)
+def test_an_exchange_beside_computing_is_free_where_there_are_cores_for_it(
+    cores: float, backward_us: int, us: int
+) -> None:
+    exchange = raw(
+        "communication",
+        backward_us=1_000.0,
+        exchange_us=600.0,
+        overlapped_us=100.0,
+        exchanges_per_step=8.0,
+    )
+    busy = raw("load", **asdict(load(usable_cores=cores, host_cpu_cores=2.0, tree_cpu_cores=2.0)))
+    parts = {"forward": 10_000 - backward_us, "backward": backward_us}
+    ranks = [
+        facts_of(rank(parts, number=number, world=2, readings=[exchange, busy]))
+        for number in range(2)
+    ]
+    found = communication(ranks)
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(us / 10_000)
+    assert found.evidence[0].startswith("40.0%"), "what was waited for is told as it was measured"
+
+
 @pytest.mark.parametrize(("excess_us", "severity"), [(2_500, "info"), (9_000, "critical")])
 def test_on_a_crowded_host_only_a_long_wait_is_a_ranks_fault(
     excess_us: float, severity: str
