@@ -1,6 +1,10 @@
 """The splat of six cameras: cumulative sums, index_add and the fused kernels, in one run.
 
     python benchmarks/bev_splat.py --output FILE.json [--shape surround] [--tune-s 120]
+        [--tune columns]
+
+There are two kinds of fused kernels: "fused" takes points with any ranks, "columns" those of whole
+frustums.
 
 Points come from a ring of six level cameras like those of nuScenes. Each version gets the same
 bfloat16 inputs and runs forward and backward (both gradients). Before anything is timed, results
@@ -8,9 +12,9 @@ and gradients are held against float64. Versions take turns; times are CUDA even
 medians, once with the caches swept before each call and once as they are. The versions with static
 shapes are replayed as CUDA graphs, so that the host does not count; cumulative sums cannot be (they
 filter points) and run as they are. Memory is the peak above the inputs. With `--tune-s` some ways
-to cut the kernels are tried first for so long, and the fastest are used and written down; the run
-as shipped is always written down as well. `--smoke` runs on a CPU with tiny shapes and without the
-fused kernels, where only the exactness means something.
+to cut the kernels of each kind are tried for so long, and the fastest are used and written down;
+the run as shipped is always written down as well. `--smoke` runs on a CPU with tiny shapes and
+without the fused kernels, where only the exactness means something.
 """
 
 import argparse
@@ -21,18 +25,24 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pitstop.kernels import splat_plan
+from pitstop.kernels import splat_columns_plan, splat_plan
 from pitstop.kernels.splat import FORMULAS, has_triton, splat_fused, splat_reference
+from pitstop.kernels.splat_columns import splat_columns
+from pitstop.kernels.splat_columns_plan import ColumnPlan, make_column_plan
 from pitstop.workloads.bev.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
 
 YAWS_DEG = (0.0, -55.0, 55.0, 180.0, 110.0, -110.0)
 SWEEP_BYTES = 256 * 2**20
 REPEATS = 30
+
+Fused = Literal["fused", "columns"]
+FUSED: tuple[Fused, ...] = ("fused", "columns")
+VERSIONS = ("cumsum", "index_add", *FUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +133,22 @@ class Case:
     lift: Lift
     grid: Grid
     cameras: Cameras
+    columns: ColumnPlan | None = None
 
-    def replan(self, *, with_plan: bool = True) -> None:
+    def replan(self) -> None:
         """Sort the points anew."""
-        self.points = lifted_points(self.cameras, self.lift, self.grid, with_plan=with_plan)
+        self.points = lifted_points(self.cameras, self.lift, self.grid, with_plan=True)
+
+    def replan_columns(self) -> None:
+        """Find the points and the pairs of columns and tiles anew."""
+        points = lifted_points(self.cameras, self.lift, self.grid, with_plan=False)
+        self.columns = make_column_plan(
+            points.ranks_bev,
+            num_cells=self.num_cells,
+            cell_picture=self.grid.shape[1:],
+            feature_picture=self.lift.feature_size,
+            num_bins=self.lift.num_bins,
+        )
 
 
 def make_case(shape: Shape, device: torch.device, *, with_plan: bool) -> Case:
@@ -141,7 +163,7 @@ def make_case(shape: Shape, device: torch.device, *, with_plan: bool) -> Case:
     feat = torch.randn(pixels, shape.channels, device=device)
     num_cells = shape.batch * grid.num_cells
     grad = torch.randn(num_cells, shape.channels, device=device)
-    return Case(
+    case = Case(
         depth=depth.bfloat16().requires_grad_(),
         feat=feat.bfloat16().requires_grad_(),
         grad=grad.bfloat16(),
@@ -152,6 +174,9 @@ def make_case(shape: Shape, device: torch.device, *, with_plan: bool) -> Case:
         grid=grid,
         cameras=cameras,
     )
+    if with_plan:
+        case.replan_columns()
+    return case
 
 
 class SortedSums(torch.autograd.Function):
@@ -202,6 +227,9 @@ def step_of(case: Case, version: str) -> Step:
             out = splat_cumsum(case.depth, case.feat, points, cells)
         elif version == "index_add":
             out = splat_reference(case.depth, case.feat, *points[:3], cells)
+        elif version == "columns":
+            assert case.columns is not None
+            out = splat_columns(case.depth, case.feat, case.columns)
         else:
             out = splat_fused(case.depth, case.feat, *points[:3], cells, points.plan)
         return out.detach(), *torch.autograd.grad(out, (case.depth, case.feat), case.grad)
@@ -292,8 +320,11 @@ def copy_bytes_per_s() -> float:
     return 2 * source.numel() / (statistics.median(times) / 1e3)
 
 
-def candidates() -> Iterator[tuple[str, str, Any]]:
+def candidates(version: Fused) -> Iterator[tuple[str, str, Any]]:
     """Ways to cut the kernels, one change at a time: what is changed, and to what."""
+    if version == "columns":
+        yield from column_candidates()
+        return
     for points, warps, stages in itertools.product((64, 128, 32), (2, 4), (2, 1, 3)):
         yield "launch", "FORWARD", (points, 128, warps, stages)
         yield "launch", "BACKWARD", (points, 128, warps, stages)
@@ -306,75 +337,144 @@ def candidates() -> Iterator[tuple[str, str, Any]]:
         yield "plan", "FEATURE_TILE", tile
 
 
-def tune(case: Case, limit_s: float) -> dict[str, Any]:
-    """Try candidates until the time is up; the fastest of each kind stay in force."""
+def column_candidates() -> Iterator[tuple[str, str, Any]]:
+    """The same for the kernels of columns: what is likely to matter comes first."""
+    backward = ((32, 4), (16, 1), (16, 2), (32, 2), (64, 4), (32, 8), (128, 8), (64, 8))
+    forward = ((4, 4), (2, 2), (1, 1), (2, 4), (2, 1), (4, 2), (8, 4))
+    for bins, warps in backward:
+        yield "launch", "BACKWARD", (bins, 512, warps, 1)
+    for pairs, warps in forward:
+        yield "launch", "FORWARD", (pairs, warps, 1)
+    for chunk in (8, 32, 64):
+        yield "plan", "CHUNK", chunk
+    for tile, bins in (((8, 4), 4), ((8, 8), 8), ((8, 4), 8), ((4, 4), 8), ((4, 4), 2)):
+        yield "plan", "CELL_TILE PAIR_BINS", (tile, bins)
+    for (pairs, warps), stages in itertools.product(forward, (2, 3)):
+        yield "launch", "FORWARD", (pairs, warps, stages)
+    for (bins, warps), programs in itertools.product(backward, (1024, 2048, 4096)):
+        yield "launch", "BACKWARD", (bins, programs, warps, 1)
+
+
+def put(module: Any, names: str, value: Any) -> Any:
+    """Change one name of a module, or several at once, and give what was there."""
+    parts = names.split()
+    before = [getattr(module, name) for name in parts]
+    values = [value] if len(parts) == 1 else value
+    for name, old, new in zip(parts, before, values, strict=True):
+        # Launches are tuples with names.
+        setattr(module, name, type(old)(*new) if hasattr(old, "_fields") else new)
+    return before[0] if len(parts) == 1 else before
+
+
+def cuts(version: Fused) -> tuple[Any, Any, tuple[str, ...]]:
+    """Where launches and plans of a version are said, and the names of what plans are cut by."""
+    if version == "columns":
+        from pitstop.kernels import splat_columns_triton
+
+        names = ("CHUNK", "CELL_TILE", "PAIR_BINS")
+        return splat_columns_triton, splat_columns_plan, names
     from pitstop.kernels import splat_triton
 
+    names = ("CELL_CHUNK", "FEATURE_CHUNK", "CELL_TILE", "FEATURE_TILE")
+    return splat_triton, splat_plan, names
+
+
+def tune(case: Case, version: Fused, limit_s: float) -> dict[str, Any]:
+    """Try candidates until the time is up; the fastest of each kind stay in force."""
+    launches, plans, plan_names = cuts(version)
+    replan = case.replan_columns if version == "columns" else case.replan
     until = time.monotonic() + limit_s
-    best_ms = timed(case)
+    best_ms = timed(case, version)
     tried: list[dict[str, Any]] = [{"change": "as shipped", "ms": best_ms}]
-    for kind, name, value in candidates():
+    for kind, name, value in candidates(version):
         if time.monotonic() > until:
             break
-        module = splat_triton if kind == "launch" else splat_plan
-        before = getattr(module, name)
-        setattr(module, name, splat_triton.Launch(*value) if kind == "launch" else value)
+        module = launches if kind == "launch" else plans
+        before = put(module, name, value)
         try:
-            case.replan()
-            ms = timed(case)
+            replan()
+            ms = timed(case, version)
         except Exception as error:  # noqa: BLE001 - a cut that does not compile is a result
             tried.append({"change": f"{name}={value}", "error": str(error)[:200]})
-            setattr(module, name, before)
+            put(module, name, before)
             continue
         tried.append({"change": f"{name}={value}", "ms": ms})
         if ms < best_ms * 0.98:
             best_ms = ms
         else:
-            setattr(module, name, before)
-    case.replan()
-    names = ("CELL_CHUNK", "FEATURE_CHUNK", "CELL_TILE", "FEATURE_TILE")
-    chosen = {name: getattr(splat_plan, name) for name in names}
-    chosen |= {name: tuple(getattr(splat_triton, name)) for name in ("FORWARD", "BACKWARD")}
+            put(module, name, before)
+    replan()
+    chosen = {name: getattr(plans, name) for name in plan_names}
+    chosen |= {name: tuple(getattr(launches, name)) for name in ("FORWARD", "BACKWARD")}
     return {"tried": tried, "chosen": chosen, "ms": best_ms}
 
 
-def timed(case: Case) -> float:
-    """Milliseconds of the fused version as things stand."""
-    run = graph_of(step_of(case, "fused"))
-    return statistics.median(measure({"fused": run}, sweep=True, repeats=10)["fused"])
+def timed(case: Case, version: Fused) -> float:
+    """Milliseconds of a fused version as things stand."""
+    run = graph_of(step_of(case, version))
+    return statistics.median(measure({version: run}, sweep=True, repeats=10)[version])
 
 
-def kernel_times(case: Case) -> dict[str, float]:
-    """Forward and backward of the fused version apart, swept."""
-    from pitstop.kernels.splat_triton import sum_rows, sum_rows_and_products
-
-    plan = case.points.plan
-    assert plan is not None
-    depth, feat = case.depth.detach().flatten(), case.feat.detach()
-    runs = {
-        "forward": graph_of(lambda: (sum_rows(depth, feat, plan.by_cell, plan.cells),)),
-        "backward": graph_of(
-            lambda: sum_rows_and_products(
-                depth, case.grad, feat, plan.by_feature, plan.features, scatter=True
-            )
-        ),
-    }
+def kernel_times(case: Case, version: Fused) -> dict[str, float]:
+    """Forward and backward of a fused version apart, swept, and its plan."""
+    passes = column_passes(case) if version == "columns" else fused_passes(case)
+    runs = {name: graph_of(step) for name, step in passes.items()}
     medians = measure(runs, sweep=True)
-    planning = measure({"plan": case.replan}, sweep=False, repeats=5)["plan"]
+    replan = case.replan_columns if version == "columns" else case.replan
+    planning = measure({"plan": replan}, sweep=False, repeats=5)["plan"]
     return {name: statistics.median(times) for name, times in medians.items()} | {
         "plan_on_device": statistics.median(planning)
     }
 
 
+def fused_passes(case: Case) -> dict[str, Step]:
+    """The kernels for any ranks, without autograd."""
+    from pitstop.kernels.splat_triton import sum_rows, sum_rows_and_products
+
+    plan = case.points.plan
+    assert plan is not None
+    depth, feat = case.depth.detach().flatten(), case.feat.detach()
+    return {
+        "forward": lambda: (sum_rows(depth, feat, plan.by_cell, plan.cells),),
+        "backward": lambda: sum_rows_and_products(
+            depth, case.grad, feat, plan.by_feature, plan.features, scatter=True
+        ),
+    }
+
+
+def column_passes(case: Case) -> dict[str, Step]:
+    """The kernels for columns, without autograd."""
+    from pitstop.kernels.splat_columns_triton import gather_columns, splat_pairs
+
+    plan = case.columns
+    assert plan is not None
+    depth, feat = case.depth.detach().flatten(), case.feat.detach()
+    return {
+        "forward": lambda: (splat_pairs(depth, feat, plan),),
+        "backward": lambda: gather_columns(
+            case.grad, depth, feat, plan.pairs.targets, plan.frustum
+        ),
+    }
+
+
+def pair_counts(case: Case) -> dict[str, int]:
+    """How many pairs and pieces the plan of the columns has, and room for."""
+    assert case.columns is not None
+    pairs = case.columns.pairs
+    return {
+        "columns": case.columns.frustum.num_columns,
+        "pairs": int(pairs.ends.max()),
+        "pieces": int((pairs.tiles >= 0).sum()),
+        "room_for_pieces": pairs.tiles.numel(),
+    }
+
+
 def compare(case: Case, bytes_per_s: float) -> dict[str, Any]:
     """Times, memory and ratios of all versions."""
-    steps = {name: step_of(case, name) for name in ("cumsum", "index_add", "fused")}
+    steps = {name: step_of(case, name) for name in VERSIONS}
     errors = {name: exactness(case, step) for name, step in steps.items()}
     peaks = {name: peak_bytes(step) for name, step in steps.items()}
-    runs = {
-        name: steps[name] if name == "cumsum" else graph_of(steps[name])
-        for name in ("cumsum", "index_add", "fused")
-    }
+    runs = {name: steps[name] if name == "cumsum" else graph_of(steps[name]) for name in VERSIONS}
     floor = floors(case)
     floor_ms = (floor["forward"] + floor["backward"]) / bytes_per_s * 1e3
     result: dict[str, Any] = {"errors_over_rms": errors, "peak_bytes": peaks, "floor": floor}
@@ -387,11 +487,16 @@ def compare(case: Case, bytes_per_s: float) -> dict[str, Any]:
             "fused_over_floor": medians["fused"] / floor_ms,
             "cumsum_over_fused": medians["cumsum"] / medians["fused"],
             "index_add_over_fused": medians["index_add"] / medians["fused"],
+            "columns_over_floor": medians["columns"] / floor_ms,
+            "fused_over_columns": medians["fused"] / medians["columns"],
         }
-    result["kernels_swept_ms"] = kernel_times(case)
+    result["kernels_swept_ms"] = kernel_times(case, "fused")
+    result["column_kernels_swept_ms"] = kernel_times(case, "columns")
+    result["column_plan"] = pair_counts(case)
     frustum_bytes = case.depth.numel() * case.feat.shape[1] * 2
     result["row_per_point_bytes_bf16"] = frustum_bytes
     result["fused_peak_over_row_per_point"] = peaks["fused"] / frustum_bytes
+    result["columns_peak_over_row_per_point"] = peaks["columns"] / frustum_bytes
     return result
 
 
@@ -408,7 +513,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="surround")
-    parser.add_argument("--tune-s", type=float, default=0.0)
+    parser.add_argument("--tune-s", type=float, default=0.0, help="seconds for each kind")
+    parser.add_argument("--tune", choices=FUSED, nargs="+", default=FUSED)
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     if args.smoke:
@@ -428,7 +534,7 @@ def main() -> None:
     }
     args.output.write_text(json.dumps(result, indent=1) + "\n")
     if args.tune_s:
-        result["tuning"] = tune(case, args.tune_s)
+        result["tuning"] = {name: tune(case, name, args.tune_s) for name in args.tune}
         result["tuned"] = compare(case, bytes_per_s)
         args.output.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps({key: result[key] for key in result if key != "tuning"}, indent=1))

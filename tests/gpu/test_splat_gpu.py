@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from pitstop.kernels.splat import has_triton, splat, splat_fused, splat_reference
+from pitstop.kernels.splat_columns import splat_columns
+from pitstop.kernels.splat_columns_plan import ColumnPlan, join_column_plans, make_column_plan
 from pitstop.kernels.splat_plan import make_plan
 from pitstop.workloads.bev.batch import BevBatch
 from pitstop.workloads.bev.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
@@ -64,20 +66,31 @@ def case(
     )
 
 
+def columns_of(points: LiftedPoints, lift: Lift = LIFT, batch: int = 2) -> ColumnPlan:
+    return make_column_plan(
+        points.ranks_bev,
+        num_cells=batch * CELLS,
+        cell_picture=(64, 64),
+        feature_picture=lift.feature_size,
+        num_bins=lift.num_bins,
+    )
+
+
 def all_of(out: Tensor, depth: Tensor, feat: Tensor, grad: Tensor) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad(out, (depth, feat), grad)]
 
 
 def assert_exact(dtype: torch.dtype, channels: int, *, rtol: float) -> None:
     depth, feat, grad, points = case(dtype, channels)
-    got = all_of(splat_fused(depth, feat, *points[:3], 2 * CELLS, points.plan), depth, feat, grad)
     weights, rows = (part.detach().double().requires_grad_() for part in (depth, feat))
     out = splat_reference(weights, rows, *points[:3], 2 * CELLS)
     want = all_of(out, weights, rows, grad.double())
-    for mine, true in zip(got, want, strict=True):
-        assert mine.dtype == dtype
-        atol = rtol * float(true.square().mean().sqrt())
-        torch.testing.assert_close(mine.double(), true, rtol=rtol, atol=atol)
+    fused = splat_fused(depth, feat, *points[:3], 2 * CELLS, points.plan)
+    for out in (fused, splat_columns(depth, feat, columns_of(points))):
+        for mine, true in zip(all_of(out, depth, feat, grad), want, strict=True):
+            assert mine.dtype == dtype
+            atol = rtol * float(true.square().mean().sqrt())
+            torch.testing.assert_close(mine.double(), true, rtol=rtol, atol=atol)
 
 
 def test_bfloat16_loses_no_more_than_the_result_has_to() -> None:
@@ -89,6 +102,40 @@ def test_bfloat16_loses_no_more_than_the_result_has_to() -> None:
 def test_float32_is_as_exact_as_float32() -> None:
     assert_exact(torch.float32, 80, rtol=2e-5)
     assert_exact(torch.float32, 256, rtol=2e-5)
+
+
+def test_columns_of_any_cells_are_as_exact_as_those_of_level_cameras() -> None:
+    torch.manual_seed(2)
+    # Rows, depths and cells that fill no column, no pair and no tile.
+    depth = torch.rand(3 * 21 * 5, 37, device="cuda", requires_grad=True)
+    feat = torch.randn(3 * 21 * 5, 80, device="cuda", requires_grad=True)
+    grad = torch.randn(29 * 31, 80, device="cuda")
+    weights = torch.arange(depth.numel(), device="cuda")
+    for cells in (
+        torch.randint(-9, 29 * 31 + 9, (depth.numel(),), device="cuda"),
+        torch.full((depth.numel(),), 5, device="cuda"),
+        torch.full((depth.numel(),), -1, device="cuda"),
+    ):
+        plan = make_column_plan(
+            cells,
+            num_cells=29 * 31,
+            cell_picture=(29, 31),
+            feature_picture=(21, 5),
+            num_bins=37,
+        )
+        got = all_of(splat_columns(depth, feat, plan), depth, feat, grad)
+        out = splat_reference(depth, feat, weights, weights // 37, cells, 29 * 31)
+        for mine, true in zip(got, all_of(out, depth, feat, grad), strict=True):
+            torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-3)
+
+
+def test_columns_of_samples_put_together_give_the_bits_of_the_batch() -> None:
+    depth, feat, grad, points = case(torch.bfloat16)
+    alone = lifted_points(cameras(1), LIFT, GRID, with_plan=False)
+    joined = join_column_plans([columns_of(alone, batch=1)] * 2)
+    got = all_of(splat_columns(depth, feat, joined), depth, feat, grad)
+    want = all_of(splat_columns(depth, feat, columns_of(points)), depth, feat, grad)
+    assert all(torch.equal(mine, other) for mine, other in zip(got, want, strict=True))
 
 
 def test_shared_weights_get_the_sum_of_their_gradients() -> None:
@@ -109,32 +156,42 @@ def test_shared_weights_get_the_sum_of_their_gradients() -> None:
 
 def test_the_same_call_gives_the_same_bits() -> None:
     depth, feat, grad, points = case(torch.bfloat16)
-    runs = [
-        all_of(splat(depth, feat, *points[:3], 2 * CELLS, points.plan), depth, feat, grad)
-        for _ in range(5)
-    ]
-    for again in runs[1:]:
-        assert all(torch.equal(mine, first) for mine, first in zip(again, runs[0], strict=True))
+    columns = columns_of(points)
+    for run in (
+        lambda: splat(depth, feat, *points[:3], 2 * CELLS, points.plan),
+        lambda: splat_columns(depth, feat, columns),
+    ):
+        runs = [all_of(run(), depth, feat, grad) for _ in range(5)]
+        for again in runs[1:]:
+            assert all(torch.equal(mine, first) for mine, first in zip(again, runs[0], strict=True))
 
 
 def test_no_row_per_point_is_ever_held() -> None:
     # So many points that their rows would dwarf the result and the sums of shared tiles.
-    depth, feat, grad, points = case(torch.bfloat16, 256, replace(LIFT, depth=(1.0, 41.0, 0.125)))
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    all_of(splat(depth, feat, *points[:3], 2 * CELLS, points.plan), depth, feat, grad)
-    peak = torch.cuda.max_memory_allocated() - before
-    assert peak < depth.numel() * 256 * 2 / 2
+    lift = replace(LIFT, depth=(1.0, 41.0, 0.125))
+    depth, feat, grad, points = case(torch.bfloat16, 256, lift)
+    columns = columns_of(points, lift)
+    for run in (
+        lambda: splat(depth, feat, *points[:3], 2 * CELLS, points.plan),
+        lambda: splat_columns(depth, feat, columns),
+    ):
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        all_of(run(), depth, feat, grad)
+        peak = torch.cuda.max_memory_allocated() - before
+        assert peak < depth.numel() * 256 * 2 / 2
 
 
 def test_planning_and_splatting_never_wait_for_the_device() -> None:
     depth, feat, grad, points = case(torch.bfloat16)
     where = cameras()
     all_of(splat(depth, feat, *points[:3], 2 * CELLS, points.plan), depth, feat, grad)
+    all_of(splat_columns(depth, feat, columns_of(points)), depth, feat, grad)
     torch.cuda.set_sync_debug_mode("error")
     try:
         fresh = lifted_points(where, LIFT, GRID, with_plan=True)
         all_of(splat(depth, feat, *fresh[:3], 2 * CELLS, fresh.plan), depth, feat, grad)
+        all_of(splat_columns(depth, feat, columns_of(fresh)), depth, feat, grad)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -145,6 +202,20 @@ def test_compiled_it_gives_what_it_gives_alone() -> None:
     def pooled(depth: Tensor, feat: Tensor, points: LiftedPoints) -> Tensor:
         weights = (depth.float() * 8).softmax(-1).to(feat.dtype)
         return splat(weights, feat, *points[:3], 2 * CELLS, points.plan)
+
+    plain = all_of(pooled(depth, feat, points), depth, feat, grad)
+    compiled = torch.compile(pooled, fullgraph=True)
+    fast = all_of(compiled(depth, feat, points), depth, feat, grad)
+    for mine, true in zip(fast, plain, strict=True):
+        torch.testing.assert_close(mine, true, rtol=2e-2, atol=2e-2)
+
+
+def test_compiled_with_their_plan_columns_give_what_they_give_alone() -> None:
+    depth, feat, grad, points = case(torch.bfloat16)
+
+    def pooled(depth: Tensor, feat: Tensor, points: LiftedPoints) -> Tensor:
+        weights = (depth.float() * 8).softmax(-1).to(feat.dtype)
+        return splat_columns(weights, feat, columns_of(points))
 
     plain = all_of(pooled(depth, feat, points), depth, feat, grad)
     compiled = torch.compile(pooled, fullgraph=True)
@@ -167,6 +238,10 @@ def test_a_plan_made_on_the_device_equals_one_made_on_the_host() -> None:
     for mine, other in zip(points.plan.by_cell, on_host.by_cell, strict=True):
         assert torch.equal(mine.cpu(), other)
     for mine, other in zip(points.plan.by_feature, on_host.by_feature, strict=True):
+        assert torch.equal(mine.cpu(), other)
+    columns = columns_of(points)
+    columns_on_host = columns_of(points._replace(ranks_bev=points.ranks_bev.cpu()))
+    for mine, other in zip(columns.pairs, columns_on_host.pairs, strict=True):
         assert torch.equal(mine.cpu(), other)
 
 

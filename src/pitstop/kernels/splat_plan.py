@@ -124,11 +124,11 @@ def make_plan(
     """
     assert max(num_cells, num_features) < MAX_ROWS, "too many rows for 32-bit codes"
     ranks_weight, ranks_feature, ranks_cell = (rank.to(torch.int32) for rank in ranks)
-    cells = _tiling(num_cells, cell_picture, tile=CELL_TILE, chunk=CELL_CHUNK)
-    features = _tiling(num_features, feature_picture, tile=FEATURE_TILE, chunk=FEATURE_CHUNK)
+    cells = tiling_of(num_cells, cell_picture, tile=CELL_TILE, chunk=CELL_CHUNK)
+    features = tiling_of(num_features, feature_picture, tile=FEATURE_TILE, chunk=FEATURE_CHUNK)
     kept = (ranks_cell >= 0) & (ranks_cell < num_cells)
-    cell_tiles, cell_places = _tiles_of(ranks_cell, cells)
-    feature_tiles, feature_places = _tiles_of(ranks_feature, features)
+    cell_tiles, cell_places = tiles_of(ranks_cell, cells)
+    feature_tiles, feature_places = tiles_of(ranks_feature, features)
     sorted_tiles, by_cell = torch.where(kept, cell_tiles, cells.num_tiles).sort(stable=True)
     # Sorting what is already in the order of the cells keeps cells together in a tile of pixels.
     keys = torch.where(kept, feature_tiles, features.num_tiles)[by_cell]
@@ -183,7 +183,8 @@ def join_plans(plans: Sequence[SplatPlan], *, num_weights: int) -> SplatPlan:
     )
 
 
-def _tiling(num_rows: int, picture: Picture | None, *, tile: Picture, chunk: int) -> Tiling:
+def tiling_of(num_rows: int, picture: Picture | None, *, tile: Picture, chunk: int) -> Tiling:
+    """Cut rows into tiles: those of pictures, or a line of rows where there are none."""
     if picture is None:
         return Tiling(1, 1, num_rows, 1, TILE, chunk)
     height, width = picture
@@ -191,7 +192,7 @@ def _tiling(num_rows: int, picture: Picture | None, *, tile: Picture, chunk: int
     return Tiling(num_rows // (height * width), height, width, *tile, chunk)
 
 
-def _tiles_of(owners: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:
+def tiles_of(owners: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:
     """Tile of each owner, and its place in it."""
     area = tiling.height * tiling.width
     picture = owners.div(area, rounding_mode="floor")
