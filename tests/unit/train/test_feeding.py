@@ -269,8 +269,11 @@ def test_samples_come_out_of_the_cache_from_the_second_epoch_on(
     readings = [decode(reading, CacheReading) for reading in of_kind(record, "cache")]
     assert len(readings) == 3  # at steps 8 and 16, and at the end
     last = readings[-1]
-    assert (last.policy, last.items, last.misses) == (policy, 16, 16)
-    assert last.hits >= 3 * 16
+    assert (last.policy, last.items) == (policy, 16)
+    # A worker may ask for a sample of the next epoch while another one still reads it for this.
+    asked_twice = last.misses - 16
+    assert 0 <= asked_twice <= (8 if workers else 0)
+    assert last.hits >= 3 * 16 - asked_twice
     assert last.budget_bytes <= 1 << 20
     assert f"cache ({policy}): 16 items in" in output.getvalue()
 
