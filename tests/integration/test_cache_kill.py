@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -224,13 +225,20 @@ def storm(cache: SharedCache, rounds: int, method: str) -> None:
         for worker in workers:
             worker.kill()
             worker.join(HANG_S)
-    # A new member frees what each of the dead left half-written.
-    joined = [context.Process(target=cache.put, args=(0, item_of(0))) for _ in range(8)]
+    # A new member frees what the dead one before it left half-written. All are there at once, for
+    # whoever came after another had gone would only take its place.
+    together = context.Barrier(8)
+    joined = [context.Process(target=join, args=(cache, together)) for _ in range(8)]
     for process in joined:
         process.start()
     for process in joined:
         process.join(HANG_S)
         assert process.exitcode == 0
+
+
+def join(cache: SharedCache, together: Barrier) -> None:
+    cache.put(0, item_of(0))
+    together.wait(HANG_S)
 
 
 def memories_open() -> int:
