@@ -150,7 +150,7 @@ SICK: tuple[Case, ...] = (
         "slow rank",
         "COMM002",
         "sick/slow_rank.py",
-        (("--workers", "0"), ("--workers", "3")),
+        (("--workers", "0"), ("--workers", "1")),
         80,
         ranks=2,
     ),

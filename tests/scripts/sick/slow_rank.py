@@ -1,7 +1,7 @@
 """Train on several ranks of which one has its share of the data on slow storage.
 
 Sick with ``--workers 0``: all ranks wait for that rank in every exchange of gradients.
-Cured with ``--workers 3``: its storage is read ahead.
+Cured with ``--workers 1``: its storage is read ahead.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--slow-rank", type=int, default=1)
-    parser.add_argument("--read-ms", type=float, default=1.6)
+    parser.add_argument("--read-ms", type=float, default=0.9)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
