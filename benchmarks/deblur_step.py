@@ -37,6 +37,7 @@ from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.dataset import ClipBatch
 from pitstop.workloads.deblur.features import Features
 from pitstop_probe import Clock, Step, cuda_timer
+from step_runs import Kept
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "deblur"
 PLANES = 88
@@ -75,20 +76,6 @@ SMOKE_SPIKES = [
     "model.fusion.chunk=null",
     "data.voxel_bins=4",
 ]
-
-
-class Kept:
-    """Keeps finished steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-
-    def step(self, step: Step) -> None:
-        """Keep one."""
-        self.steps.append(step)
-
-    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
-        """Nothing happens apart here."""
 
 
 def configuration(name: str, *, smoke: bool, folder: Path) -> RunConfig:

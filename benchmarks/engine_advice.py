@@ -31,6 +31,7 @@ from pitstop.train.step import Trainer, takes_flag
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.dataset import ClipBatch
 from pitstop_probe import Clock, Step, cuda_timer
+from step_runs import Kept
 
 FRAMES = 6
 WARM_UP, TIMED = 3, 5
@@ -55,20 +56,6 @@ ROWS: list[dict[str, Any]] = [
     {"train.recompute": "full", "train.precision": "fp16"},
     {"train.recompute": "full", "train.channels_last": True},
 ]
-
-
-class Kept:
-    """Keeps finished steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-
-    def step(self, step: Step) -> None:
-        """Keep one."""
-        self.steps.append(step)
-
-    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
-        """Nothing happens apart here."""
 
 
 def configuration(row: dict[str, Any]) -> RunConfig:

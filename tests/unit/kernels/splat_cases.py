@@ -1,19 +1,18 @@
 """What the fused splat must do; test_splat_fused.py runs this under Triton's interpreter."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from triton.runtime import interpreter
 
 from pitstop.errors import ConfigError
 from pitstop.kernels import splat_plan
 from pitstop.kernels.splat import splat_fused, splat_reference
 from pitstop.kernels.splat_plan import SplatPlan, join_plans, make_plan
+from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
 
 torch.set_num_threads(1)
 
@@ -21,19 +20,8 @@ Ranks = tuple[Tensor, Tensor, Tensor]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def bounds_of_loops_are_read_as_numpy_wants_it() -> Iterator[None]:
-    """Let the interpreter of Triton 3.6 count to a loaded number under numpy 2.4 and later.
-
-    It reads a loop's bound as `int(array)` of an array with one element, which numpy now refuses.
-    """
-    plain: Any = getattr(interpreter, "_patch_lang_tensor")  # noqa: B009 - not public
-
-    def patched(tensor: Any, scope: Any) -> None:
-        plain(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_patch_lang_tensor", patched)
+def the_interpreter_counts() -> Iterator[None]:
+    with loop_bounds_as_numpy_wants_them():
         yield
 
 
