@@ -12,9 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pitstop.config.sections import CompileSection, OptimizerSection
-from pitstop.train.compiling import CompileWatch, apply_compile
+from pitstop.train.compiling import (
+    CompileWatch,
+    apply_compile,
+    records_cuda_graphs,
+    require_compiled,
+)
 from pitstop.train.optim import build_optimizer, optimizer_facts
 from pitstop.train.recompute import RecomputeCall, apply_recompute, plain_call, saved_bytes
+from tests.unit.train.tasks import Batch, SquareTask, make_trainer, one_step, weights_of
 
 try:
     import pytest
@@ -154,6 +160,31 @@ def test_compiling_is_proven_and_goes_with_recompute() -> None:
             assert proof.frames_left_eager == 0, proof
             assert proof.breaks == {}, proof
             assert proof.compile_s, proof
+
+
+def trained(mode: str, accumulate: int) -> list[Tensor]:
+    """Weights after some steps of a model compiled in a mode."""
+    torch.compiler.reset()
+    trainer = make_trainer(SquareTask(weighted=False), accumulate=accumulate, device="cuda")
+    section = CompileSection.model_validate({"scope": "whole", "mode": mode})
+    apply_compile(trainer.model, section, ())
+    trainer.records_graphs = records_cuda_graphs(section)
+    dice = torch.Generator().manual_seed(5)
+    with CompileWatch() as watch:
+        for _ in range(6):
+            micro: list[Batch] = [
+                (torch.randn(16, 3, generator=dice), torch.ones(16)) for _ in range(accumulate)
+            ]
+            one_step(trainer, micro)
+    require_compiled(section, watch.proof())
+    sys.stdout.write(f"{mode} x{accumulate} {watch.proof()}\n")
+    return weights_of(trainer)
+
+
+def test_cuda_graphs_end_with_the_same_weights_also_over_several_micro_batches() -> None:
+    for accumulate in (1, 3):
+        wanted, found = (trained(mode, accumulate) for mode in ("default", "reduce-overhead"))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
 if __name__ == "__main__":

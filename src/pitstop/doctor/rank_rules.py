@@ -162,14 +162,18 @@ def _exposed_share(facts: Facts) -> float | None:
 def _most_share(facts: Facts) -> float | None:
     """Share that exchanging costs at most, where it runs on processors that computing needs.
 
-    What runs beside computing is then not free: computing waits for a core meanwhile. All of it
-    lies in the backward pass. None where there are cores to spare, or no exchange was timed.
+    What runs beside computing is then not free: computing waits for a core meanwhile. Gradients
+    that are copied into the exchange and out of it take their time, too, and nobody times it. All
+    of that lies in the backward pass, of which as much as a forward pass is surely computing. None
+    where there are cores to spare, or no exchange was timed.
     """
     reading, backward = facts.readings.last(Exchange), facts.share("backward")
     if reading is None or backward is None or facts.on_gpu or not _is_crowded(facts):
         return None
-    beside_us = reading.whole_us * facts.steps
-    return min(1.0, min(backward, beside_us / facts.total_us) + (facts.share("sync") or 0.0))
+    beside = min(backward, reading.whole_us * facts.steps / facts.total_us)
+    forward = facts.share("forward")
+    most = beside if forward is None else max(beside, backward - forward)
+    return min(1.0, most + (facts.share("sync") or 0.0))
 
 
 def _exchange_evidence(facts: Facts, share: float) -> list[str]:

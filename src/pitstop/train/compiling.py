@@ -38,6 +38,15 @@ class CompileProof:
     """Which expectations failed, each once."""
     compile_s: float | None
     """Seconds the host spent compiling, backward included; None where this torch does not tell."""
+    recorded_inputs: int
+    """Inputs that the recorded CUDA graphs copy in before they run; 0 where none was recorded."""
+    graphs_not_recorded: int
+    """Compiled graphs that should have become CUDA graphs and could not."""
+
+
+def records_cuda_graphs(section: CompileSection) -> bool:
+    """Whether compiled code is to be recorded as CUDA graphs, and started as a whole."""
+    return section.scope != "off" and section.mode in ("reduce-overhead", "max-autotune")
 
 
 def apply_compile(
@@ -76,15 +85,21 @@ def require_compiled(section: CompileSection, proof: CompileProof) -> None:
     """Check that a compile switch did something.
 
     Raises:
-        ConfigError: When it is on and no graph was compiled.
+        ConfigError: When it is on and no graph was compiled, or none was recorded that should be.
     """
-    if section.scope == "off" or proof.graphs:
+    if section.scope == "off":
         return
-    reasons = "; ".join(proof.breaks) or "torch.compile may be disabled in this process"
-    raise ConfigError(
-        f"train.compile.scope is {section.scope}, but nothing was compiled ({reasons}); set it "
-        "to off, or mend the cause"
-    )
+    if not proof.graphs:
+        reasons = "; ".join(proof.breaks) or "torch.compile may be disabled in this process"
+        raise ConfigError(
+            f"train.compile.scope is {section.scope}, but nothing was compiled ({reasons}); set it "
+            "to off, or mend the cause"
+        )
+    if records_cuda_graphs(section) and not proof.recorded_inputs:
+        raise ConfigError(
+            f"train.compile.mode is {section.mode}, but no CUDA graph was recorded (without a GPU "
+            "none ever is; otherwise TORCH_LOGS=perf_hints says why); set it to default"
+        )
 
 
 class CompileWatch:
@@ -135,6 +150,8 @@ class CompileWatch:
                 reason for reason in now.guards if now.guards[reason] > before.guards.get(reason, 0)
             ),
             compile_s=self._spent_ns / _NS_PER_S if told else None,
+            recorded_inputs=now.recorded_inputs - before.recorded_inputs,
+            graphs_not_recorded=now.graphs_not_recorded - before.graphs_not_recorded,
         )
 
     def _on_start(self, event: Any) -> None:
@@ -156,6 +173,8 @@ class _Books:
     frames_left_eager: int
     breaks: Mapping[str, int]
     guards: Mapping[str, int]
+    recorded_inputs: int
+    graphs_not_recorded: int
 
     @classmethod
     def now(cls) -> "_Books":
@@ -175,6 +194,8 @@ class _Books:
             frames_left_eager=frames["total"] - frames["ok"],
             breaks=breaks,
             guards=guards,
+            recorded_inputs=counters["inductor"]["cudagraph_recorded_non_static_inputs"],
+            graphs_not_recorded=counters["inductor"]["cudagraph_skips"],
         )
 
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pitstop.config.sections import RunConfig, TrainSection
 from pitstop.train.checkpoint import open_checkpoint
-from pitstop.train.compiling import apply_compile
+from pitstop.train.compiling import apply_compile, records_cuda_graphs
 from pitstop.train.distill import Teacher
 from pitstop.train.ema import WeightAverage
 from pitstop.train.gradients import Clipper
@@ -90,6 +90,7 @@ def build_trainer(
         ranks=ranks,
         device=device,
         accumulate=train.accumulate,
+        records_graphs=records_cuda_graphs(train.compile),
     )
     return Setup(
         trainer=trainer, sentences=(rate.sentence, *_accumulation(task, train)), applied=applied

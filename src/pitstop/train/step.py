@@ -63,6 +63,8 @@ class Trainer(Generic[BatchT]):
     ranks: Ranks
     device: torch.device
     accumulate: int
+    records_graphs: bool = False
+    """Whether the compiled model runs as CUDA graphs, whose memory the next pass writes over."""
     _parameters: list[nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,8 +98,12 @@ class Trainer(Generic[BatchT]):
                 batch = next(batches)
             with clock.span("copy"):
                 batch = self.task.to_device(batch, self.device)
+            if self.records_graphs:
+                torch.compiler.cudagraph_mark_step_begin()
             with self._gradient_sync(micro_step):
                 loss = self._forward_and_backward(batch, step=step, clock=clock)
+            if self.records_graphs and micro_step == 0 and self.accumulate > 1:
+                self._move_gradients_out()
             total += loss.total.detach()
             own_count = own_count + loss.count
             terms = dict(loss.terms)
@@ -133,6 +139,12 @@ class Trainer(Generic[BatchT]):
             share = loss.total / (self.accumulate * self.task.nominal_count)
             self.precision.scaled(share).backward()
         return loss
+
+    def _move_gradients_out(self) -> None:
+        """Copy gradients out of the graphs' memory; later micro-batches add to the copies."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
 
     def _with_teacher(self, loss: Loss, output: Any, batch: BatchT) -> Loss:
         if self.teacher is None:

@@ -147,8 +147,8 @@ def test_an_exchange_for_every_micro_batch_counts_as_often() -> None:
 
 @pytest.mark.parametrize(
     ("cores", "backward_us", "us"),
-    [(8.0, 6_000, 8 * 500), (2.0, 6_000, 8 * 600), (2.0, 4_500, 4_500)],
-    ids=["cores to spare", "none to spare", "all of backward"],
+    [(8.0, 6_000, 8 * 500), (2.0, 6_000, 8 * 600), (2.0, 4_500, 4_500), (2.0, 8_000, 6_000)],
+    ids=["cores to spare", "none to spare", "all of backward", "all but a forward's worth"],
 )
 def test_an_exchange_beside_computing_is_free_where_there_are_cores_for_it(
     cores: float, backward_us: int, us: int

@@ -90,12 +90,13 @@ def make_trainer(
     optimizer: type[torch.optim.Optimizer] | None = None,
     ema: float | None = None,
     teacher: Teacher | None = None,
+    device: str = "cpu",
 ) -> Trainer[Batch]:
     """Build a trainer whose weights are the same every time."""
     torch.manual_seed(0)
     task = task or SquareTask()
-    model = task.build_model().to(dtype)
-    device = torch.device("cpu")
+    place = torch.device(device)
+    model = task.build_model().to(place, dtype)
     made = (
         torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
         if optimizer is None
@@ -105,12 +106,12 @@ def make_trainer(
         task=task,
         model=model,
         optimizer=made,
-        precision=Precision(precision, device, scaler),
-        clipper=Clipper(clip or ClipSection(kind="none"), device),
+        precision=Precision(precision, place, scaler),
+        clipper=Clipper(clip or ClipSection(kind="none"), place),
         average=None if ema is None else WeightAverage(model, ema),
         teacher=teacher,
         ranks=Ranks(),
-        device=device,
+        device=place,
         accumulate=accumulate,
     )
 

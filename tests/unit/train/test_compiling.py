@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,13 @@ from torch import Tensor, nn
 
 from pitstop.config.sections import CompileSection
 from pitstop.errors import ConfigError
-from pitstop.train.compiling import CompileProof, CompileWatch, apply_compile, require_compiled
+from pitstop.train.compiling import (
+    CompileProof,
+    CompileWatch,
+    apply_compile,
+    records_cuda_graphs,
+    require_compiled,
+)
 from pitstop.train.recompute import apply_recompute, saved_bytes
 
 # The compiler's own code warns about things that are not ours to change.
@@ -130,6 +137,17 @@ def test_a_switch_that_compiled_nothing_is_an_error() -> None:
     with pytest.raises(ConfigError, match="scope is regions, but nothing was compiled"):
         require_compiled(section, watch.proof())
     require_compiled(section, compiled(build(), scope="regions"))
+
+
+def test_a_mode_that_recorded_no_cuda_graph_is_an_error() -> None:
+    section = CompileSection(scope="whole", mode="reduce-overhead")
+    assert records_cuda_graphs(section)
+    assert not records_cuda_graphs(CompileSection(scope="whole"))
+    proof = compiled(build(), backend="inductor", scope="whole", mode="reduce-overhead")
+    assert proof.graphs == 1
+    with pytest.raises(ConfigError, match="but no CUDA graph was recorded"):
+        require_compiled(section, proof)
+    require_compiled(section, replace(proof, recorded_inputs=2))
 
 
 def test_compiling_without_regions_is_an_error() -> None:

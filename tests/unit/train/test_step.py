@@ -57,6 +57,34 @@ def test_accumulation_gives_the_gradients_of_the_large_batch(
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
 
 
+# The compiler is imported for its mark, and warns of its own imports.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_gradients_leave_the_memory_that_recorded_graphs_write_over() -> None:
+    """A graph's next pass writes over what it gave; here a hook plays the graph."""
+    batch, task = samples(8), SquareTask()
+    wanted = gradients_seen(
+        make_trainer(task, accumulate=4, dtype=torch.float64), dealt(batch, [2] * 4)
+    )
+    trainer = make_trainer(task, accumulate=4, dtype=torch.float64)
+    trainer.records_graphs = True
+    given: dict[Tensor, Tensor] = {}
+
+    def write_over(*_: object) -> None:
+        for tensor in given.values():
+            tensor.fill_(torch.nan)
+
+    def keep_first(parameter: Tensor) -> None:
+        # Only the first pass gives its memory away; later ones are added to what is there.
+        assert parameter.grad is not None
+        given.setdefault(parameter, parameter.grad)
+
+    trainer.model.register_forward_pre_hook(write_over)
+    for parameter in trainer.model.parameters():
+        parameter.register_post_accumulate_grad_hook(keep_first)
+    got = gradients_seen(trainer, dealt(batch, [2] * 4))
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
 def test_the_mean_of_means_would_fail_that_test() -> None:
     """The usual mistake, dividing each micro-batch's mean by their number, is another gradient."""
     batch = samples(8)
