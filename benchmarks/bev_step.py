@@ -4,7 +4,7 @@
 
 Groups:
     equal      configs/bev/mono_baseline.yaml against mono_speed.yaml, both at batch 4
-    best       each at its own best batch: the baseline at 4 and 8, mono_speed at 32
+    best       each at its own best batch: the baseline at 8 and 32, mono_speed at 32
     table      the guide's table: the baseline at batch 4, 6 and 8, in fp32 and in fp16
     surround   configs/bev/surround.yaml against itself in fp32, uncompiled, with reference kernels
     variants   mono_speed at batch 4, compiled in other ways
@@ -20,9 +20,9 @@ Out of memory or a failed compile is a result.
 
 Written down, after every block: samples per second, ratios to the group's first member by turn, the
 share of the wall the host waited for data, the memory a step takes above what lies there at rest,
-graphs, compile seconds, kernels launched a step, and samples per second times the arithmetic of a
-sample as a share of the bf16 rate measured beside it. torch otherwise compiles for shapes of any
-size once it has seen two batch sizes, which no run would do; so that is off here.
+graphs, compile seconds, kernels of a step and which take longest, and samples per second times the
+arithmetic of a sample as a share of the bf16 rate measured beside it. torch otherwise compiles for
+shapes of any size once it has seen two batch sizes, which no run would do; so that is off here.
 `--smoke` does it all at the smallest size on a CPU.
 """
 
@@ -63,15 +63,17 @@ from step_runs import (
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "bev"
 BLOCK_S = 2.5
+LONGEST = 24
+"""Kernels that are named, by the time they take together."""
 REPEATS = 64
 """How often an epoch goes over the generated images: theirs would be over in a few steps."""
 
 EAGER = ("train.precision=fp32", "train.compile.scope=off", "optimizer.fused=off")
 COMPILED = {
-    "whole": ("train.compile.scope=whole",),
+    "whole": ("train.compile.scope=whole", "train.compile.mode=default"),
     "whole, CUDA graphs": ("train.compile.scope=whole", "train.compile.mode=reduce-overhead"),
-    "regions": ("train.compile.scope=regions",),
-    "not compiled": ("train.compile.scope=off",),
+    "regions": ("train.compile.scope=regions", "train.compile.mode=default"),
+    "not compiled": ("train.compile.scope=off", "train.compile.mode=default"),
 }
 SMOKE = {
     "mono": (
@@ -98,7 +100,7 @@ SMOKE = {
         "data.target_across=[-16,16,1]",
     ),
 }
-SMOKE_ALL = ("train.compile.scope=off",)
+SMOKE_ALL = ("train.compile.scope=off", "train.compile.mode=default")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +138,10 @@ def groups() -> dict[str, list[Entry]]:
             Entry(name="mono_speed", preset="mono_speed", batch_size=4),
         ],
         "best": [
-            Entry(name="mono_baseline at 4", preset="mono_baseline", batch_size=4),
-            Entry(name="mono_baseline at 8", preset="mono_baseline", batch_size=8),
+            *(
+                Entry(name=f"mono_baseline at {size}", preset="mono_baseline", batch_size=size)
+                for size in (8, 32)
+            ),
             Entry(name="mono_speed at 32", preset="mono_speed", batch_size=32),
         ],
         "table": table,
@@ -241,7 +245,6 @@ def configure(entry: Entry, root: Path, *, smoke: bool, workers: str) -> RunConf
     ]
     if smoke:
         overrides += [*SMOKE[kind], *SMOKE_ALL]
-        overrides = [text for text in overrides if "compile.mode" not in text]
     return load_config(CONFIGS / f"{entry.preset}.yaml", overrides).config
 
 
@@ -273,17 +276,28 @@ def block(member: Member, *, smoke: bool) -> dict[str, Any]:
     return {**rates(one, kept, wall_s), "peak_above_rest_bytes": above}
 
 
-def launches(one: Contestant) -> int | None:
-    """Count the kernels that one step starts; None where there is no GPU."""
+def kernels_of(one: Contestant) -> dict[str, Any]:
+    """Count the kernels that one step starts, and name those that take longest; {} on a CPU."""
     if not one.on_gpu:
-        return None
+        return {}
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
         one.run(1)
-    events = trace.events() or []
-    names = [event.name for event in events if "cuda" in str(event.device_type).lower()]
-    return sum(not name.startswith(("Memcpy", "Memset")) for name in names)
+    ms: dict[str, list[float]] = {}
+    for event in trace.events() or []:
+        is_kernel = not event.name.startswith(("Memcpy", "Memset"))
+        if is_kernel and "cuda" in str(event.device_type).lower():
+            ms.setdefault(event.name, []).append(event.device_time / 1e3)
+    longest = sorted(ms, key=lambda name: -sum(ms[name]))[:LONGEST]
+    return {
+        "kernels_per_step": sum(map(len, ms.values())),
+        "kernels_ms": round(sum(map(sum, ms.values())), 3),
+        "longest_kernels": [
+            {"name": name[:120], "calls": len(ms[name]), "ms": round(sum(ms[name]), 3)}
+            for name in longest
+        ],
+    }
 
 
 def state_bytes(one: Contestant) -> int:
@@ -418,7 +432,7 @@ class Bench:
                 break
         for member in ready:
             row = told["members"][member.entry.name]
-            row["kernels_per_step"] = launches(member.one)
+            row |= kernels_of(member.one)
             # Hooks inside a compiled network would cut it up.
             is_plain = member.config.train.compile.scope == "off"
             _, steps = member.one.run(1 if self.smoke else 6, timed_parts=is_plain)

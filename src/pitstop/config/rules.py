@@ -157,7 +157,7 @@ _TRAIN_INERT: Final = (
     Rule(
         key="train.compile.mode",
         reads=("train.compile.scope",),
-        broken=lambda c: c.train.compile.scope == "off",
+        broken=lambda c: c.train.compile.scope == "off" and c.train.compile.mode != "default",
         why="has no effect: train.compile.scope is off",
     ),
     Rule(

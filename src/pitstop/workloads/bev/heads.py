@@ -17,6 +17,18 @@ EXPANSION: Final = 4
 BLOCKS: Final = 4
 
 
+class HalfwayNorm(nn.GroupNorm):
+    """Group norm that computes in float32 under autocast, and answers in the dtype it was asked in.
+
+    What autocast leaves in float32 goes through every shortcut behind it, and the blocks of a head
+    are bound by the bytes they move.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
+        """(N, C, H, W) of any floating dtype -> the same."""
+        return super().forward(input).to(input.dtype)
+
+
 class Bottleneck(nn.Module):
     """Narrow, convolve, widen by `EXPANSION`, and add what came in; or do it at twice the size.
 
@@ -160,7 +172,7 @@ def _norm(channels: int) -> nn.Module:
         raise ConfigError(
             f"{channels} channels do not fall into {NORM_GROUPS} groups; widen the head"
         )
-    return nn.GroupNorm(NORM_GROUPS, channels)
+    return HalfwayNorm(NORM_GROUPS, channels)
 
 
 def _places(source: Bound, target: Bound) -> Tensor:
