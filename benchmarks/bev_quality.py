@@ -23,7 +23,7 @@ import json
 import multiprocessing
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -34,6 +34,8 @@ from torch import Tensor
 
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
+from pitstop.data.cache import SharedCache
+from pitstop.data.cache_items import Key
 from pitstop.data.fetch import Samples
 from pitstop.workloads.bev.metrics import ON_MAP
 from pitstop.workloads.bev.synthetic import make_bev
@@ -59,6 +61,8 @@ class Size:
     """Height and width of the generated images."""
     batch_size: int
     workers: int
+    cache: str
+    """Room for all pictures of the training scenes, 270 kB each."""
     steps: int
     prior_samples: int
     """Training samples that frequencies are counted in, at most."""
@@ -71,6 +75,7 @@ FULL = Size(
     image=(225, 400),
     batch_size=32,
     workers=14,
+    cache="2GiB",
     steps=600,
     prior_samples=560,
 )
@@ -81,6 +86,7 @@ SMOKE = Size(
     image=(225, 400),
     batch_size=2,
     workers=0,
+    cache="32MiB",
     steps=3,
     prior_samples=4,
 )
@@ -140,16 +146,29 @@ class Joined:
 
     def sample(self, epoch: int, index: int) -> Any:
         """Read a sample of the set that it is in."""
-        first, ends = 0, list(accumulate(map(len, self.sets)))
-        for samples, end in zip(self.sets, ends, strict=True):
-            if index < end:
-                return samples.sample(epoch, index - first)
-            first = end
-        raise IndexError(index)
+        samples, own = self._place(index)
+        return samples.sample(epoch, own)
+
+    def with_cache(self, cache: SharedCache) -> "Joined":
+        """Give the same sets, all in one cache."""
+        return Joined(tuple(samples.with_cache(cache) for samples in self.sets))
+
+    def cache_keys(self, index: int) -> Iterable[Key]:
+        """List what a sample will ask the cache for."""
+        samples, own = self._place(index)
+        return samples.cache_keys(own)
 
     def name_of(self, index: int) -> str:
         """Name a sample for a person."""
         return f"sample {index} of all worlds"
+
+    def _place(self, index: int) -> tuple[Any, int]:
+        first = 0
+        for samples, end in zip(self.sets, accumulate(map(len, self.sets)), strict=True):
+            if index < end:
+                return samples, index - first
+            first = end
+        raise IndexError(index)
 
 
 class ManyWorlds(BevTask):
@@ -210,6 +229,7 @@ def configuration(options: argparse.Namespace, root: Path, *, seed: int) -> RunC
         },
         "model": {**kind["model"], **small["model"]},
         "loader": {"workers": size.workers} | ({"prefetch": 4} if size.workers else {}),
+        "cache": {"budget": size.cache},
         "train": {
             "batch_size": size.batch_size,
             "steps": steps,

@@ -10,33 +10,36 @@ is that of the rig, and can be worked out once.
 
 import hashlib
 import os
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from io import BytesIO
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from pitstop.config.bev import BevData, MonoData, SurroundData
+from pitstop.data.cache import SharedCache
+from pitstop.data.cache_items import Key
 from pitstop.data.stages import stage
 from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.bev.augment import (
     Bytes,
     Chance,
+    Colours,
     ImageAugment,
-    apply,
     fitted,
     random_colours,
     random_ground,
     random_view,
+    reduction_of,
+    reductions_between,
+    show,
     stretched,
 )
 from pitstop.workloads.bev.batch import BevSample
+from pitstop.workloads.bev.decode import PictureReader, drawn_key, picture_key
 from pitstop.workloads.bev.index import CAMERAS, BevIndex
 from pitstop.workloads.bev.maps import CityMap
 from pitstop.workloads.bev.pon import PON_GRID, Labels, make_labels, read_labels, read_points
@@ -50,15 +53,6 @@ RANDOM: Final = -1
 """Calibration of a sample whose geometry was drawn at random."""
 
 _VIEW_STREAM: Final = 0x424556
-# What Pillow raises over a file that begins like an image and does not go on like one.
-_DAMAGED: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +64,7 @@ class Frames:
     cities: Mapping[str, CityMap]
     chosen: Ints
     """Numbers of the samples in the index."""
+    reader: PictureReader = field(default_factory=PictureReader)
 
     def city(self, sample: int) -> CityMap:
         """Give the map of a sample."""
@@ -82,26 +77,21 @@ class Frames:
         view: Floats,
         size: tuple[int, int],
         *,
-        colours: tuple[float, ...] | None,
+        colours: Colours | None,
     ) -> Bytes:
-        """Read an image and bring it where a matrix says, as (H, W, 3)."""
-        path = self.root / self.index.file(sample, slot)
-        with stage("read"):
-            try:
-                data = path.read_bytes()
-            except OSError as error:
-                raise DataError(f"cannot read {path}: {error.strerror}") from error
-        with stage("decode"):
-            try:
-                with Image.open(BytesIO(data)) as image:
-                    self._refuse_other_size(path, image.size, sample, slot)
-                    return apply(image, view, size, colours)
-            except UnidentifiedImageError as error:
-                # Its own words name the buffer, by an address that is another one each time.
-                what = "it is not an image" if data else "it is empty"
-                raise DataError(f"{path} is damaged: {what}") from error
-            except _DAMAGED as error:
-                raise DataError(f"{path} is damaged: {error}") from error
+        """Read an image and bring it where a matrix says, as (3, H, W)."""
+        original = self.original(sample, slot)
+        pixels = self.reader.pixels(self.path(sample, slot), original, reduction_of(view))
+        with stage("transform"):
+            return show(pixels, original, view, size, colours=colours)
+
+    def path(self, sample: int, slot: int) -> Path:
+        """Name the file of an image."""
+        return self.root / self.index.file(sample, slot)
+
+    def with_cache(self, cache: SharedCache) -> "Frames":
+        """Give the same frames, whose images are kept as pixels once they are read."""
+        return replace(self, reader=PictureReader(cache))
 
     def original(self, sample: int, slot: int) -> tuple[int, int]:
         """Give height and width of an image, as the tables have them."""
@@ -111,14 +101,6 @@ class Frames:
     def intrinsics(self, sample: int, slots: Sequence[int]) -> Floats:
         """Give the matrices of some cameras as (N, 3, 3)."""
         return self.index.intrinsics[self.index.calibration[sample, list(slots)]]
-
-    def _refuse_other_size(self, path: Path, size: tuple[int, int], sample: int, slot: int) -> None:
-        if size[::-1] != self.original(sample, slot):
-            stated = "x".join(map(str, self.original(sample, slot)))
-            raise DataError(
-                f"{path} is {size[1]}x{size[0]}, but sample_data.json says {stated}: its "
-                "calibration would not fit"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,21 +137,13 @@ class SurroundSamples:
             for slot, view, colour in zip(slots, views, colours, strict=True)
         ]
         with stage("targets"):
-            targets = surround_targets(
-                frames.index,
-                frames.city(sample),
-                sample,
-                grid=self.grid,
-                classes=self.classes,
-                bev_transform=bev_transform,
-                min_visibility=self.min_visibility,
-            )
+            labels = self._labels(sample, bev_transform)
         is_random = self.augment is not None or self.bev_augment or self.cameras < len(CAMERAS)
         rig = frames.index.sensor_to_ego[frames.index.calibration[sample, slots]]
         return _joined(
             pictures,
             (frames.intrinsics(sample, slots), rig, views, bev_transform),
-            (targets, np.ones(self.grid.shape, np.bool_)),
+            labels,
             is_random=is_random,
         )
 
@@ -182,11 +156,54 @@ class SurroundSamples:
         """Name the scene and the front image of a sample."""
         return _name(self.frames, int(self.frames.chosen[index]), CAMERAS.index("CAM_FRONT"))
 
+    def with_cache(self, cache: SharedCache) -> "SurroundSamples":
+        """Give the same samples, whose images and fixed targets are kept once they are known."""
+        return replace(self, frames=self.frames.with_cache(cache))
+
+    def cache_keys(self, index: int) -> Iterator[Key]:
+        """List the images of a moment; which of them an epoch leaves out is not known before.
+
+        Where the range of scales allows an image to be decoded at more than one size, each of
+        them is listed.
+        """
+        sample = int(self.frames.chosen[index])
+        for slot in range(len(CAMERAS)):
+            scales = self._scales(sample, slot)
+            for reduction in reductions_between(*scales):
+                yield picture_key(self.frames.path(sample, slot), reduction)
+        if not self.bev_augment:
+            yield drawn_key(self.frames.path(sample, 0))
+
+    def _labels(self, sample: int, bev_transform: Floats) -> Labels:
+        if self.bev_augment:
+            return self._drawn(sample, bev_transform)
+        path = self.frames.path(sample, 0)
+        return self.frames.reader.drawn(path, lambda: self._drawn(sample, bev_transform))
+
+    def _drawn(self, sample: int, bev_transform: Floats) -> Labels:
+        targets = surround_targets(
+            self.frames.index,
+            self.frames.city(sample),
+            sample,
+            grid=self.grid,
+            classes=self.classes,
+            bev_transform=bev_transform,
+            min_visibility=self.min_visibility,
+        )
+        return targets, np.ones(self.grid.shape, np.bool_)
+
     def _view(self, sample: int, slot: int, chance: Chance) -> Floats:
         original = self.frames.original(sample, slot)
         if self.augment is None:
-            return fitted(original, self.size, max(self.scale, self.size[1] / original[1]))
+            return fitted(original, self.size, self._scales(sample, slot)[0])
         return random_view(original, self.size, self.augment, chance)
+
+    def _scales(self, sample: int, slot: int) -> tuple[float, float]:
+        """Say between which scales images are shown."""
+        if self.augment is not None:
+            return self.augment.resize
+        scale = max(self.scale, self.size[1] / self.frames.original(sample, slot)[1])
+        return scale, scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +229,8 @@ class MonoSamples:
         colours = random_colours(chance) if self.photometric else None
         picture = self.frames.picture(sample, slot, view, self.size, colours=colours)
         with stage("targets"):
-            labels = self._labels(sample, slot)
+            path = self.frames.path(sample, slot)
+            labels = self.frames.reader.drawn(path, lambda: self._labels(sample, slot))
         intrinsics = self.frames.intrinsics(sample, [slot])
         geometry = (intrinsics, np.eye(4)[None], view[None], np.eye(4))
         return _joined([picture], geometry, labels, is_random=False)
@@ -225,6 +243,18 @@ class MonoSamples:
     def name_of(self, index: int) -> str:
         """Name the scene and the image of a sample."""
         return _name(self.frames, *self._place(index))
+
+    def with_cache(self, cache: SharedCache) -> "MonoSamples":
+        """Give the same samples, whose images and fixed targets are kept once they are known."""
+        return replace(self, frames=self.frames.with_cache(cache))
+
+    def cache_keys(self, index: int) -> Iterator[Key]:
+        """Name the image of a sample, and its labels."""
+        sample, slot = self._place(index)
+        path = self.frames.path(sample, slot)
+        view = stretched(self.frames.original(sample, slot), self.size)
+        yield picture_key(path, reduction_of(view))
+        yield drawn_key(path)
 
     def _place(self, index: int) -> tuple[int, int]:
         place, slot = divmod(index, len(CAMERAS))
@@ -401,7 +431,7 @@ def _joined(
     is_random: bool,
 ) -> BevSample:
     with stage("transform"):
-        images = torch.from_numpy(np.stack(pictures).transpose(0, 3, 1, 2).copy())
+        images = torch.from_numpy(np.stack(pictures))
         matrices = [torch.from_numpy(part.astype(np.float32)) for part in geometry]
         intrinsics, cam_to_ego, image_transform, bev_transform = matrices
         number = RANDOM if is_random else _fingerprint(matrices)

@@ -22,13 +22,12 @@ from pitstop.errors import DataError
 from pitstop.workloads.bev.index import BevIndex
 from pitstop.workloads.bev.maps import CityMap
 from pitstop.workloads.bev.poses import Floats, inverse, moved
-from pitstop.workloads.bev.raster import Grid, Mask
+from pitstop.workloads.bev.raster import Grid, Ints, Mask
 from pitstop.workloads.bev.targets import (
+    GroundDrawing,
     Plane,
     box_corners,
-    box_mask,
     lidar_points,
-    map_masks,
     visible_boxes,
 )
 
@@ -115,17 +114,28 @@ def make_labels(
     """
     camera = index.calibration[sample, slot]
     to_world = index.ego_to_world(sample, slot) @ index.sensor_to_ego[camera]
-    masks = np.empty((len(PON_CLASSES), *grid.shape), np.bool_)
-    masks[: len(_ON_MAP)] = map_masks(city, camera_plane(to_world), grid, list(_ON_MAP.values()))
-    for place, category in enumerate(_STANDING.values(), start=len(_ON_MAP)):
-        boxes = visible_boxes(index, sample, (category,), min_visibility=1)
-        corners = box_corners(index, boxes, inverse(to_world))
-        masks[place] = box_mask(corners[..., [2, 0]], grid)
+    drawing = GroundDrawing.of(camera_plane(to_world), grid, len(PON_CLASSES))
+    for place, name in enumerate(_ON_MAP.values()):
+        drawing.add_map(city, name, place)
+    boxes = visible_boxes(index, sample, tuple(_STANDING.values()), min_visibility=1)
+    corners = box_corners(index, boxes, inverse(to_world))
+    drawing.add_boxes(corners[..., [2, 0]], _standing(index)[index.box_category[boxes]])
     seen = in_view(index.intrinsics[camera], int(index.image_sizes[sample, slot, 1]), grid)
     if points is not None:
         world = lidar_points(index, sample, points)
         seen &= reached(moved(inverse(to_world), world), grid)
-    return masks, seen
+    return drawing.draw(), seen
+
+
+def _standing(index: BevIndex) -> Ints:
+    """Give the class of each category; -1 where it has none."""
+    begins = list(_STANDING.values())
+    return np.array(
+        [
+            next((begins.index(one) + len(_ON_MAP) for one in begins if name.startswith(one)), -1)
+            for name in index.categories.tolist()
+        ]
+    )
 
 
 def camera_plane(camera_to_world: Floats) -> Plane:

@@ -7,7 +7,7 @@ figures with and without the visibility filter differ by five points and cannot 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -16,13 +16,13 @@ from pitstop.workloads.bev.index import BevIndex
 from pitstop.workloads.bev.maps import CityMap, MapLayer
 from pitstop.workloads.bev.poses import Floats, inverse, moved, pose
 from pitstop.workloads.bev.raster import (
+    Drawing,
     Grid,
     Ints,
     Mask,
-    Paths,
-    draw_lines,
-    fill,
-    fill_inner,
+    line_strips,
+    mark_around,
+    ranges,
     rings,
 )
 
@@ -76,17 +76,80 @@ def ego_plane(ego_to_world: Floats, bev_transform: Floats) -> Plane:
     return Plane(matrix=matrix, shift=bev_transform[:2, 3] - matrix @ ego_to_world[:2, 3])
 
 
-def map_masks(city: CityMap, plane: Plane, grid: Grid, classes: Sequence[str]) -> Mask:
-    """Draw classes of the map as (K, h, w)."""
-    corners = plane.take_back(grid.reach)
-    reach = (corners.min(axis=0), corners.max(axis=0))
-    masks = np.zeros((len(classes), *grid.shape), np.bool_)
-    for place, name in enumerate(classes):
-        layers = _DIVIDERS if name == DIVIDER else (name,)
-        for layer in layers:
-            draw = _lines if name == DIVIDER else _polygons
-            masks[place] |= draw(city.layers[layer], plane, grid, reach)
-    return masks
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroundDrawing:
+    """What lies on a patch of ground, gathered class by class and drawn in one go."""
+
+    plane: Plane
+    grid: Grid
+    classes: int
+    reach: tuple[Floats, Floats]
+    """Least and greatest x and y of the patch in the world."""
+    _rings: Drawing
+    _holed: list[tuple[int, int, list[int]]] = field(default_factory=list)
+    """The class of a polygon with holes, the layer of its outline and those of its holes."""
+    _nodes: list[tuple[int, Floats]] = field(default_factory=list)
+    """The class of lines, and their nodes."""
+
+    @classmethod
+    def of(cls, plane: Plane, grid: Grid, classes: int) -> "GroundDrawing":
+        """Begin a drawing, with a layer for each class."""
+        corners = plane.take_back(grid.reach)
+        return cls(
+            plane=plane,
+            grid=grid,
+            classes=classes,
+            reach=(corners.min(axis=0), corners.max(axis=0)),
+            _rings=Drawing(grid.shape, _inner=[False] * classes),
+        )
+
+    def add_map(self, city: CityMap, name: str, place: int) -> None:
+        """Put a class of the map into a layer."""
+        if name == DIVIDER:
+            for layer in _DIVIDERS:
+                self._add_lines(city.layers[layer], place)
+        else:
+            self._add_polygons(city.layers[name], place)
+
+    def add_boxes(self, corners: Floats, places: int | Ints) -> None:
+        """Put boxes whose corners (N, 4, 2) lie forward and across into layers."""
+        self._rings.add(rings(np.rint(self.grid.cells(corners))), places)
+
+    def draw(self) -> Mask:
+        """Draw all as (K, h, w)."""
+        layers = self._rings.draw()
+        for place, outline, holes in self._holed:
+            layers[place] |= layers[outline] & ~layers[holes].any(axis=0)
+        for place, nodes in self._nodes:
+            mark_around(layers[place], nodes, radius=DIVIDER_CELLS / 2)
+        return layers[: self.classes]
+
+    def _add_polygons(self, layer: MapLayer, place: int) -> None:
+        chosen = layer.near(*self.reach)
+        first = layer.first_path[chosen]
+        count = layer.first_path[chosen + 1] - first
+        paths = layer.paths.take(ranges(first, count))
+        outlines = paths.at(np.rint(self.grid.cells(self.plane.bring(paths.points))))
+        layers = np.full(len(outlines), place)
+        ends = count.cumsum()
+        for shape in np.flatnonzero(count > 1).tolist():
+            begin, end = int(ends[shape] - count[shape]), int(ends[shape])
+            layers[begin:end] = own = [self._rings.layer()] + [
+                self._rings.layer(inner=not self._is_whole(outlines.path(hole)))
+                for hole in range(begin + 1, end)
+            ]
+            self._holed.append((place, own[0], own[1:]))
+        self._rings.add(outlines, layers)
+
+    def _add_lines(self, layer: MapLayer, place: int) -> None:
+        lines = layer.paths.take(layer.first_path[layer.near(*self.reach)])
+        cells = np.floor(self.grid.cells(self.plane.bring(lines.points)))
+        strips, nodes = line_strips(lines.at(cells), thickness=DIVIDER_CELLS)
+        self._rings.add(strips, place)
+        self._nodes.append((place, nodes))
+
+    def _is_whole(self, ring: Floats) -> bool:
+        return bool((ring >= 0).all() and (ring <= self.grid.shape).all())
 
 
 def box_corners(index: BevIndex, boxes: Ints, world_to_frame: Floats) -> Floats:
@@ -114,11 +177,6 @@ def visible_boxes(
     return boxes[wanted[index.box_category[boxes]] & ((seen == 0) | (seen >= min_visibility))]
 
 
-def box_mask(corners: Floats, grid: Grid) -> Mask:
-    """Draw boxes whose corners (N, 4, 2) lie forward and across."""
-    return fill(grid.shape, rings(np.rint(grid.cells(corners))))
-
-
 def surround_targets(  # noqa: PLR0913 - what is drawn, where, and how
     index: BevIndex,
     city: CityMap,
@@ -131,44 +189,18 @@ def surround_targets(  # noqa: PLR0913 - what is drawn, where, and how
 ) -> Mask:
     """Draw map classes and vehicles around a car as (K, h, w)."""
     ego_to_world = index.ego_to_world(sample)
-    plane = ego_plane(ego_to_world, bev_transform)
-    masks = np.zeros((len(classes), *grid.shape), np.bool_)
-    on_map = [place for place, name in enumerate(classes) if name != VEHICLE]
-    masks[on_map] = map_masks(city, plane, grid, [classes[place] for place in on_map])
-    if VEHICLE in classes:
-        boxes = visible_boxes(index, sample, (VEHICLE,), min_visibility=min_visibility)
-        corners = box_corners(index, boxes, bev_transform @ inverse(ego_to_world))
-        masks[classes.index(VEHICLE)] = box_mask(corners[..., :2], grid)
-    return masks
+    drawing = GroundDrawing.of(ego_plane(ego_to_world, bev_transform), grid, len(classes))
+    for place, name in enumerate(classes):
+        if name == VEHICLE:
+            boxes = visible_boxes(index, sample, (VEHICLE,), min_visibility=min_visibility)
+            corners = box_corners(index, boxes, bev_transform @ inverse(ego_to_world))
+            drawing.add_boxes(corners[..., :2], place)
+        else:
+            drawing.add_map(city, name, place)
+    return drawing.draw()
 
 
 def lidar_points(index: BevIndex, sample: int, points: Floats) -> Floats:
     """Bring points (N, 3) of a sample's lidar into the world."""
     to_ego = index.sensor_to_ego[index.calibration[sample, -1]]
     return moved(index.ego_to_world(sample) @ to_ego, points)
-
-
-def _polygons(layer: MapLayer, plane: Plane, grid: Grid, reach: tuple[Floats, Floats]) -> Mask:
-    chosen = layer.near(*reach)
-    paths = layer.first_path[chosen + 1] - layer.first_path[chosen]
-    outlines = layer.paths.take(layer.first_path[chosen[paths == 1]])
-    mask = fill(grid.shape, _cells(outlines, plane, grid))
-    for shape in chosen[paths > 1].tolist():
-        first, last = layer.first_path[[shape, shape + 1]].tolist()
-        outline = fill(grid.shape, _cells(layer.paths.take(np.array([first])), plane, grid))
-        for hole in range(first + 1, last):
-            ring = _cells(layer.paths.take(np.array([hole])), plane, grid)
-            is_whole = bool((ring.points >= 0).all() and (ring.points <= grid.shape).all())
-            outline &= ~(fill if is_whole else fill_inner)(grid.shape, ring)
-        mask |= outline
-    return mask
-
-
-def _lines(layer: MapLayer, plane: Plane, grid: Grid, reach: tuple[Floats, Floats]) -> Mask:
-    lines = layer.paths.take(layer.first_path[layer.near(*reach)])
-    cells = np.floor(grid.cells(plane.bring(lines.points)))
-    return draw_lines(grid.shape, lines.at(cells), thickness=DIVIDER_CELLS)
-
-
-def _cells(paths: Paths, plane: Plane, grid: Grid) -> Paths:
-    return paths.at(np.rint(grid.cells(plane.bring(paths.points))))

@@ -1,6 +1,7 @@
 """Samples: what they show, what they are a function of, and what is wrong with their files."""
 
 import dataclasses
+import multiprocessing
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 from PIL import Image
 
 from pitstop.config.bev import MonoData, SurroundData
+from pitstop.data.cache import SharedCache
+from pitstop.data.caching import CacheableSamples
 from pitstop.data.fetch import NamedSamples
 from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.bev.batch import BevSample, collate
@@ -231,6 +234,96 @@ def test_files_that_cannot_be_used_are_named(own_root: Path) -> None:
         samples.sample(0, 0)
     with pytest.raises(DataError, match=f"lacks 1 images .* such as {path.name}"):
         surround_eval(surround(own_root))
+
+
+VIEWS: dict[str, dict[str, Any]] = {
+    "whole pixels": {"rotate_deg": 0, "flip": False, "resize": (0.9, 1.0)},
+    "mirrored": {"rotate_deg": 0, "flip": True, "resize": (0.9, 1.0)},
+    "turned": {"rotate_deg": 5.4, "flip": True},
+    "black at the sides": {"rotate_deg": 0, "flip": True, "resize": (0.6, 0.7)},
+    "reduced or not": {"resize": (0.45, 0.7), "image_size": (64, 176), "photometric": True},
+    "fixed ground": {"bev_augment": False},
+}
+KEPT = {"reduced or not": {1, 2}, "fixed ground": {1, "drawn"}, "one camera": {2, "drawn"}}
+
+
+def cacheable(root: Path, view: str) -> SurroundSamples | MonoSamples:
+    if view == "one camera":
+        return mono_train(mono(root), seed=2)
+    return surround_train(surround(root, **VIEWS[view]), seed=2)
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "one camera"])
+@pytest.mark.parametrize("policy", ["keep", "lru"])
+def test_a_cache_changes_no_byte(world_root: Path, view: str, policy: Any) -> None:
+    samples = cacheable(world_root, view)
+    assert isinstance(samples, CacheableSamples)
+    with SharedCache(32 << 20, policy) as cache:
+        cached = samples.with_cache(cache)
+        for epoch in (1, 2, 2):
+            for index in range(len(samples)):
+                assert equal(cached.sample(epoch, index), samples.sample(epoch, index))
+        assert cache.stats().hits > cache.stats().misses == cache.stats().items > 0
+
+
+def read_elsewhere(samples: SurroundSamples | MonoSamples, answer: Any) -> None:
+    torch.set_num_threads(1)
+    sample = samples.sample(3, 1)
+    names = [part.name for part in dataclasses.fields(BevSample)]
+    answer.send([getattr(sample, name).numpy() for name in names])
+
+
+@pytest.mark.parametrize("view", ["mirrored", "one camera"])
+def test_a_worker_finds_what_another_process_kept(own_root: Path, view: str) -> None:
+    samples = cacheable(own_root, view)
+    wanted = samples.sample(3, 1)
+    with SharedCache(32 << 20) as cache:
+        cached = samples.with_cache(cache)
+        cached.sample(3, 1)
+        misses = cache.stats().misses
+        # Nothing but the cache has these images any more.
+        for path in (own_root / "samples").glob("CAM_*/*"):
+            path.write_bytes(b"")
+        context = multiprocessing.get_context("fork")
+        here, there = context.Pipe(duplex=False)
+        worker = context.Process(target=read_elsewhere, args=(cached, there))
+        worker.start()
+        there.close()
+        parts = map(torch.from_numpy, here.recv())
+        names = [part.name for part in dataclasses.fields(BevSample)]
+        found = BevSample(**dict(zip(names, parts, strict=True)))
+        worker.join()
+        assert equal(found, wanted)
+        assert cache.stats().hits == cache.stats().misses == misses > 0
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "one camera"])
+def test_a_cache_is_asked_for_what_was_foretold(world_root: Path, view: str) -> None:
+    samples = cacheable(world_root, view)
+    with SharedCache(32 << 20) as cache:
+        cached = samples.with_cache(cache)
+        for epoch in range(6):
+            cached.sample(epoch, 0)
+        foretold = set(samples.cache_keys(0))
+        assert all(cache.get(key) is not None for key in foretold)
+        assert cache.stats().items == len(foretold)
+    assert {key[1] for key in foretold if isinstance(key, tuple)} == KEPT.get(view, {1})
+
+
+def test_a_file_that_was_damaged_is_named_in_spite_of_a_cache(own_root: Path) -> None:
+    samples = surround_train(surround(own_root), seed=0)
+    path = first_image(samples)
+    whole = path.read_bytes()
+    with SharedCache(32 << 20) as cache:
+        cached = samples.with_cache(cache)
+        for data in (b"", whole[: len(whole) // 3]):
+            path.write_bytes(data)
+            with pytest.raises(DataError, match="is damaged") as caught:
+                cached.sample(0, 0)
+            assert str(path) in str(caught.value)
+        assert cache.get(next(iter(samples.cache_keys(0)))) is None
+        path.write_bytes(whole)
+        assert equal(cached.sample(0, 0), samples.sample(0, 0))
 
 
 def test_a_missing_map_version_split_or_root_is_said_at_once(own_root: Path) -> None:

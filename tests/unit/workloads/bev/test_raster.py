@@ -1,6 +1,5 @@
 """Cells of shapes against a test of every cell by itself."""
 
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -8,21 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.workloads.bev.raster import Grid, Paths, draw_lines, fill, fill_inner, rings
+from pitstop.workloads.bev.raster import (
+    Drawing,
+    Grid,
+    Paths,
+    draw_lines,
+    fill,
+    fill_inner,
+    rings,
+)
+from tests.unit.workloads.bev.raster_oracle import filled as filled_alone
+from tests.unit.workloads.bev.raster_oracle import filled_inner as inner_alone
+from tests.unit.workloads.bev.raster_oracle import star
 
 SHAPE = (12, 14)
 FEW = settings(max_examples=60, deadline=None)
 
 nodes = st.tuples(st.integers(-10, 22), st.integers(-10, 24))
 triangles = st.lists(nodes, min_size=3, max_size=3, unique=True)
-
-
-def star(points: list[tuple[int, int]]) -> np.ndarray:
-    """Order points around their middle: a polygon that does not cross itself."""
-    middle = np.mean(points, axis=0)
-    return np.array(
-        sorted(points, key=lambda p: math.atan2(p[1] - middle[1], p[0] - middle[0])), float
-    )
 
 
 def is_inside(ring: np.ndarray, point: tuple[float, float]) -> bool:
@@ -73,6 +75,35 @@ def test_rings_are_filled_together_as_one_by_one(
     for corner in corners:
         alone |= fill(SHAPE, rings(corner[None]))
     np.testing.assert_array_equal(fill(SHAPE, rings(corners)), alone)
+
+
+halves = st.tuples(st.integers(-20, 44), st.integers(-20, 48)).map(
+    lambda node: (node[0] / 2, node[1] / 2)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.lists(halves, max_size=6)), max_size=6),
+)
+def test_layers_drawn_at_once_are_those_of_each_ring_by_itself(
+    inner: list[bool], shapes: list[tuple[int, list[tuple[float, float]]]]
+) -> None:
+    drawing = Drawing(SHAPE)
+    layers = [drawing.layer(inner=is_inner) for is_inner in inner]
+    expected = np.zeros((len(inner), *SHAPE), np.bool_)
+    taken = set()
+    for number, points in shapes:
+        layer = layers[number % len(layers)]
+        # What a ring leaves out for passing, another one of its layer may have inside.
+        if inner[layer] and layer in taken:
+            continue
+        taken.add(layer)
+        ring = star(points)[:: 1 - 2 * (number % 2)]
+        drawing.add(Paths(points=ring, starts=np.array([0, len(ring)])), layer)
+        expected[layer] |= (inner_alone if inner[layer] else filled_alone)(SHAPE, ring)
+    np.testing.assert_array_equal(drawing.draw(), expected)
 
 
 def test_a_rectangle_has_the_cells_of_its_edges() -> None:

@@ -5,21 +5,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pitstop.workloads.bev.augment import Chance, random_ground
 from pitstop.workloads.bev.index import BevIndex
+from pitstop.workloads.bev.maps import CityMap, MapLayer
 from pitstop.workloads.bev.poses import inverse, moved
-from pitstop.workloads.bev.raster import Grid
+from pitstop.workloads.bev.raster import Grid, Paths
 from pitstop.workloads.bev.stored import open_index, open_map
 from pitstop.workloads.bev.synthetic import PLACES, VERSION
 from pitstop.workloads.bev.targets import (
     MAP_CLASSES,
     SURROUND_CLASSES,
     SURROUND_GRID,
+    GroundDrawing,
+    Plane,
     surround_targets,
     visible_boxes,
 )
 from pitstop.workloads.bev.world import ASPHALT, CARPARK, GRASS, WALKWAY, City
+from tests.unit.workloads.bev.raster_oracle import filled, filled_inner, star
 
 # Drawn at random, and with a mirror in it.
 TRANSFORMS = [np.eye(4), random_ground(Chance(1)), random_ground(Chance(2))]
@@ -114,3 +120,44 @@ def test_a_part_of_the_grid_is_drawn_as_the_whole(world_root: Path, index: BevIn
         for grid in (SURROUND_GRID, part)
     )
     np.testing.assert_array_equal(whole[:, 50:150, 50:150], small)
+
+
+FLAT = Grid(forward=(0.0, 14.0, 1.0), across=(0.0, 16.0, 1.0))
+corners = st.tuples(st.integers(-6, 20), st.integers(-6, 22))
+simple = st.lists(corners, min_size=3, max_size=6).map(star)
+polygons = st.lists(st.lists(simple, min_size=1, max_size=3), max_size=4)
+
+
+def layer_of(shapes: list[list[np.ndarray]]) -> MapLayer:
+    """Make a layer of polygons, each an outline and its holes."""
+    paths = [path for shape in shapes for path in shape]
+    outlines = [shape[0] for shape in shapes]
+    return MapLayer(
+        paths=Paths(
+            points=np.concatenate([np.zeros((0, 2)), *paths]),
+            starts=np.cumsum([0, *map(len, paths)]),
+        ),
+        first_path=np.cumsum([0, *map(len, shapes)]),
+        bounds=np.array([(*ring.min(axis=0), *ring.max(axis=0)) for ring in outlines]).reshape(
+            -1, 4
+        ),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(polygons, polygons)
+def test_holes_are_taken_from_their_own_polygon(
+    first: list[list[np.ndarray]], second: list[list[np.ndarray]]
+) -> None:
+    plane = Plane(matrix=np.eye(2), shift=np.zeros(2))
+    drawing = GroundDrawing.of(plane, FLAT, 2)
+    expected = np.zeros((2, *FLAT.shape), np.bool_)
+    for place, shapes in enumerate((first, second)):
+        drawing.add_map(CityMap(layers={"walkway": layer_of(shapes)}), "walkway", place)
+        for outline, *holes in shapes:
+            mask = filled(FLAT.shape, outline)
+            for hole in holes:
+                is_whole = (hole >= 0).all() and (hole <= FLAT.shape).all()
+                mask &= ~(filled if is_whole else filled_inner)(FLAT.shape, hole)
+            expected[place] |= mask
+    np.testing.assert_array_equal(drawing.draw(), expected)

@@ -15,7 +15,10 @@ from pitstop.config.bev import LssModel, MonoData, SurroundData
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from, load_config
 from pitstop.config.sections import RunConfig
+from pitstop.data.cache_items import Key
 from pitstop.errors import ConfigError
+from pitstop.records.loader import CacheReading
+from pitstop.records.store import decode, read_run
 from pitstop.train.compiling import CompileWatch, apply_compile
 from pitstop.train.passes import infer_checkpoint
 from pitstop.train.pictures import draw_pictures
@@ -197,6 +200,26 @@ def test_it_trains_evaluates_writes_and_draws(world_root: Path, tmp_path: Path, 
     assert found.shape[1:] == task.grid.shape
     drawn = draw_pictures(config, task, tmp_path / "one", tmp_path / "one", count=2)
     assert [len(row.cells) for row in drawn.rows] == [3, 3]
+
+
+@pytest.mark.parametrize("policy", ["keep", "epoch"])
+@pytest.mark.parametrize("kind", ["mono", "surround"])
+def test_a_run_keeps_its_images_in_the_cache_of_its_host(
+    world_root: Path, tmp_path: Path, kind: str, policy: str
+) -> None:
+    own = ("cache.budget=32MiB", f"cache.policy={policy}", "train.steps=8", "loader.workers=1")
+    config = config_of(kind, world_root, f"run.work_dir={tmp_path}", "run.name=one", *own)
+    task = build_bev(config)
+    TrainingRun(config=config, config_yaml=to_yaml(config), task=task).run()
+    record = read_run(tmp_path / "one").ranks[0]
+    last = [decode(one, CacheReading) for one in record.readings if one.kind == "cache"][-1]
+    keys = {key for index in range(len(task.train_samples())) for key in foretold(task, index)}
+    assert (last.policy, last.items) == (policy, len(keys))
+    assert last.hits > 0
+
+
+def foretold(task: BevTask, index: int) -> Iterator[Key]:
+    yield from task.train_samples().cache_keys(index)
 
 
 @pytest.mark.parametrize("kind", ["mono", "surround"])
