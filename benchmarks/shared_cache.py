@@ -7,7 +7,10 @@
   shared cache, and for the usual way, an LRU of that budget in every process.
 - hit rates: each policy on the orders of reading it is meant for.
 - cost: a hit in items of 33 MB, and a crop of 256 x 256 out of one of them, against cloning the
-  whole item and cropping the clone, in blocks that alternate.
+  whole item and cropping the clone, in blocks that alternate. The clone is torch's, freed at once,
+  so that the next one finds its memory mapped: the best case of the usual way. Beside it stands
+  the same with the crops of a batch kept until they are stacked, as a loader's worker keeps them,
+  and a crop in a process that has not touched this part of the cache before.
 
 Items are functions of their key, every hit is compared with what it must be in 64 places, and the
 benchmark ends at the first wrong byte.
@@ -20,6 +23,7 @@ import os
 import pickle
 import platform
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -30,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from pitstop.data.cache import SharedCache
 from pitstop.measure.process_tree import tree_memory
@@ -257,93 +262,223 @@ def examine_hit_rates(item_bytes: int) -> dict[str, Any]:
 
 
 Timed = tuple[Callable[[], object], int]
+FRAME, FRAMES, BATCH = (2160, 5120, 3), 8, 8
 
 
-def times_us(runs: dict[str, Timed], *, rounds: int) -> dict[str, dict[str, float]]:
-    """Time blocks of calls that alternate in random order; microseconds a call.
+class Costs:
+    """Times calls in blocks that alternate in random order; microseconds a sample.
 
     Other work on the machine only ever adds, so the quickest block says most about the code.
     """
-    taken: dict[str, list[float]] = {name: [] for name in runs}
-    order = random.Random(0)
-    for _ in range(rounds):
-        for name in order.sample(list(runs), len(runs)):
-            run, repeat = runs[name]
-            start = time.perf_counter_ns()
-            for _ in range(repeat):
-                run()
-            taken[name].append((time.perf_counter_ns() - start) / 1e3 / repeat)
-    return {
-        name: {"min": min(each), "median": statistics.median(each)} for name, each in taken.items()
-    }
+
+    def __init__(self, runs: dict[str, Timed], *, samples: int = 1) -> None:
+        self._runs = runs
+        self._samples = samples
+        self._taken_us: dict[str, list[float]] = {name: [] for name in runs}
+        self._faults: dict[str, list[float]] = {name: [] for name in runs}
+
+    def measure(self, rounds: int) -> dict[str, dict[str, float]]:
+        """Run all of them so many times."""
+        order = random.Random(0)
+        for _ in range(rounds):
+            for name in order.sample(list(self._runs), len(self._runs)):
+                self._block(name)
+        return {name: self._summary(name) for name in self._runs}
+
+    def _block(self, name: str) -> None:
+        run, repeat = self._runs[name]
+        faults, start = page_faults(), time.perf_counter_ns()
+        for _ in range(repeat):
+            run()
+        taken_us = (time.perf_counter_ns() - start) / 1e3
+        self._taken_us[name].append(taken_us / repeat / self._samples)
+        self._faults[name].append((page_faults() - faults) / repeat / self._samples)
+
+    def _summary(self, name: str) -> dict[str, float]:
+        taken_us = self._taken_us[name]
+        return {
+            "min": min(taken_us),
+            "median": statistics.median(taken_us),
+            "page_faults": statistics.median(self._faults[name]),
+        }
 
 
-class Frames:
-    """Eight frames of 33 MB, to take crops of 256 x 256 from.
+def page_faults() -> int:
+    """Faults of this process so far that needed no disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def make_frame(number: int) -> np.ndarray:
+    """Make a frame of 33 MB."""
+    return np.random.default_rng(number).integers(0, 256, FRAME, np.uint8)
+
+
+class CloneOnGet:
+    """The usual cache of tensors: every hit is a clone of the whole."""
+
+    def __init__(self) -> None:
+        self.items: OrderedDict[int, torch.Tensor] = OrderedDict()
+        for number in range(FRAMES):
+            self.items[number] = torch.from_numpy(make_frame(number)).clone()
+
+    def get(self, key: int) -> torch.Tensor:
+        """Give a clone of an item."""
+        self.items.move_to_end(key)
+        return self.items[key].clone()
+
+
+class Crops:
+    """Takes crops of 256 x 256 from frames of 33 MB.
 
     A crop at random from a random frame, as in training, finds nothing in the processor's caches;
     the same crop again finds all of it there.
     """
 
     def __init__(self) -> None:
-        first = np.random.default_rng(0).integers(0, 256, (2160, 5120, 3), np.uint8)
-        self.frames = [first + np.uint8(number) for number in range(8)]
         self._rng = random.Random(0)
 
     def place(self) -> tuple[int, tuple[slice, slice]]:
         """Choose a frame and a window."""
-        top, left = self._rng.randrange(1904), self._rng.randrange(4864)
-        return self._rng.randrange(8), (slice(top, top + 256), slice(left, left + 256))
+        top, left = self._rng.randrange(FRAME[0] - 256), self._rng.randrange(FRAME[1] - 256)
+        window = (slice(top, top + 256), slice(left, left + 256))
+        return self._rng.randrange(FRAMES), window
 
-    def random_crop(self, cache: SharedCache) -> np.ndarray:
-        """Take a crop out of the cache."""
+    def shared(self, cache: SharedCache) -> np.ndarray:
+        """Take a crop out of the shared cache."""
         frame, window = self.place()
         crop = cache.get(frame, window=window)
         assert crop is not None
         return crop
 
-    def clone_then_crop(self, cache: PerProcessLru) -> np.ndarray:
+    def cloned(self, guide: CloneOnGet) -> torch.Tensor:
         """Take a crop as a cache that clones on every hit does."""
         frame, window = self.place()
-        clone = cache.get(frame)
-        assert clone is not None
-        return clone[window]
+        return guide.get(frame)[window]
+
+    def copied(self, frames: list[np.ndarray]) -> np.ndarray:
+        """Take a crop of a copy that numpy made, which asks the system for huge pages."""
+        frame, window = self.place()
+        return frames[frame].copy()[window]
+
+    def shared_batch(self, cache: SharedCache) -> torch.Tensor:
+        """Stack crops out of the shared cache."""
+        return torch.stack([torch.from_numpy(self.shared(cache)) for _ in range(BATCH)])
+
+    def cloned_batch(self, guide: CloneOnGet) -> torch.Tensor:
+        """Stack crops of clones. Each keeps its clone until then."""
+        return torch.stack([self.cloned(guide) for _ in range(BATCH)])
+
+
+def time_one_by_one(cache: SharedCache, hit: int | str) -> dict[str, Any]:
+    """Hits and crops against clones that are freed at once."""
+    crops, guide = Crops(), CloneOnGet()
+    frame, window = crops.place()
+    crop = cache.get(frame, window=window)
+    assert crop is not None
+    assert np.array_equal(crop, guide.items[frame][window].numpy())
+    return Costs(
+        {
+            "hit_us": (lambda: cache.get(hit), 200),
+            "same_crop_us": (lambda: cache.get(frame, window=window), 50),
+            "random_crop_us": (lambda: crops.shared(cache), 50),
+            "clone_then_crop_us": (lambda: crops.cloned(guide), 5),
+        }
+    ).measure(60)
+
+
+def time_batches(cache: SharedCache, hit: int | str) -> dict[str, Any]:
+    """Crops against clones that live until their batch is stacked."""
+    del hit
+    crops, guide = Crops(), CloneOnGet()
+    return Costs(
+        {
+            "batch_of_crops_us": (lambda: crops.shared_batch(cache), 5),
+            "batch_of_clones_us": (lambda: crops.cloned_batch(guide), 1),
+        },
+        samples=BATCH,
+    ).measure(20)
+
+
+def time_first_visits(cache: SharedCache, hit: int | str) -> dict[str, Any]:
+    """Crops from parts of the cache that this process has not touched yet."""
+    del hit
+    crops, taken_us = Crops(), []
+    for frame in range(FRAMES):
+        for top in range(0, FRAME[0] - 256, 272):
+            _, (_, columns) = crops.place()
+            start = time.perf_counter_ns()
+            crop = cache.get(frame, window=(slice(top, top + 256), columns))
+            taken_us.append((time.perf_counter_ns() - start) / 1e3)
+            assert crop is not None
+    return {
+        "first_visit_crop_us": {"min": min(taken_us), "median": statistics.median(taken_us)},
+    }
+
+
+def time_numpy() -> dict[str, Any]:
+    """Crops of copies that numpy makes, freed at once."""
+    crops, frames = Crops(), [make_frame(number) for number in range(FRAMES)]
+    return Costs({"copy_then_crop_us": (lambda: crops.copied(frames), 5)}).measure(60)
+
+
+def time_larger() -> dict[str, Any]:
+    """Clone an item just above 32 MiB, where glibc no longer keeps what is freed."""
+    larger = torch.from_numpy(np.resize(make_frame(0), (FRAME[0], 5184, 3)))
+    window = (slice(900, 1156), slice(1500, 1756))
+    costs = Costs({"clone_then_crop_us": (lambda: larger.clone()[window], 5)}).measure(20)
+    return {"item_mb": larger.nbytes / 1e6, **costs}
+
+
+def report_to(answer: Any, part: Callable[..., dict[str, Any]], args: tuple[Any, ...]) -> None:
+    """Be the worker: what it measures goes to its parent."""
+    torch.set_num_threads(1)
+    answer.put(part(*args))
+
+
+def in_a_worker(part: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
+    """Measure in a new process: what malloc did before decides what a clone costs."""
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    worker = context.Process(target=report_to, args=(answer, part, args))
+    worker.start()
+    result = answer.get()
+    worker.join()
+    assert worker.exitcode == 0
+    return result
 
 
 def examine_cost() -> dict[str, Any]:
     """Cost of a hit and of a crop, for items of 33 MB."""
-    frames = Frames()
-    guide = PerProcessLru(1 << 40)
-    for number, frame in enumerate(frames.frames):
-        guide.put(number, frame)
-    results: dict[str, Any] = {"item_mb": frames.frames[0].nbytes / 1e6}
+    results: dict[str, Any] = {"item_mb": np.prod(FRAME) / 1e6}
     for policy in ("keep", "lru", "epoch"):
         with SharedCache(280 * MIB, policy) as cache:
             if policy == "epoch":
-                cache.set_order([*range(8), "small"] * 10_000)
-            for number, frame in enumerate(frames.frames):
-                assert cache.put(number, frame)
+                cache.set_order([*range(FRAMES), "small"] * 10_000)
+            for number in range(FRAMES):
+                assert cache.put(number, make_frame(number))
             assert cache.put("small", np.zeros(16, np.uint8))
-            frame, window = frames.place()
-            crop = cache.get(frame, window=window)
-            assert crop is not None
-            assert np.array_equal(crop, frames.frames[frame][window])
             # A whole item is a copy under the policies that evict: time the hit, not the bytes.
             hit = 0 if policy == "keep" else "small"
-            runs: dict[str, Timed] = {
-                "hit_us": (lambda c=cache, h=hit: c.get(h), 200),
-                "same_crop_us": (lambda c=cache, f=frame, w=window: c.get(f, window=w), 50),
-                "random_crop_us": (lambda c=cache: frames.random_crop(c), 50),
-                "clone_then_crop_us": (lambda: frames.clone_then_crop(guide), 5),
-            }
-            costs = times_us(runs, rounds=60)
-            clone = costs["clone_then_crop_us"]
-            speedups = {
-                name.replace("_us", "_speedup"): {k: clone[k] / costs[name][k] for k in clone}
-                for name in ("same_crop_us", "random_crop_us")
-            }
-            results[policy] = {**costs, **speedups}
+            costs: dict[str, Any] = {}
+            for part in (time_one_by_one, time_batches, time_first_visits):
+                costs |= in_a_worker(part, cache, hit)
+            results[policy] = {**costs, **speedups(costs)}
+    results["numpy"] = in_a_worker(time_numpy)
+    results["larger"] = in_a_worker(time_larger)
     return results
+
+
+def speedups(costs: dict[str, Any]) -> dict[str, Any]:
+    """Relate crops to clones of the same kind."""
+    pairs = {
+        "same_crop_speedup": ("clone_then_crop_us", "same_crop_us"),
+        "random_crop_speedup": ("clone_then_crop_us", "random_crop_us"),
+        "batch_speedup": ("batch_of_clones_us", "batch_of_crops_us"),
+    }
+    return {
+        name: {how: costs[clone][how] / costs[crop][how] for how in ("min", "median")}
+        for name, (clone, crop) in pairs.items()
+    }
 
 
 def processor() -> str:
@@ -371,6 +506,7 @@ def main() -> None:
         "hardware": f"{processor()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "torch": torch.__version__,
         "kernel": platform.release(),
         "load_average_at_start": os.getloadavg()[0],
         "cost": examine_cost(),

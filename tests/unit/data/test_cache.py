@@ -8,7 +8,7 @@ import time
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from pitstop.data import arena, cache_items
 from pitstop.data import cache as cache_module
 from pitstop.data.arena import Handle
 from pitstop.data.cache import CacheStats, SharedCache
+from pitstop.data.cache_items import read_ahead
 from pitstop.data.cache_room import Policy
 from pitstop.errors import ConfigError, DataError
 from pitstop.measure.limits import read_host_limits
@@ -96,6 +97,109 @@ def test_a_window_is_what_slicing_the_whole_gives(window: Any, dtype: type, poli
         if isinstance(window, slice) or len(window) < 3:
             cache.put("flat", flat)
             np.testing.assert_array_equal(cache.get("flat", window=window), flat[window])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(700 * 900 * 3, dtype=np.uint32).astype(np.uint8).reshape(700, 900, 3),
+        np.arange(3 * 700 * 900, dtype=np.uint32).astype(np.uint8).reshape(3, 700, 900),
+        np.arange(700 * 900, dtype=np.float32).reshape(700, 900),
+    ],
+    ids=["channels last", "channels first", "wide numbers"],
+)
+def test_windows_that_are_read_ahead_hold_the_same_bytes(array: np.ndarray, policy: Policy) -> None:
+    sizes = array.shape
+    wide = tuple(slice(max(0, size - 256), size) for size in sizes)
+    windows: list[tuple[slice, ...]] = [
+        wide,
+        wide[:2],
+        tuple(slice(3, 259) for _ in sizes),
+        tuple(slice(None, None, -2) for _ in sizes),
+        tuple(slice(None, None, 3) for _ in sizes[:-1]),
+        (slice(650, 100, -1), slice(10, 190)),
+        (slice(None), slice(5, 5)),
+    ]
+    with SharedCache(4 * MIB, policy) as cache:
+        cache.put("item", array)
+        for window in windows:
+            crop = cache.get("item", window=window)
+            assert crop is not None
+            assert np.array_equal(crop, array[window])
+            assert crop.flags.c_contiguous
+            assert crop.flags.owndata
+
+
+class Watched(np.ndarray):
+    """An array that notes where the parts lie that are taken of it."""
+
+    taken: ClassVar[list[np.ndarray]] = []
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key).view(np.ndarray)
+        self.taken.append(part)
+        return part
+
+
+def byte_addresses(array: np.ndarray) -> set[int]:
+    first = array.__array_interface__["data"][0]
+    places = np.full(array.shape, first)
+    for axis, (size, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
+        shape = [size if each == axis else 1 for each in range(array.ndim)]
+        places += (np.arange(size) * stride).reshape(shape)
+    return set(places.ravel().tolist())
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "dtype"),
+    [
+        ((300, 2000, 3), (slice(20, 276), slice(700, 956)), np.uint8),
+        ((3, 300, 2000), (slice(None), slice(20, 276), slice(700, 956)), np.uint8),
+        ((300, 2000), (slice(280, 20, -1), slice(5, 197)), np.float32),
+    ],
+)
+def test_short_runs_far_apart_are_read_ahead_line_by_line(
+    shape: tuple[int, ...], window: tuple[slice, ...], dtype: type
+) -> None:
+    array = np.zeros(shape, dtype)
+    part = array[window]
+    Watched.taken.clear()
+    read_ahead(part.view(Watched), len(window) - 1)
+    (read,) = Watched.taken
+    read_places, places = byte_addresses(read), byte_addresses(part)
+    assert read_places <= places
+    lines, read_lines = ({place // 64 for place in each} for each in (places, read_places))
+    runs = part.nbytes // (part.shape[len(window) - 1] * part.strides[len(window) - 1])
+    assert len(lines - read_lines) <= runs
+    # One byte of a line is enough; a second one happens where the step is no divisor of a line.
+    assert len(read_places) <= len(lines) + runs
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [
+        ((300, 256, 3), (slice(20, 276), slice(0, 256))),
+        ((300, 2000, 3), (slice(20, 276), slice(0, 512))),
+        ((300, 2000, 3), (slice(20, 276), slice(956, 700, -1))),
+        ((300, 20, 100), (slice(20, 276), slice(0, 4))),
+    ],
+    ids=["no gaps", "long runs", "backwards", "elements larger than a line"],
+)
+def test_other_windows_are_not_read_twice(
+    shape: tuple[int, ...], window: tuple[slice, ...]
+) -> None:
+    Watched.taken.clear()
+    read_ahead(np.zeros(shape, np.uint8)[window].view(Watched), len(window) - 1)
+    assert not Watched.taken
+
+
+def test_an_empty_window_of_a_single_number_is_an_array() -> None:
+    with SharedCache(MIB) as cache:
+        cache.put(1, np.array(5.0))
+        crop = cache.get(1, window=())
+        assert isinstance(crop, np.ndarray)
+        assert crop.shape == ()
 
 
 @pytest.mark.parametrize("window", [3, (slice(1), 2), (slice(1),) * 3])
