@@ -4,7 +4,7 @@
         [--tune columns]
 
 There are two kinds of fused kernels: "fused" takes points with any ranks, "columns" those of whole
-frustums.
+frustums. Networks run the second, through the same function: the plan of their points says so.
 
 Points come from a ring of six level cameras like those of nuScenes. Each version gets the same
 bfloat16 inputs and runs forward and backward (both gradients). Before anything is timed, results
@@ -13,8 +13,9 @@ medians, once with the caches swept before each call and once as they are. The v
 shapes are replayed as CUDA graphs, so that the host does not count; cumulative sums cannot be (they
 filter points) and run as they are. Memory is the peak above the inputs. With `--tune-s` some ways
 to cut the kernels of each kind are tried for so long, and the fastest are used and written down;
-the run as shipped is always written down as well. `--smoke` runs on a CPU with tiny shapes and
-without the fused kernels, where only the exactness means something.
+the run as shipped is always written down as well. A plan is timed as an idle device sees it, which
+waits for the host, and behind a queue, where it does not. `--smoke` runs on a CPU with tiny shapes
+and without the fused kernels, where only the exactness means something.
 """
 
 import argparse
@@ -32,8 +33,7 @@ from torch import Tensor
 
 from pitstop.kernels import splat_columns_plan, splat_plan
 from pitstop.kernels.splat import FORMULAS, has_triton, splat_fused, splat_reference
-from pitstop.kernels.splat_columns import splat_columns
-from pitstop.kernels.splat_columns_plan import ColumnPlan, make_column_plan
+from pitstop.kernels.splat_plan import SplatPlan, make_plan
 from pitstop.workloads.bev.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
 
 YAWS_DEG = (0.0, -55.0, 55.0, 180.0, 110.0, -110.0)
@@ -42,7 +42,11 @@ REPEATS = 30
 
 Fused = Literal["fused", "columns"]
 FUSED: tuple[Fused, ...] = ("fused", "columns")
+NETWORK: Fused = "columns"
+"""What a network runs."""
 VERSIONS = ("cumsum", "index_add", *FUSED)
+QUEUE_ROWS = 8192
+"""Rows of a float32 product that takes longer than a host does to make a plan: some 20 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,22 +137,24 @@ class Case:
     lift: Lift
     grid: Grid
     cameras: Cameras
-    columns: ColumnPlan | None = None
+    rows: SplatPlan | None = None
+    """For the version that takes any ranks; the points have the plan of columns."""
 
     def replan(self) -> None:
-        """Sort the points anew."""
-        self.points = lifted_points(self.cameras, self.lift, self.grid, with_plan=True)
+        """Find the points and sort them anew."""
+        points = lifted_points(self.cameras, self.lift, self.grid, with_plan=False)
+        self.rows = make_plan(
+            points[:3],
+            num_cells=self.num_cells,
+            num_features=self.feat.shape[0],
+            cell_picture=self.grid.shape[1:],
+            feature_picture=self.lift.feature_size,
+            weights_differ=True,
+        )
 
     def replan_columns(self) -> None:
         """Find the points and the pairs of columns and tiles anew."""
-        points = lifted_points(self.cameras, self.lift, self.grid, with_plan=False)
-        self.columns = make_column_plan(
-            points.ranks_bev,
-            num_cells=self.num_cells,
-            cell_picture=self.grid.shape[1:],
-            feature_picture=self.lift.feature_size,
-            num_bins=self.lift.num_bins,
-        )
+        self.points = lifted_points(self.cameras, self.lift, self.grid, with_plan=True)
 
 
 def make_case(shape: Shape, device: torch.device, *, with_plan: bool) -> Case:
@@ -175,7 +181,7 @@ def make_case(shape: Shape, device: torch.device, *, with_plan: bool) -> Case:
         cameras=cameras,
     )
     if with_plan:
-        case.replan_columns()
+        case.replan()
     return case
 
 
@@ -227,11 +233,10 @@ def step_of(case: Case, version: str) -> Step:
             out = splat_cumsum(case.depth, case.feat, points, cells)
         elif version == "index_add":
             out = splat_reference(case.depth, case.feat, *points[:3], cells)
-        elif version == "columns":
-            assert case.columns is not None
-            out = splat_columns(case.depth, case.feat, case.columns)
         else:
-            out = splat_fused(case.depth, case.feat, *points[:3], cells, points.plan)
+            plan = points.plan if version == "columns" else case.rows
+            assert plan is not None
+            out = splat_fused(case.depth, case.feat, *points[:3], cells, plan)
         return out.detach(), *torch.autograd.grad(out, (case.depth, case.feat), case.grad)
 
     return run
@@ -265,10 +270,15 @@ def graph_of(step: Step) -> Callable[[], object]:
 
 
 def measure(
-    runs: dict[str, Callable[[], object]], *, sweep: bool, repeats: int = REPEATS
+    runs: dict[str, Callable[[], object]],
+    *,
+    sweep: bool,
+    repeats: int = REPEATS,
+    queue: bool = False,
 ) -> dict[str, list[float]]:
-    """Milliseconds of each run, taking turns."""
+    """Milliseconds of each run, taking turns; behind a ``queue`` the device never waits."""
     buffer = torch.empty(SWEEP_BYTES, dtype=torch.uint8, device="cuda")
+    busy = torch.zeros(QUEUE_ROWS, QUEUE_ROWS if queue else 0, device="cuda")
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
@@ -277,6 +287,8 @@ def measure(
                 buffer.zero_()
             else:
                 run()
+            if queue:
+                torch.mm(busy, busy)
             start.record()
             run()
             end.record()
@@ -421,17 +433,18 @@ def kernel_times(case: Case, version: Fused) -> dict[str, float]:
     runs = {name: graph_of(step) for name, step in passes.items()}
     medians = measure(runs, sweep=True)
     replan = case.replan_columns if version == "columns" else case.replan
-    planning = measure({"plan": replan}, sweep=False, repeats=5)["plan"]
-    return {name: statistics.median(times) for name, times in medians.items()} | {
-        "plan_on_device": statistics.median(planning)
+    planning = {
+        name: measure({name: replan}, sweep=False, repeats=5, queue=queue)[name]
+        for name, queue in (("plan_on_device", False), ("plan_behind_queue", True))
     }
+    return {name: statistics.median(times) for name, times in (medians | planning).items()}
 
 
 def fused_passes(case: Case) -> dict[str, Step]:
     """The kernels for any ranks, without autograd."""
     from pitstop.kernels.splat_triton import sum_rows, sum_rows_and_products
 
-    plan = case.points.plan
+    plan = case.rows
     assert plan is not None
     depth, feat = case.depth.detach().flatten(), case.feat.detach()
     return {
@@ -446,7 +459,7 @@ def column_passes(case: Case) -> dict[str, Step]:
     """The kernels for columns, without autograd."""
     from pitstop.kernels.splat_columns_triton import gather_columns, splat_pairs
 
-    plan = case.columns
+    plan = case.points.plan
     assert plan is not None
     depth, feat = case.depth.detach().flatten(), case.feat.detach()
     return {
@@ -459,10 +472,11 @@ def column_passes(case: Case) -> dict[str, Step]:
 
 def pair_counts(case: Case) -> dict[str, int]:
     """How many pairs and pieces the plan of the columns has, and room for."""
-    assert case.columns is not None
-    pairs = case.columns.pairs
+    plan = case.points.plan
+    assert plan is not None
+    pairs = plan.pairs
     return {
-        "columns": case.columns.frustum.num_columns,
+        "columns": plan.frustum.num_columns,
         "pairs": int(pairs.ends.max()),
         "pieces": int((pairs.tiles >= 0).sum()),
         "room_for_pieces": pairs.tiles.numel(),
@@ -477,18 +491,27 @@ def compare(case: Case, bytes_per_s: float) -> dict[str, Any]:
     runs = {name: steps[name] if name == "cumsum" else graph_of(steps[name]) for name in VERSIONS}
     floor = floors(case)
     floor_ms = (floor["forward"] + floor["backward"]) / bytes_per_s * 1e3
-    result: dict[str, Any] = {"errors_over_rms": errors, "peak_bytes": peaks, "floor": floor}
+    result: dict[str, Any] = {
+        "network_runs": NETWORK,
+        "errors_over_rms": errors,
+        "peak_bytes": peaks,
+        "floor": floor | {"ms": floor_ms},
+    }
     for caches, sweep in (("swept", True), ("warm", False)):
         times = measure(runs, sweep=sweep)
         medians = {name: statistics.median(values) for name, values in times.items()}
         result[caches] = {
             "ms": medians,
             "spread_ms": {name: [min(values), max(values)] for name, values in times.items()},
-            "fused_over_floor": medians["fused"] / floor_ms,
-            "cumsum_over_fused": medians["cumsum"] / medians["fused"],
-            "index_add_over_fused": medians["index_add"] / medians["fused"],
-            "columns_over_floor": medians["columns"] / floor_ms,
+            **{f"{name}_over_floor": medians[name] / floor_ms for name in FUSED},
+            **{
+                f"{slow}_over_{name}": medians[slow] / medians[name]
+                for name in FUSED
+                for slow in VERSIONS
+                if slow not in FUSED
+            },
             "fused_over_columns": medians["fused"] / medians["columns"],
+            "network_over_floor": medians[NETWORK] / floor_ms,
         }
     result["kernels_swept_ms"] = kernel_times(case, "fused")
     result["column_kernels_swept_ms"] = kernel_times(case, "columns")

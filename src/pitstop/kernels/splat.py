@@ -2,23 +2,26 @@
 
 Every point of a camera's frustum has a depth weight, a feature row (its pixel's) and a cell. The
 cell gets the sum of weight times row over its points: one sparse matrix product. A tensor with a
-row per point, hundreds of megabytes a sample, is what the reference makes and the fused version
-never does.
+row per point, hundreds of megabytes a sample, is what the reference makes and the fused versions
+never do. There are two of them: one for points with any ranks, one for whole frustums
+(`splat_columns`). The plan says which.
 """
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pitstop.errors import ConfigError
 from pitstop.kernels import KERNELS, Formula, Kernels
-from pitstop.kernels.splat_plan import Order, SplatPlan, Tiling, make_plan
+from pitstop.kernels.splat_columns import splat_columns
+from pitstop.kernels.splat_columns_plan import ColumnPlan
+from pitstop.kernels.splat_plan import MAX_CHANNELS, Order, SplatPlan, Tiling, make_plan
 
-MAX_CHANNELS: Final = 256
-"""Channels that a program of the fused backward pass can hold."""
+Plan: TypeAlias = SplatPlan | ColumnPlan
+"""Points with any ranks in the order they are summed in, or those of whole frustums."""
 
 _NUM_ORDER: Final = len(Order._fields)
 
@@ -56,7 +59,7 @@ def splat(  # noqa: PLR0913, PLR0917 - one signature for all versions
     ranks_feat: Tensor,
     ranks_bev: Tensor,
     num_cells: int,
-    plan: SplatPlan | None = None,
+    plan: Plan | None = None,
 ) -> Tensor:
     """Run the fused version where it can run, the reference elsewhere; see `splat_reference`."""
     fits = feat.is_cuda and feat.shape[-1] <= MAX_CHANNELS and feat.dtype != torch.float64
@@ -71,7 +74,7 @@ def splat_reference(  # noqa: PLR0913, PLR0917 - one signature for all versions
     ranks_feat: Tensor,
     ranks_bev: Tensor,
     num_cells: int,
-    plan: SplatPlan | None = None,  # noqa: ARG001 - all versions are called alike
+    plan: Plan | None = None,  # noqa: ARG001 - all versions are called alike
 ) -> Tensor:
     """Sum ``depth[ranks_depth[i]] * feat[ranks_feat[i]]`` into row ``ranks_bev[i]``.
 
@@ -86,8 +89,8 @@ def splat_reference(  # noqa: PLR0913, PLR0917 - one signature for all versions
         ranks_feat: (P,) integers into the feature rows.
         ranks_bev: (P,) integers; a point whose cell is outside [0, num_cells) is left out.
         num_cells: Rows of the result.
-        plan: What `make_plan` gave for these ranks; the fused version then takes it instead of the
-            ranks, and sorts nothing.
+        plan: What `make_plan` or `make_column_plan` gave for these ranks; the fused version then
+            takes it instead of the ranks, and sorts nothing.
 
     Returns:
         (num_cells, C) in the type of the inputs.
@@ -111,12 +114,13 @@ def splat_fused(  # noqa: PLR0913, PLR0917 - one signature for all versions
     ranks_feat: Tensor,
     ranks_bev: Tensor,
     num_cells: int,
-    plan: SplatPlan | None = None,
+    plan: Plan | None = None,
 ) -> Tensor:
     """Do the same with Triton, forward and backward, always with the same bits.
 
     Rows of points are never kept: memory beyond the inputs' and the result's sizes is the plan and
-    the sums of tiles that are shared out.
+    the sums of tiles that are shared out. Whole frustums are summed by columns where the plan is of
+    columns.
 
     Raises:
         ConfigError: For more channels than a program can hold, and for float64.
@@ -127,6 +131,9 @@ def splat_fused(  # noqa: PLR0913, PLR0917 - one signature for all versions
             f"model.kernels is 'fused', but the fused splat takes at most {MAX_CHANNELS} "
             f"channels of at most float32, not {feat.shape[1]} of {feat.dtype}; set it to 'auto'"
         )
+    if isinstance(plan, ColumnPlan):
+        assert plan.cells.num_owners == num_cells, "the plan is of another grid"
+        return splat_columns(depth, feat, plan)
     if plan is None:
         ranks = (ranks_depth, ranks_feat, ranks_bev)
         plan = make_plan(ranks, num_cells=num_cells, num_features=feat.shape[0])

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from pitstop.errors import ConfigError
-from pitstop.kernels.splat import MAX_CHANNELS
 from pitstop.kernels.splat_columns_plan import ColumnPlan, Frustum, Pairs
-from pitstop.kernels.splat_plan import Tiling
+from pitstop.kernels.splat_plan import MAX_CHANNELS, Tiling
 
 
 def splat_columns(depth: Tensor, feat: Tensor, plan: ColumnPlan) -> Tensor:

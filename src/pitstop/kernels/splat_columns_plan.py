@@ -38,6 +38,9 @@ of level cameras takes less than half of them; where there are too few, chunks g
 
 _LIMIT: Final = 2**31
 
+_MAY_BE_NOWHERE: Final = ("targets", "codes", "tiles")
+"""Fields of `Pairs` with a -1 that stays one in every sample of a batch."""
+
 
 class Frustum(NamedTuple):
     """The points of all pictures, counting pictures, rows, columns and depths, the last fastest."""
@@ -85,9 +88,9 @@ class Pairs(NamedTuple):
     tiles: Tensor
     """(W,) the tile of a piece of work, or -1 where there is none."""
     starts: Tensor
-    """(W,) first pair of a piece."""
+    """(W,) first pair of a piece; no pair where there is no work."""
     ends: Tensor
-    """(W,) behind its last pair."""
+    """(W,) behind its last pair; not behind the start where there is no work."""
     first_pieces: Tensor
     """(T,) first piece of a tile."""
     last_pieces: Tensor
@@ -132,13 +135,13 @@ def make_column_plan(
     assert frustum.num_columns * COLUMN * num_bins < _LIMIT, "too many points for 32-bit codes"
     assert frustum.num_pixels * COLUMN < _LIMIT, "too many pixels for 32-bit codes"
     ranks_cell = ranks_cell.to(torch.int32)
-    tiles, places = tiles_of(ranks_cell, cells)
     kept = (ranks_cell >= 0) & (ranks_cell < num_cells)
     targets = torch.where(kept, ranks_cell, -1)
-    codes = torch.where(kept, tiles * owners + places, -1)
+    tiles, places = tiles_of(ranks_cell, cells)
+    codes = torch.where(kept, places.add(tiles, alpha=owners), -1)
     tiles = torch.where(kept, tiles, cells.num_tiles)
-    slots, counts = _find_pairs(tiles, frustum, num_tiles=cells.num_tiles)
-    pieces = _share_out(counts, chunk=cells.chunk, num_pieces=_most_pieces(frustum, cells))
+    slots, borders = _find_pairs(tiles, frustum, num_tiles=cells.num_tiles)
+    pieces = _share_out(borders, chunk=cells.chunk, num_pieces=_most_pieces(frustum, cells))
     pairs = Pairs(targets, codes, *_places(slots, frustum), *pieces)
     return ColumnPlan(pairs, cells, frustum, PAIR_BINS)
 
@@ -166,14 +169,16 @@ def join_column_plans(plans: Sequence[ColumnPlan]) -> ColumnPlan:
     )
     # There are as many places for pairs as there are points.
     assert max(steps) * count < _LIMIT, "too many samples for 32-bit codes"
-    columns = []
-    for column, step in zip(zip(*(plan.pairs for plan in plans), strict=True), steps, strict=True):
-        stack = torch.stack(column)
-        offsets = torch.arange(count, device=stack.device, dtype=torch.int32) * step
-        # What is nowhere stays nowhere in every sample.
-        columns.append(torch.where(stack < 0, stack, stack + offsets[:, None]).flatten())
+    numbers = torch.arange(count, device=first.pairs.tiles.device, dtype=torch.int32)[:, None]
+    columns = {}
+    for name, step in zip(Pairs._fields, steps, strict=True):
+        stack = torch.stack([getattr(plan.pairs, name) for plan in plans])
+        joined = stack.add(numbers, alpha=step)
+        if name in _MAY_BE_NOWHERE:
+            joined = torch.where(stack < 0, -1, joined)
+        columns[name] = joined.flatten()
     return ColumnPlan(
-        Pairs(*columns),
+        Pairs(**columns),
         cells._replace(pictures=cells.pictures * count),
         frustum._replace(pictures=frustum.pictures * count),
         first.pair_bins,
@@ -187,51 +192,45 @@ def _find_pairs(tiles: Tensor, frustum: Frustum, *, num_tiles: int) -> tuple[Ten
     """
     pictures, height, width, bins = frustum
     grid = tiles.view(pictures, height, width, bins)
-    below = frustum.groups * COLUMN - height
-    grid = torch.nn.functional.pad(grid, (0, 0, 0, 0, 0, below), value=num_tiles)
+    if below := frustum.groups * COLUMN - height:
+        grid = torch.nn.functional.pad(grid, (0, 0, 0, 0, 0, below), value=num_tiles)
     grid = grid.view(pictures, frustum.groups, COLUMN, width, bins).permute(0, 1, 3, 4, 2)
     # Points now lie column by column, depth by depth: sorted by tile they stay so in each tile.
     sorted_tiles, order = grid.flatten().sort(stable=True)
-    slots = (order // COLUMN).to(torch.int32)
-    columns = slots // bins
-    groups = _changes(sorted_tiles) | _changes(columns)
-    numbers = torch.arange(slots.numel(), device=slots.device)
-    starts = torch.where(groups, numbers, 0).cummax(0).values
+    slots = order // COLUMN
+    # 64 bits: a tile times a column. What is sorted is searched for its own first place, since
+    # running maxima of one long line are slow on a device.
+    groups = (slots // bins).add(sorted_tiles, alpha=frustum.num_columns)
+    first = slots[torch.searchsorted(groups, groups)]
     # Depths are counted from the first one of a column in a tile, or two pairs would often share
     # what fits into one.
-    first = slots[starts]
-    steps = (slots - first) // PAIR_BINS
-    is_first = (groups | _changes(steps)) & (sorted_tiles < num_tiles)
-    until = torch.nn.functional.pad(is_first.cumsum(0, dtype=torch.int32), (1, 0))
-    # Whatever begins no pair is written behind the last one.
-    places = torch.where(is_first, until[1:] - 1, slots.numel()).long()
-    values = torch.where(is_first, first + steps * PAIR_BINS, 0)
-    pairs = slots.new_zeros(slots.numel() + 1).scatter_(0, places, values)
-    numbers = torch.arange(num_tiles + 1, device=slots.device, dtype=torch.int32)
-    borders = torch.searchsorted(sorted_tiles, numbers)
-    return pairs[:-1].contiguous(), until[borders]
+    slots -= (slots - first) % PAIR_BINS
+    pairs = slots.add(sorted_tiles, alpha=frustum.num_columns * bins)
+    numbers = torch.arange(slots.numel(), device=slots.device)
+    until = (torch.searchsorted(pairs, pairs) == numbers).cumsum(0)
+    # First point of each pair; places that no pair takes point behind the last one.
+    starts = torch.searchsorted(until, numbers, right=True)
+    tile_numbers = torch.arange(num_tiles + 1, device=slots.device, dtype=torch.int32)
+    borders = torch.searchsorted(starts, torch.searchsorted(sorted_tiles, tile_numbers))
+    return slots[starts.clamp_(max=slots.numel() - 1)].to(torch.int32), borders.to(torch.int32)
 
 
 def _places(slots: Tensor, frustum: Frustum) -> tuple[Tensor, Tensor]:
     """What a kernel would have to divide for, again and again: fields of `Pairs`."""
-    column = slots // frustum.bins
-    above = column // frustum.width
+    _, height, width, bins = frustum
+    column = slots // bins
+    above = column // width
+    # Columns lie a row apart, and the pixels of a column take as many rows as it has.
+    skipped = (COLUMN - 1) * width
+    top, point = column.add(above, alpha=skipped), slots.add(above, alpha=skipped * bins)
+    below = frustum.groups * COLUMN - height
+    if not below:
+        return top * COLUMN + (COLUMN - 1), point
+    missing = below * width
     picture = above // frustum.groups
-    y = (above - picture * frustum.groups) * COLUMN
-    top = (picture * frustum.height + y) * frustum.width + column - above * frustum.width
-    rows = (frustum.height - y).clamp(max=COLUMN)
-    first = slots - column * frustum.bins
-    return top * COLUMN + rows - 1, top * frustum.bins + first
-
-
-def _changes(values: Tensor) -> Tensor:
-    """Whether a value differs from the one before it; the first one does."""
-    return torch.nn.functional.pad(values[1:] != values[:-1], (1, 0), value=True)
-
-
-def _num_pieces(num_pairs: Tensor, size: Tensor | int) -> Tensor:
-    # A tile without pairs is a piece of work, too: somebody must write its zeros.
-    return ((num_pairs + (size - 1)) // size).clamp(min=1)
+    top, point = top.sub(picture, alpha=missing), point.sub(picture, alpha=missing * bins)
+    is_last = (above + 1) % frustum.groups == 0
+    return (top * COLUMN + (COLUMN - 1)).add(is_last, alpha=-below), point
 
 
 def _most_pieces(frustum: Frustum, cells: Tiling) -> int:
@@ -246,23 +245,25 @@ def _share_out(
     num_tiles = borders.numel() - 1
     starts, ends = borders[:-1], borders[1:]
     places = num_pieces - num_tiles
-    # Stays on the device: how many pairs there are is not known here.
-    grown = ((ends[-1:] + (places - 1)) // places).clamp(min=chunk)
-    fits = _num_pieces(ends - starts, chunk).sum() <= num_pieces
-    size = torch.where(fits, chunk, grown).to(torch.int32)
-    counts = _num_pieces(ends - starts, size)
+    # A tile without pairs is a piece of work, too: somebody must write its zeros.
+    others = (ends - starts).clamp_(min=1) - 1
+    # Stays on the device: how many pairs there are is not known here. Where chunks do not fit,
+    # there are more pairs than places for chunks, and what all places share is more than one.
+    fits = (others // chunk).sum() <= places
+    size = torch.where(fits, chunk, (ends[-1] + (places - 1)) // places)
+    counts = others // size + 1
     last_pieces = counts.cumsum(0, dtype=torch.int32)
     first_pieces = last_pieces - counts
     numbers = torch.arange(num_pieces, device=borders.device, dtype=torch.int32)
     tiles = torch.searchsorted(last_pieces, numbers, right=True, out_int32=True)
-    known = tiles < num_tiles
-    inside = torch.where(known, tiles, 0)
-    first = starts[inside] + (numbers - first_pieces[inside]) * size
-    last = torch.minimum(first + size, ends[inside])
+    # Pieces behind the last one are given its tile here, and begin where that ends or later.
+    inside = tiles.clamp(max=num_tiles - 1)
+    origins = torch.addcmul(starts, first_pieces, size, value=-1)
+    first = torch.addcmul(origins[inside], numbers, size)
     return (
-        torch.where(known, tiles, -1),
-        torch.where(known, first, 0),
-        torch.where(known, last, 0),
+        torch.where(tiles < num_tiles, tiles, -1),
+        first,
+        torch.minimum(first + size, ends[inside]),
         first_pieces,
         last_pieces,
     )

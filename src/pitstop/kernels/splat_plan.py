@@ -31,6 +31,9 @@ CELL_CHUNK: Final = 512
 FEATURE_CHUNK: Final = 2048
 """The same for a tile of pixels, which all have about as many points."""
 
+MAX_CHANNELS: Final = 256
+"""Channels that a program of the fused backward pass can hold."""
+
 MAX_ROWS: Final = 2**31 // TILE
 """Rows that can be told apart when a row and a place in a tile share 32 bits."""
 
@@ -194,17 +197,19 @@ def tiling_of(num_rows: int, picture: Picture | None, *, tile: Picture, chunk: i
 
 def tiles_of(owners: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:
     """Tile of each owner, and its place in it."""
-    area = tiling.height * tiling.width
-    picture = owners.div(area, rounding_mode="floor")
-    y = (owners - picture * area).div(tiling.width, rounding_mode="floor")
-    x = owners - picture * area - y * tiling.width
-    tile_y, tile_x = (
-        y.div(tiling.rows, rounding_mode="floor"),
-        x.div(tiling.columns, rounding_mode="floor"),
-    )
-    tile = picture * tiling.per_picture + tile_y * tiling.across + tile_x
-    place = (y - tile_y * tiling.rows) * tiling.columns + x - tile_x * tiling.columns
-    return tile, place
+    # Few operations: a plan may be made in every step, and the host pays for each of them.
+    line = owners // tiling.width
+    x = owners.sub(line, alpha=tiling.width)
+    picture, y = None, line
+    if tiling.height % tiling.rows:
+        picture = line // tiling.height
+        y = line.sub(picture, alpha=tiling.height)
+    tile_y, tile_x = y // tiling.rows, x // tiling.columns
+    tile = tile_x.add(tile_y, alpha=tiling.across)
+    if picture is not None:
+        tile = tile.add(picture, alpha=tiling.per_picture)
+    left = x.sub(tile_x, alpha=tiling.columns)
+    return tile, left.add(y.sub(tile_y, alpha=tiling.rows), alpha=tiling.columns)
 
 
 def _order(

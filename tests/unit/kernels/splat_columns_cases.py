@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pitstop.errors import ConfigError
 from pitstop.kernels import splat_columns_plan, splat_columns_triton
-from pitstop.kernels.splat import splat_reference
+from pitstop.kernels.splat import splat_fused, splat_reference
 from pitstop.kernels.splat_columns import splat_columns
 from pitstop.kernels.splat_columns_plan import (
     ColumnPlan,
@@ -255,3 +255,19 @@ def test_more_channels_than_a_program_holds_are_refused_by_name() -> None:
     depth, feat = inputs(frustum, 257)
     with pytest.raises(ConfigError, match="at most 256 channels"):
         splat_columns(depth, feat, plan)
+
+
+def test_a_plan_of_columns_makes_the_fused_splat_sum_columns() -> None:
+    frustum = Frustum(2, 18, 3, 6)
+    cells = rolling(frustum, 20, torch.Generator().manual_seed(8))
+    plan = plan_of(cells, frustum, num_cells=20, picture=(4, 5))
+    depth, feat = inputs(frustum, 9)
+    ranks = torch.arange(frustum.num_points)
+    # Ranks are not looked at where there is a plan.
+    wrong = torch.zeros_like(ranks)
+    for by_weight, by_cell in ((ranks, cells), (wrong, wrong)):
+        shaped = depth.view(2, 18, 3, 6), feat.view(2, 18, 3, 9)
+        got = splat_fused(*shaped, by_weight, by_weight // 6, by_cell, 20, plan)
+        assert torch.equal(got, splat_columns(depth, feat, plan))
+    with pytest.raises(AssertionError, match="another grid"):
+        splat_fused(depth, feat, ranks, ranks // 6, cells, 21, plan)

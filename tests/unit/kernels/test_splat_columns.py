@@ -2,20 +2,25 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pitstop.kernels import splat_columns_plan
+from pitstop.kernels.splat import dispatch
 from pitstop.kernels.splat_columns_plan import (
     COLUMN,
     PAIR_BINS,
     ColumnPlan,
     Frustum,
+    join_column_plans,
     make_column_plan,
 )
 
@@ -172,3 +177,56 @@ def test_a_plan_is_made_without_looking_at_the_values() -> None:
     for mine, other in zip(blind.pairs, known.pairs, strict=True):
         assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
         assert mine.dtype == torch.int32
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operations that do more than look at a tensor in another way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        self.count += not func.is_view and name not in {"scalar_tensor", "_unsafe_view"}
+        return func(*args, **(kwargs or {}))
+
+
+def launches_of(run: Callable[[], object]) -> int:
+    with Launches() as counter:
+        run()
+    return counter.count
+
+
+@pytest.mark.parametrize(
+    ("height", "picture", "most"), [(32, (8, 12), 70), (18, (8, 12), 80), (18, (7, 9), 85)]
+)
+def test_a_plan_takes_few_operations_since_a_step_may_make_one(
+    height: int, picture: tuple[int, int], most: int
+) -> None:
+    frustum = Frustum(2, height, 3, 7)
+    cells = torch.zeros(frustum.num_points, dtype=torch.int32)
+    num_cells = picture[0] * picture[1]
+    assert launches_of(lambda: plan_of(cells, frustum, num_cells, picture)) <= most
+
+
+def test_plans_are_put_together_in_few_operations() -> None:
+    frustum = Frustum(2, 18, 3, 7)
+    plan = plan_of(torch.zeros(frustum.num_points, dtype=torch.int32), frustum, 63, (7, 9))
+    assert launches_of(lambda: join_column_plans([plan] * 8)) <= 25
+
+
+def test_where_the_fused_splat_cannot_run_a_plan_of_columns_changes_nothing() -> None:
+    frustum = Frustum(1, 18, 2, 5)
+    cells = torch.arange(frustum.num_points) % 70 - 3
+    plan = plan_of(cells, frustum, 63, (7, 9))
+    generator = torch.Generator().manual_seed(1)
+    depth = torch.rand(frustum.num_points, generator=generator)
+    feat = torch.randn(frustum.num_pixels, 4, generator=generator)
+    ranks = torch.arange(frustum.num_points)
+    for kernels in ("auto", "reference"):
+        run = dispatch(kernels)
+        plain = run(depth, feat, ranks, ranks // 5, cells, 63)
+        assert torch.equal(run(depth, feat, ranks, ranks // 5, cells, 63, plan), plain)

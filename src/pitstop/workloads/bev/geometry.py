@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pitstop.kernels.splat_plan import SplatPlan, make_plan
+from pitstop.kernels.splat_columns_plan import ColumnPlan, make_column_plan
 
 Bound: TypeAlias = tuple[float, float, float]
 """Start, stop and step, in metres."""
@@ -107,7 +107,7 @@ class LiftedPoints(NamedTuple):
     ranks_depth: Tensor
     ranks_feat: Tensor
     ranks_bev: Tensor
-    plan: SplatPlan | None
+    plan: ColumnPlan | None
     num_samples: int
     num_bins: int
     rows_forward: bool
@@ -186,24 +186,22 @@ def lifted_points(
         lift: The points of a camera.
         grid: The cells.
         conventions: Where published code differs.
-        with_plan: Whether to sort the points for the fused splat.
+        with_plan: Whether to sort the columns of pixels for the fused splat.
     """
-    batch, num_cameras = cameras.intrinsics.shape[:2]
+    batch = cameras.intrinsics.shape[0]
     ranks_bev = cells_of(ground_points(cameras, lift, conventions), grid, conventions).flatten()
     numbers = torch.arange(ranks_bev.numel(), device=ranks_bev.device, dtype=torch.int32)
     ranks = (numbers, numbers // lift.num_bins, ranks_bev)
     kind = (batch, lift.num_bins, conventions.rows == "forward")
     if not with_plan:
         return LiftedPoints(*ranks, None, *kind)
-    rows, columns = lift.feature_size
     plane = grid.shape[1:] if conventions.rows == "forward" else grid.shape[:0:-1]
-    plan = make_plan(
-        ranks,
+    plan = make_column_plan(
+        ranks_bev,
         num_cells=batch * grid.num_cells,
-        num_features=batch * num_cameras * rows * columns,
         cell_picture=(plane[0], plane[1]),
         feature_picture=lift.feature_size,
-        weights_differ=True,
+        num_bins=lift.num_bins,
     )
     return LiftedPoints(*ranks, plan, *kind)
 

@@ -21,7 +21,7 @@ from pitstop.config.bev import LssModel, SurroundModel
 from pitstop.errors import ConfigError
 from pitstop.kernels import Kernels
 from pitstop.kernels import splat as splat_kernels
-from pitstop.kernels.splat_plan import join_plans
+from pitstop.kernels.splat_columns_plan import join_column_plans
 from pitstop.workloads.bev.batch import BevBatch
 from pitstop.workloads.bev.encoder import GroundEncoder, ImageNeck
 from pitstop.workloads.bev.geometry import (
@@ -379,7 +379,7 @@ def _join(samples: list[LiftedPoints], num_cells: int) -> LiftedPoints:
         numbers,
         numbers // first.num_bins,
         cells.flatten(),
-        join_plans(plans, num_weights=num_points) if plans else None,
+        join_column_plans(plans) if plans else None,
         num_samples=count,
         num_bins=first.num_bins,
         rows_forward=first.rows_forward,

@@ -219,7 +219,7 @@ def test_where_points_go_is_found_in_one_graph() -> None:
     def locate(cameras: Cameras) -> tuple[Tensor, Tensor]:
         points = lifted_points(cameras, lift, EGO_GRID, with_plan=True)
         assert points.plan is not None
-        return points.ranks_bev, points.plan.by_cell.rows
+        return points.ranks_bev, points.plan.pairs.points
 
     compiled = torch.compile(locate, fullgraph=True, backend="aot_eager")
     for mine, plain in zip(compiled(cameras), locate(cameras), strict=True):
