@@ -68,7 +68,12 @@ LONGEST = 24
 REPEATS = 64
 """How often an epoch goes over the generated images: theirs would be over in a few steps."""
 
-EAGER = ("train.precision=fp32", "train.compile.scope=off", "optimizer.fused=off")
+EAGER = (
+    "train.precision=fp32",
+    "train.compile.scope=off",
+    "train.compile.mode=default",
+    "optimizer.fused=off",
+)
 COMPILED = {
     "whole": ("train.compile.scope=whole", "train.compile.mode=default"),
     "whole, CUDA graphs": ("train.compile.scope=whole", "train.compile.mode=reduce-overhead"),

@@ -2,8 +2,8 @@
 
 transformers builds the mask of shifted windows from nothing in every block of every pass. All
 images of a run have one size, so each block's mask is made once here. Attention is the plain kind:
-its bias is learned, and through `scaled_dot_product_attention` the gradient of a learned bias costs
-more than the scores that it saves.
+its bias is learned, and compiled through `scaled_dot_product_attention` the backward pass does not
+run on a GPU ("(*bias): last dimension must be contiguous", torch 2.11).
 """
 
 from collections.abc import Mapping
