@@ -93,6 +93,7 @@ class Step:
         "device_wall_us",
         "host_us",
         "index",
+        "looked_at",
         "micro_steps",
         "samples",
         "start_us",
@@ -109,6 +110,8 @@ class Step:
         self.samples: Optional[int] = None
         self.micro_steps: Optional[int] = None
         self.broken = 0
+        self.looked_at = True
+        """Whether its parts were looked at; if not, spans missing here tell nothing."""
         self.host_us: Dict["Span", List[int]] = {}
         self.device_us: Dict["Span", int] = {}
         self.timeline: Tuple[Timeline, ...] = ()

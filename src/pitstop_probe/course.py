@@ -47,7 +47,7 @@ _MODULE_STEP = 5
 _WORK_STEP = 7
 _PROFILED_STEPS = 3
 _LOSS_EVERY = 16
-_LOSS_STEP = _LOSS_EVERY - 1
+_LOSS_EVERY_OF_SHORT = 64
 _LOOKING = "pitstop"
 # How often a script may catch its own end before it is ended for good.
 _PATIENCE = 3
@@ -103,7 +103,7 @@ class Measurement:
         when_imported("torch._dynamo.callback", self.compilation.listen)
         replay = WARM_UP // 2 if settings.without == "data" else None
         self.loaders = Loaders(self.watch, torch, self._search, replay)
-        self.workers = WorkerTimer(torch, settings.folder)
+        self.workers = WorkerTimer(torch, settings.folder, self.watch)
         self.waits: Optional[Waits] = None
         self.looks = Looks(self.watch)
         self._undo: List[Undo] = [
@@ -244,12 +244,18 @@ class Measurement:
         """Say before which step there is something to do: after warm-up, before few."""
         if steps < WARM_UP:
             return 0
-        following = steps + 1 if steps % _LOSS_EVERY == _LOSS_STEP else _next_loss_step(steps)
+        every = self._loss_every
+        following = steps + 1 if self.watch.wants_loss else _next_loss_step(steps, every)
         return min(following, self._busy_from)
 
+    @property
+    def _loss_every(self) -> int:
+        return _LOSS_EVERY_OF_SHORT if self.watch.is_sparse else _LOSS_EVERY
+
     def _tend_to_loss(self, steps: int) -> None:
-        self.watch.wants_loss = steps % _LOSS_EVERY == _LOSS_STEP
-        if steps % _LOSS_EVERY == 0:
+        every, was_wanted = self._loss_every, self.watch.wants_loss
+        self.watch.wants_loss = steps % every == every - 1
+        if was_wanted:
             self._keep_loss(steps)
             self.models.look_again()
 
@@ -310,6 +316,7 @@ class Measurement:
             self.waits.forget()
         self._setup_seen = self._setup()
         self._before = {
+            "looked": self.watch.looked,
             "allocator": allocator_counts(self._torch),
             "compiled": compile_counts() or {"graphs": 0},
             "compile_us": self.compilation.total_us,
@@ -416,7 +423,7 @@ class Measurement:
         assert self.waits is not None
         found = sorted(self.waits.lines.items(), key=lambda item: -item[1][1])
         return {
-            "steps": max(0, self.watch.steps - WARM_UP),
+            "steps": self.watch.looked - self._before["looked"],
             "calls": sum(calls for _, (calls, _) in found),
             "total_us": sum(took for _, (_, took) in found) // 1000,
             "lines": [
@@ -444,9 +451,9 @@ class Measurement:
         }
 
 
-def _next_loss_step(steps: int) -> int:
+def _next_loss_step(steps: int, every: int) -> int:
     """The first step after so many whose loss is kept."""
-    return steps + 1 + (_LOSS_STEP - steps - 1) % _LOSS_EVERY
+    return steps + every - (steps + 1) % every
 
 
 class _Ending:

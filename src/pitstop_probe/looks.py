@@ -1,7 +1,8 @@
 """Looks at the training thread's stack now and then: which line the script's own time goes to.
 
-A look takes the interpreter's lock for some tens of microseconds, so they are a hundredth of a
-second apart, at distances that share no period with a loop.
+A look takes the interpreter's lock for some tens of microseconds, and on a slow host for more. So
+they are a hundredth of a second apart or, where that would cost too much, further, at distances
+that share no period with a loop.
 """
 
 import linecache
@@ -9,6 +10,7 @@ import os
 import sys
 import sysconfig
 import threading
+import time
 from collections import Counter
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -16,6 +18,9 @@ from pitstop_probe.parts import CLOSURE
 from pitstop_probe.watch import Watch
 
 EVERY_S = 0.010
+_COSTS_APART = 400  # Looks are so many times as far apart as one takes, or further.
+_FURTHEST = 10  # Times the least distance: one look that was interrupted must not be the last.
+_COST_WEIGHT = 1 / 16
 _GENERATOR = 0x20  # inspect.CO_GENERATOR, without importing inspect
 _MOST_LINES = 40
 _FEWEST_LOOKS = 5
@@ -31,12 +36,13 @@ class Looks:
 
     Args:
         watch: The thread under observation.
-        every_s: Mean distance of two looks.
+        every_s: Least mean distance of two looks.
     """
 
     def __init__(self, watch: Watch, every_s: float = EVERY_S) -> None:
         self._watch = watch
         self._every_s = every_s
+        self._cost_s = 0.0
         # Held until the end; an event takes ten times as long to wait for, with the script waiting.
         self._running = threading.Lock()
         self._running.acquire()
@@ -79,7 +85,13 @@ class Looks:
             }
             for (part, file, line, function, calls), count in self._places.most_common(_MOST_LINES)
         ]
-        return {"samples": self.taken, "every_us": round(self._every_s * 1e6), "lines": lines}
+        return {"samples": self.taken, "every_us": round(self.distance_s * 1e6), "lines": lines}
+
+    @property
+    def distance_s(self) -> float:
+        """Mean distance of two looks, by what the last ones cost."""
+        affordable_s = min(self._cost_s * _COSTS_APART, self._every_s * _FURTHEST)
+        return max(self._every_s, affordable_s)
 
     def _run(self) -> None:
         turn = 0
@@ -87,9 +99,16 @@ class Looks:
             turn += 1
             # Distances between half and one and a half of the mean, by the golden ratio.
             jitter = 0.5 + (turn * 0.6180339887) % 1.0
-            if self._running.acquire(timeout=self._every_s * jitter):
+            if self._running.acquire(timeout=self.distance_s * jitter):
                 return
+            start = time.perf_counter()
             self._look()
+            self.remember_cost(time.perf_counter() - start)
+
+    def remember_cost(self, cost_s: float) -> None:
+        """Let a look's duration move the mean of the last ones a little."""
+        weight = _COST_WEIGHT if self._cost_s else 1.0
+        self._cost_s += (cost_s - self._cost_s) * weight
 
     def _look(self) -> None:
         watch = self._watch
@@ -98,7 +117,7 @@ class Looks:
         frame = sys._current_frames().get(watch.thread)  # pyright: ignore[reportPrivateUsage]
         if frame is None:
             return
-        part = _innermost(watch.open)
+        part = _innermost(watch.open) or watch.at if watch.looking else watch.at
         before = watch.last_kind
         if part is None:
             part = self._gap_part(before, self._is_feeding(frame))

@@ -97,7 +97,7 @@ def aparts_of(regions: Sequence[Region], evaluates: Set[int], trains: Set[int]) 
         evaluates: Loaders known to feed evaluations; those that this step shows are added.
         trains: Loaders known to feed training steps; likewise.
     """
-    if all(_is_plain(region.kind, region.detail, trains) for region in regions):
+    if all(is_plain(region.kind, region.detail, trains) for region in regions):
         return []
     purposes = _purposes(regions, evaluates, trains)
     found = _evaluations(regions, purposes)
@@ -115,7 +115,7 @@ def aparts_of(regions: Sequence[Region], evaluates: Set[int], trains: Set[int]) 
     return kept
 
 
-def _is_plain(kind: str, detail: Any, trains: Set[int]) -> bool:
+def is_plain(kind: str, detail: Any, trains: Set[int]) -> bool:
     """Whether a region is as those of most steps are: nothing about it needs thought."""
     if detail is None:
         return kind not in ALWAYS_APART
@@ -298,7 +298,7 @@ def split_plain(
     cursor, before = bounds[0] // 1000, None
     for kind, start, end, detail, _, _ in regions:
         start_us = start // 1000
-        if start_us < cursor or not _is_plain(kind, detail, trains):
+        if start_us < cursor or not is_plain(kind, detail, trains):
             return None
         if start_us > cursor:
             _spend(times, names[before, kind], start_us - cursor, 0)

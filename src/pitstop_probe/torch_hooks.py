@@ -14,7 +14,7 @@ import weakref
 from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from pitstop_probe.parts import CLOSURE, EVAL, TRAIN, Noted
+from pitstop_probe.parts import ALWAYS_APART, CLOSURE, EVAL, TRAIN, Noted
 from pitstop_probe.watch import Watch
 
 Undo = Callable[[], None]
@@ -83,12 +83,32 @@ def replace_call(kind: Any, around: Around) -> Undo:
     return replace(kind, "__call__", lambda _: call)
 
 
-def timed(watch: Watch, kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Wrap a function so that its calls are regions; one inside another is part of it."""
+def timed(
+    watch: Watch, kind: str, *, keeps_loss: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wrap a function so that its calls are regions; one inside another is part of it.
+
+    Args:
+        watch: Who is told.
+        kind: What its calls are.
+        keeps_loss: It is given the loss, which is kept when somebody wants it.
+    """
+    # What lies apart is noted in every step.
+    is_part = kind not in ALWAYS_APART
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if keeps_loss and watch.wants_loss:
+                _keep_loss(watch, args)
+            if not watch.looking and is_part and get_ident() == watch.thread:
+                around, watch.at = watch.at, kind
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    watch.at, watch.last_kind = around, kind
+                    if watch.looking:  # a border lay in there, or something to be noted
+                        watch.leave(kind)
             if watch.open and watch.inside(kind):
                 return original(*args, **kwargs)
             region = watch.begin(kind)
@@ -104,33 +124,17 @@ def timed(watch: Watch, kind: str) -> Callable[[Callable[..., Any]], Callable[..
     return make
 
 
-def _backward(watch: Watch) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Wrap the backward pass; it is given the loss, which is kept when somebody wants it."""
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if watch.open and watch.inside("backward"):
-                return original(tensors, *args, **kwargs)
-            region = watch.begin("backward")
-            if region is None:
-                return original(tensors, *args, **kwargs)
-            if watch.wants_loss and getattr(tensors, "ndim", 1) == 0:
-                watch.loss = tensors.detach()
-            try:
-                return original(tensors, *args, **kwargs)
-            finally:
-                watch.end(region)
-
-        return backward
-
-    return make
+def _keep_loss(watch: Watch, args: Any) -> None:
+    """Keep the loss that a backward pass begins with; what it does inside begins with another."""
+    inside = watch.at == "backward" or watch.inside("backward")
+    if args and not inside and watch.is_mine and getattr(args[0], "ndim", 1) == 0:
+        watch.loss = args[0].detach()
 
 
 def hook_functions(watch: Watch, torch: Any) -> List[Undo]:
     """Observe what is a function: backward passes, clipping, saving, collectives."""
     undo = [
-        replace(torch.autograd, "backward", _backward(watch)),
+        replace(torch.autograd, "backward", timed(watch, "backward", keeps_loss=True)),
         replace(torch.autograd, "grad", timed(watch, "backward")),
         replace(torch, "save", timed(watch, "checkpoint")),
         replace(torch.optim.Optimizer, "zero_grad", timed(watch, "zero_grad")),
@@ -157,6 +161,7 @@ class Optimizers:
         self._known: Set[int] = set()
         self._watch = watch
         self._is_compiling = torch.compiler.is_compiling
+        self._around: Optional[str] = None
         hooks = part_of(torch, "optim.optimizer")
         before = hooks.register_optimizer_step_pre_hook(self._before)
         after = hooks.register_optimizer_step_post_hook(self._after)
@@ -166,8 +171,17 @@ class Optimizers:
             self.undo.append(replace(scaler, "step", self._scaler))
 
     def _before(self, _: Any, args: Any, kwargs: Any) -> Any:
-        if self._is_compiling() or not self._watch.enter("optimizer"):
+        if self._is_compiling():
             return None
+        watch = self._watch
+        if not watch.looking:
+            if get_ident() == watch.thread:
+                self._around, watch.at = watch.at, "optimizer"
+            return None
+        return None if watch.begin("optimizer") is None else self._closed_over(args, kwargs)
+
+    def _closed_over(self, args: Any, kwargs: Any) -> Any:
+        """Give the arguments of a step with its closure observed; None where it has none."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
         if closure is None or not callable(closure):
             return None
@@ -180,9 +194,13 @@ class Optimizers:
     def _after(self, optimizer: Any, *_: Any) -> None:
         if self._is_compiling():
             return
-        watch = self._watch
-        watch.leave("optimizer")
-        identity = id(optimizer)
+        watch, identity = self._watch, id(optimizer)
+        if watch.steps_by(identity, self._around):
+            return
+        if watch.at == "optimizer" and get_ident() == watch.thread:
+            watch.at, watch.last_kind = self._around, "optimizer"
+        elif watch.open:
+            watch.leave("optimizer")
         if identity not in self._known:
             self._known.add(identity)
             self.seen[identity] = optimizer
@@ -269,6 +287,8 @@ class Models:
         self._trained: Set[int] = set()
         self._losses: Set[int] = set()
         self._exchanging: Set[int] = set()
+        # Those that train and exchange nothing: of their calls there is nothing left to find out.
+        self._usual: Set[int] = set()
         self._is_compiling = torch.compiler.is_compiling
         self._wrapped: Dict[Any, Undo] = {}
         self._searches = 0
@@ -313,24 +333,62 @@ class Models:
     def _observed(self, kind: Any) -> Callable[..., Any]:
         """Make a call that observes the one it replaces, found in the way of `replace_call`."""
         own = vars(kind).get("__call__")
-        watch, is_compiling, begin = self._watch, self._is_compiling, self._begin
+        watch, is_compiling = self._watch, self._is_compiling
+        observe, glance = self._observe, self._glance
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
             original = (
                 super(kind, module).__call__ if own is None else functools.partial(own, module)
             )
-            # Most calls are of modules inside others: these two must come first.
-            if is_compiling() or (watch.open and _within(watch.open)):
+            # Most calls are of modules inside others: these must come first.
+            if is_compiling() or watch.at in _INNER or (watch.open and _within(watch.open)):
                 return original(*args, **kwargs)
-            region = begin(module, args, kwargs)
-            if region is None:
-                return original(*args, **kwargs)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                watch.end(region)
+            if not watch.looking and get_ident() == watch.thread:
+                part = glance(module, args, kwargs)
+                if part is not None:
+                    around, watch.at = watch.at, part
+                    try:
+                        return original(*args, **kwargs)
+                    finally:
+                        watch.at, watch.last_kind = around, part
+                        if watch.looking:
+                            watch.leave(part)
+            return observe(module, original, args, kwargs)
 
         return call
+
+    def _observe(self, module: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Make a call from outside, noted where it is to be."""
+        region = self._begin(module, args, kwargs)
+        if region is None:
+            return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._watch.end(region)
+
+    def _glance(self, module: Any, args: Any, kwargs: Any) -> Optional[str]:
+        """Name the part that a call from outside is, and count it, in a step that is not noted.
+
+        None where it is to be noted all the same, for it evaluates; and for an odd module.
+        """
+        watch, identity = self._watch, id(module)
+        if identity in self._usual and module.training and watch.raw is not None:
+            shape = getattr(args[0], "shape", None) if args else None
+            samples = shape[0] if shape else _batch_size(args) or _batch_size(kwargs)
+            watch.raw.calls.append((identity, samples))
+            return "forward"
+        try:
+            if identity not in self._known:
+                self._take_up(identity, module)
+            if identity in self._losses and watch.last_kind in ("forward", "loss"):
+                return "loss"
+            if self._purpose(identity, module) is not TRAIN:
+                return None
+            self._note_training(identity, module, _batch_size(args) or _batch_size(kwargs))
+        except Exception:  # noqa: BLE001 - an odd module or argument is the script's right
+            return None
+        return "forward"
 
     def _begin(self, module: Any, args: Any, kwargs: Any) -> Optional[Noted]:
         """Begin a region for a call from outside; None on another thread."""
@@ -354,6 +412,8 @@ class Models:
         self._watch.count(identity, samples)
         if identity in self._exchanging:
             self.exchanges.calls += module.require_backward_grad_sync
+        elif identity in self._trained:
+            self._usual.add(identity)
         if not self._looked:
             self._look_at_autocast()
 
@@ -369,7 +429,7 @@ class Models:
             self._exchanging.add(identity)
 
     def _forget(self, identity: int) -> None:
-        for known in (self._known, self._trained, self._losses, self._exchanging):
+        for known in (self._known, self._trained, self._losses, self._exchanging, self._usual):
             known.discard(identity)
 
     def _purpose(self, identity: int, module: Any) -> str:
@@ -411,7 +471,7 @@ def _outer_modules(torch: Any) -> List[Any]:
 
 
 _MOST_SEARCHES = 4
-_INNER = ("forward", "loss", "backward")
+_INNER = frozenset(("forward", "loss", "backward"))
 
 
 def _within(regions: List[Any]) -> bool:
@@ -590,6 +650,8 @@ class Waits:
 
         @functools.wraps(original)
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not watch.looking:
+                return original(tensor, *args, **kwargs)
             start = watch.now()
             moved = original(tensor, *args, **kwargs)
             if moved is tensor:
@@ -608,6 +670,12 @@ class Waits:
         watch = self._watch
         if watch.inside("wait"):
             return action()
+        if not watch.looking:
+            around, watch.at = watch.at, "wait"
+            try:
+                return action()
+            finally:
+                watch.at, watch.last_kind = around, "wait"
         start = watch.now()
         region = watch.begin("wait")
         try:
@@ -622,6 +690,9 @@ class Waits:
         self._add(name, start)
 
     def _add(self, name: str, start: int) -> None:
+        raw = self._watch.raw
+        if raw is None or not raw.looked:
+            return  # the steps that were looked at stand for all
         file, line = self._caller()
         if file.startswith(_OWN):
             return

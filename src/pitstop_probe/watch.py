@@ -3,12 +3,14 @@
 Hooks call `enter` and `leave` around what they observe; an optimizer's step ends a step of the
 training. Everything that takes thought (what was an evaluation, what is a part) happens when a
 step is handed over, some steps later.
+
+Short steps are not all looked at: see `Watch.looking`.
 """
 
 import sys
-import threading
 import time
 from collections import deque
+from threading import get_ident
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 from pitstop_probe.clock import HAND_OVER_US, DeviceTimer, Sink, Span, Step, Timeline, chosen
@@ -21,9 +23,11 @@ from pitstop_probe.parts import (
     Region,
     Times,
     aparts_of,
+    is_plain,
     split,
     split_plain,
 )
+from pitstop_probe.sampling import LOOK_EVERY, SHORT_NS, Sampling
 
 # Steps are handed over together: one by one the same work takes twice as long, for the script's
 # own has driven it out of the processor's caches in between.
@@ -33,9 +37,8 @@ _TIMELINE_EVERY = 64
 # An optimizer that steps this much more rarely than the others does not set the pace.
 _RARE = 20
 
-# Of steps shorter than this half as many are marked on the device as it asks for, and the others
-# not even at their borders: making and reading the marks of one takes some tens of microseconds.
-_SHORT_NS = 5_000_000
+# Of the short steps that are looked at, one in so many is marked on the device.
+_MARK_EVERY = 2
 
 _NS = 1000
 
@@ -44,13 +47,14 @@ _KIND, _START, _END, _DETAIL, _START_MARK, _END_MARK = range(6)
 
 
 class _Raw:
-    """A step as the hooks saw it."""
+    """A step as the hooks saw it, or some steps in a row that were not looked at."""
 
     __slots__ = (
         "calls",
         "end",
         "end_mark",
         "index",
+        "looked",
         "marks",
         "recompute",
         "regions",
@@ -62,14 +66,18 @@ class _Raw:
     end: int
     end_mark: Any
 
-    def __init__(self, index: int, start: int, start_mark: Any) -> None:
+    def __init__(self, index: int, start: int, start_mark: Any, *, looked: bool) -> None:
         self.index = index
+        self.looked = looked
+        """Whether its parts were looked at, from its beginning."""
         self.start = start
         self.start_mark = start_mark
         self.regions: List[Noted] = []
-        """In the order in which they began, those noted afterwards excepted."""
-        self.calls: List[Tuple[int, Optional[int]]] = []
-        """Training calls: model and samples."""
+        """In the order in which they began, those noted afterwards excepted. Of several steps
+        they lie in the last."""
+        self.calls: List[Any] = []
+        """Training calls: model and samples. Of several steps also the border after each but the
+        last, which is a bare number."""
         self.marks: Optional[List[Any]] = None
         self.recompute: Optional[List[Tuple[int, int]]] = None
         self.special: Optional[str] = None
@@ -83,24 +91,24 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._closer: Optional[int] = None
+        self.closer: Optional[int] = None
         self._seen: Set[int] = set()
-        self._others = 0
+        self.others = 0
 
     def closes(self, optimizer: int) -> bool:
         """Take note of an optimizer's step; tell whether it ends a step of the training."""
-        if optimizer == self._closer:
-            self._others = 0
+        if optimizer == self.closer:
+            self.others = 0
             return True
         if optimizer not in self._seen:
             self._seen.add(optimizer)
-            self._closer = optimizer
-            self._others = 0
+            self.closer = optimizer
+            self.others = 0
             return True
-        self._others += 1
-        if self._others > _RARE * len(self._seen):
-            self._closer = optimizer
-            self._others = 0
+        self.others += 1
+        if self.others > _RARE * len(self._seen):
+            self.closer = optimizer
+            self.others = 0
             return True
         return False
 
@@ -114,6 +122,43 @@ class Watch:
         now_ns: The host's clock.
     """
 
+    # Found by place: a dictionary of so many names is read more slowly, from memory gone cold.
+    __slots__ = (
+        "_around",
+        "_hand_over_at",
+        "_last_mark",
+        "_last_marked",
+        "_marking",
+        "_next_timeline",
+        "_plain_until",
+        "_root",
+        "_samples",
+        "_sampling",
+        "_waiting",
+        "active",
+        "at",
+        "at_border",
+        "at_failure",
+        "device",
+        "evaluates",
+        "gap_names",
+        "handed_over",
+        "last_kind",
+        "looked",
+        "looking",
+        "loss",
+        "next_stop",
+        "now",
+        "open",
+        "pace",
+        "raw",
+        "sink",
+        "steps",
+        "thread",
+        "trains",
+        "wants_loss",
+    )
+
     def __init__(
         self,
         sink: Sink,
@@ -121,40 +166,63 @@ class Watch:
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.sink = sink
-        self.device = device
         self.now = now_ns
         self.active = True
-        self.thread = threading.get_ident()
+        self.at_border: Callable[[int], None] = lambda _: None
+        self.at_failure: Callable[[Exception], None] = lambda _: None
+        self.gap_names = GapNames()
+        """Names of gaps; better ones where looking at the stack has found some."""
+        self.wants_loss = False
+        self.loss: Any = None
+        """The last loss of a step whose loss was wanted, without its graph."""
+        self.evaluates: Set[int] = set()
+        self.trains: Set[int] = set()
+        self._last_mark: Any = None
+        self._last_marked = 0
+        self._hand_over_at = now_ns() + HAND_OVER_US * _NS
+        self._root = Span(None, "", None)  # type: ignore[arg-type]  # never entered
+        self.restart()
+        self.device = device
+
+    def restart(self) -> None:
+        """Forget all steps; in a process just forked, too, for it may train by itself."""
+        self.thread = get_ident()
         self.pace = Pace()
+        self.device: Optional[DeviceTimer] = None
+        self.looking = True
+        """Whether the parts of the step under way are noted. Where not, hooks do no more than keep
+        `at` and `last_kind`; what `is_plain` knows nothing of (a loader's start, an evaluation, a
+        checkpoint) is noted all the same, and with it the rest of its step."""
+        self.at: Optional[str] = None
+        """What the thread is in, innermost, while it is not noted."""
         self.open: List[Noted] = []
         self.last_kind: Optional[str] = None
         self.raw: Optional[_Raw] = None
         self.steps = 0
         """Steps that ended, special ones included."""
-        self.at_border: Callable[[int], None] = lambda _: None
         self.next_stop = 0
         """The step before which `at_border` is called next; unless it says so, before each."""
-        self.at_failure: Callable[[Exception], None] = lambda _: None
-        self.gap_names = GapNames()
-        """Names of gaps; better ones where looking at the stack has found some."""
         self.handed_over = 0
-        self.wants_loss = False
-        self.loss: Any = None
-        """The last loss of a step whose loss was wanted, without its graph."""
+        self.looked = 0
+        """Steps that ended and were looked at, special ones included."""
         self._samples = 0
-        self.evaluates: Set[int] = set()
-        self.trains: Set[int] = set()
+        self._sampling = Sampling()
+        # Borders that lead to a step before this one only add to the run of steps under way.
+        self._plain_until = 0
+        self._around: List[Optional[str]] = []
+        self._next_timeline = 0
         self._marking = False
-        self._last_mark: Any = None
-        self._last_marked = 0
         self._waiting: Deque[_Raw] = deque()
-        self._hand_over_at = now_ns() + HAND_OVER_US * _NS
-        self._root = Span(None, "", None)  # type: ignore[arg-type]  # never entered
 
     @property
     def is_mine(self) -> bool:
         """Whether the caller is the watched thread, and it is being watched."""
-        return self.active and threading.get_ident() == self.thread
+        return self.active and get_ident() == self.thread
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether steps are short, so that few of them are looked at."""
+        return self._sampling.is_sparse
 
     @property
     def samples_per_step(self) -> Optional[float]:
@@ -167,8 +235,12 @@ class Watch:
         With `end` the hot path of all watching. Between two calls the script's own work has driven
         everything out of the processor's caches, so what counts is how little is touched.
         """
-        if threading.get_ident() != self.thread or not self.active:
+        if get_ident() != self.thread or not self.active:
             return None
+        if not self.looking:
+            if is_plain(kind, detail, self.trains):
+                return None
+            self.looking, self._plain_until = True, 0
         now = self.now()
         region: Noted = [kind, now, 0, detail, None, None]
         if self._marking:
@@ -201,10 +273,19 @@ class Watch:
 
     def enter(self, kind: str, detail: Any = None) -> bool:
         """Begin a region that is ended by its kind; False when it is not to be noted."""
-        return self.begin(kind, detail) is not None
+        if self.begin(kind, detail) is not None:
+            return True
+        if self.looking or not self.is_mine:
+            return False
+        self._around.append(self.at)
+        self.at = kind
+        return True
 
     def leave(self, kind: str) -> None:
         """End the innermost region of a kind."""
+        if self._around and self.at == kind:
+            self.at, self.last_kind = self._around.pop(), kind
+            return
         for region in reversed(self.open):
             if region[_KIND] == kind:
                 self.end(region)
@@ -212,8 +293,9 @@ class Watch:
 
     def note(self, kind: str, start: int, detail: Any = None) -> None:
         """Note something that has just ended and that began at `start`."""
-        if threading.get_ident() == self.thread and self.active and self.raw is not None:
+        if get_ident() == self.thread and self.active and self.raw is not None:
             self.raw.regions.append([kind, start, self.now(), detail, None, None])
+            self._plain_until = 0
 
     def inside(self, kind: str) -> bool:
         """Whether a region of this kind is open."""
@@ -229,7 +311,7 @@ class Watch:
 
     def recomputed(self, start: int, end: int) -> None:
         """Take in that activations were computed again, on whatever thread."""
-        if self.raw is not None and self.active:
+        if self.looking and self.raw is not None and self.active:
             if self.raw.recompute is None:
                 self.raw.recompute = []
             self.raw.recompute.append((start, end))
@@ -239,16 +321,36 @@ class Watch:
         if self.raw is not None:
             self.raw.special = purpose
 
+    def steps_by(self, optimizer: int, around: Optional[str]) -> bool:
+        """Take in a border between two steps that are not looked at; False where it is another.
+
+        Args:
+            optimizer: Identity of the one that has stepped.
+            around: What its step was called in.
+        """
+        step, pace = self.steps + 1, self.pace
+        if step >= self._plain_until or optimizer != pace.closer or get_ident() != self.thread:
+            return False
+        now = self.now()
+        if now >= self._hand_over_at:
+            return False
+        pace.others = 0
+        self.steps, self.at, self.last_kind = step, around, None
+        self.raw.calls.append(now)  # type: ignore[union-attr]  # there is a run
+        return True
+
     def stepped(self, optimizer: int) -> None:
         """An optimizer has stepped: a border, if it is the one that sets the pace.
 
         Whatever goes wrong in here is ours: the script goes on, unmeasured.
         """
+        if self.steps_by(optimizer, self.at):
+            return
         if not self.active:
             return
         if self.raw is None and self.steps == 0:
-            self.thread = threading.get_ident()
-        if threading.get_ident() != self.thread or not self.pace.closes(optimizer):
+            self.thread = get_ident()
+        if get_ident() != self.thread or not self.pace.closes(optimizer):
             return
         try:
             self._border()
@@ -269,32 +371,68 @@ class Watch:
         if now >= self._hand_over_at or len(self._waiting) >= _HAND_OVER_STEPS:
             self._hand_over_all(now)
             now = self.now()
-        raw = self.raw
-        mark = None if self.device is None else self._mark_border(self.device, now)
+        raw, step = self.raw, self.steps
+        if raw is not None:
+            self._take_in(raw, now)
+            step += 1
+        next_look = self._sampling.next_look(step)
+        self.looking = looking = next_look == step
+        mark = None if self.device is None else self._mark_border(self.device, now, step)
         if raw is not None:
             raw.end, raw.end_mark = now, mark
             self._waiting.append(raw)
-            self.steps += 1
-        self.raw = following = _Raw(self.steps, now, mark)
+            self.steps = step
+        self.raw = following = _Raw(step, now, mark, looked=looking)
         if self.open:
             self._divide_open(raw, following)
+        if looking and self.at is not None:
+            self._take_up()
         if self._marking:
             following.marks = []
         self.last_kind = None
-        if self.steps >= self.next_stop:
-            self.at_border(self.steps)
+        if step >= self.next_stop:
+            self.at_border(step)
+        is_plain_run = not self.looking and following.special is None and not following.regions
+        self._plain_until = min(next_look, self.next_stop) if is_plain_run else 0
 
-    def _mark_border(self, device: DeviceTimer, now: int) -> Any:
+    def _take_in(self, raw: _Raw, end: int) -> None:
+        """Learn from what has ended how many steps to look at."""
+        sampling, was_sparse = self._sampling, self._sampling.is_sparse
+        self.looked += raw.looked
+        start = raw.start
+        if not raw.looked:
+            for border in raw.calls:
+                if border.__class__ is int:
+                    sampling.ended(border - start)
+                    start = border
+        sampling.ended(end - start)
+        if sampling.is_sparse and not was_sparse:
+            # Which loaders train is known once steps are handed over, and asked for from here on.
+            self._hand_over_at = 0
+
+    def _mark_border(self, device: DeviceTimer, now: int, step: int) -> Any:
         """Decide whether the next step is marked; mark a border that a marked step lies at.
 
         Of long steps all borders are marked, whatever is inside.
         """
         raw, was_marked = self.raw, self._marking
-        is_short = raw is not None and now - raw.start < _SHORT_NS
-        following = self.steps if raw is None else self.steps + 1
-        self._marking = chosen(following, device.span_marks_every * (2 if is_short else 1))
         self._last_mark = None
+        if self._sampling.is_sparse:
+            self._marking = self.looking and chosen(step // LOOK_EVERY, _MARK_EVERY)
+            return device.mark() if was_marked or self._marking else None
+        is_short = raw is not None and now - raw.start < SHORT_NS
+        self._marking = chosen(step, device.span_marks_every * (2 if is_short else 1))
         return device.mark() if not is_short or was_marked or self._marking else None
+
+    def _take_up(self) -> None:
+        """Note what was not noted and reaches over the border into a step that is looked at.
+
+        Whoever is in there ends it by its kind.
+        """
+        kind, self.at = self.at, None
+        assert kind is not None
+        self._around.clear()
+        self.begin(kind)
 
     def _divide_open(self, ended: Optional[_Raw], following: _Raw) -> None:
         """Cut what reaches over the border: each step gets what lies on its side."""
@@ -307,19 +445,14 @@ class Watch:
             region[_START], region[_START_MARK] = now, None
             following.regions.append(region)
 
-    def restart(self) -> None:
-        """Forget everything, in a process just forked: it may train by itself."""
-        self.open, self.raw, self.steps, self.device = [], None, 0, None
-        self.handed_over = self._samples = self.next_stop = 0
-        self.pace = Pace()
-        self._waiting.clear()
-        self._marking = False
-        self.thread = threading.get_ident()
-
     def close(self) -> None:
         """Hand over all finished steps; the one under way is dropped, its end was not seen."""
+        raw = self.raw
         self.active = False
         self.raw = None
+        self._plain_until = 0
+        if raw is not None and not raw.looked and _cut_at_last_border(raw):
+            self._waiting.append(raw)
         self._collect(finish=True)
 
     def _mark_near(self, now: int) -> Any:
@@ -357,6 +490,11 @@ class Watch:
             wall_us = end_us - start_us
             self.sink.event(raw.special, step=raw.index, start_us=start_us, wall_us=wall_us)
             return
+        if not raw.looked:
+            self._hand_over_run(raw)
+            if device is not None and raw.start_mark is not None:
+                self._release(raw, device)
+            return
         step = Step(raw.index, start_us)
         names = self.gap_names if raw.calls else _BlindGapNames(self.gap_names)
         times = split_plain(raw.regions, self.trains, (raw.start, raw.end), names)
@@ -364,11 +502,37 @@ class Watch:
             times = self._split(step, raw, names)
         step.wall_us = end_us - start_us - step.apart_us
         self._fill(step, raw, times)
+        if raw.calls:
+            self._add_counts(step, raw.calls)
         if device is not None:
             self._add_device(step, raw, device)
             self._release(raw, device)
-        if raw.index % _TIMELINE_EVERY == 0:
+        if raw.index >= self._next_timeline:
+            self._next_timeline = raw.index - raw.index % _TIMELINE_EVERY + _TIMELINE_EVERY
             step.timeline = self._timeline(_in_order(raw), start_us)
+        self.sink.step(step)
+        self.handed_over += 1
+
+    def _hand_over_run(self, raw: _Raw) -> None:
+        """Hand over steps whose parts were not looked at: how long they took, what lay apart."""
+        index, start, calls = raw.index, raw.start, []
+        for item in raw.calls:
+            if item.__class__ is int:
+                self._hand_over_bare(Step(index, start // _NS), item, calls)
+                index, start, calls = index + 1, item, []
+            else:
+                calls.append(item)
+        step = Step(index, start // _NS)
+        if raw.regions:
+            raw.start = start
+            self._split(step, raw, self.gap_names)
+        self._hand_over_bare(step, raw.end, calls)
+
+    def _hand_over_bare(self, step: Step, end: int, calls: List[Any]) -> None:
+        step.looked_at = False
+        step.wall_us = end // _NS - step.start_us - step.apart_us
+        if calls:
+            self._add_counts(step, calls)
         self.sink.step(step)
         self.handed_over += 1
 
@@ -386,7 +550,7 @@ class Watch:
         times, stretches = split(regions, aparts, (raw.start // _NS, raw.end // _NS), names)
         for name, start, end in stretches:
             step.apart_us += end - start
-            self.sink.event(name, step=raw.index, start_us=start, wall_us=end - start)
+            self.sink.event(name, step=step.index, start_us=start, wall_us=end - start)
         return times
 
     def _fill(self, step: Step, raw: _Raw, times: Times) -> None:
@@ -397,14 +561,20 @@ class Watch:
                 host_us[spans.get(name) or self._span(name)] = entry
         if raw.recompute is not None:
             self._add_recompute(step, raw.recompute)
+
+    def _add_counts(self, step: Step, made: List[Tuple[int, Optional[int]]]) -> None:
+        """Count samples and micro-steps by the model that was called most."""
+        if len(made) == 1:
+            step.micro_steps, step.samples = 1, made[0][1]
+            self._samples += step.samples or 0
+            return
         calls: Dict[int, int] = {}
         samples: Dict[int, int] = {}
-        for model, size in raw.calls:
+        for model, size in made:
             calls[model] = calls.get(model, 0) + 1
             if size is not None:
                 samples[model] = samples.get(model, 0) + size
-        if calls:
-            step.micro_steps = max(calls.values())
+        step.micro_steps = max(calls.values())
         if samples:
             step.samples = max(samples.values())
             self._samples += step.samples
@@ -462,6 +632,17 @@ class _BlindGapNames:
 
     def __getitem__(self, gap: Tuple[Optional[str], Optional[str]]) -> str:
         return "forward" if gap[1] in ("backward", "zero_grad") else self._names[gap]
+
+
+def _cut_at_last_border(raw: _Raw) -> bool:
+    """Take the step under way off a run of steps; False where that leaves none."""
+    for place in range(len(raw.calls) - 1, -1, -1):
+        if raw.calls[place].__class__ is int:
+            raw.end, raw.end_mark = raw.calls[place], None
+            del raw.calls[place:]
+            raw.regions.clear()
+            return True
+    return False
 
 
 def _count_passed(waiting: Sequence[_Raw], device: DeviceTimer) -> int:

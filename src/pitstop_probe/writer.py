@@ -54,6 +54,8 @@ def sketch(values: List[int]) -> List[int]:
 
 def distribution(values: List[int]) -> List[Any]:
     """Summarise values exactly (count, sum, least, most) and by sketch."""
+    if not values:
+        return [0, 0, 0, 0, []]
     return [len(values), sum(values), min(values), max(values), sketch(values)]
 
 
@@ -103,12 +105,20 @@ class _Shape:
     costs two lists and one line of text.
     """
 
-    __slots__ = ("choices", "device_spans", "has_device_wall", "host_spans", "rows")
+    __slots__ = (
+        "choices",
+        "device_spans",
+        "has_device_wall",
+        "host_spans",
+        "is_looked_at",
+        "rows",
+    )
 
     def __init__(self, step: Step) -> None:
         self.host_spans = list(step.host_us)
         self.device_spans = list(step.device_us)
         self.has_device_wall = step.device_wall_us is not None
+        self.is_looked_at = step.looked_at
         self.rows: List[_Row] = []
         self.choices = tuple(self._down_to(depth) for depth in (sys.maxsize, 1, 0))
 
@@ -121,6 +131,9 @@ class _Shape:
 
 # What a block keeps of a step: wall, calls by span, host and device times by span, device wall.
 _Row = Tuple[int, List[int], List[int], List[int], Optional[int]]
+
+
+_NONE: List[int] = []
 
 
 class _Block:
@@ -164,6 +177,8 @@ class _Columns:
         self.wall += walls
         if shape.has_device_wall:
             self.device_wall += device_walls
+        if not shape.is_looked_at:
+            return
         top = shape.choices[1].host_places
         self.unaccounted += [
             wall - sum([row[place] for place in top]) for wall, row in zip(walls, host)
@@ -207,6 +222,7 @@ class RecordWriter:
         self._span_ids: Dict[Span, int] = {}
         self._layouts: Dict[Tuple[Tuple[int, ...], Optional[Tuple[int, ...]]], int] = {}
         self._shapes: Dict[Any, _Shape] = {}
+        self._bare: Optional[_Shape] = None
         self._block = _Block()
         self._end_us: Optional[int] = None
         self._steps = 0
@@ -225,7 +241,10 @@ class RecordWriter:
     def step(self, step: Step) -> None:
         """Append a step's row, and a block summary when the block is full."""
         self._credit += self._bytes_per_step
-        self._append_row(step)
+        if step.looked_at or step.device_wall_us is not None:
+            self._append_row(step)
+        else:
+            self._append_bare(step)
         self._block.add(step)
         if step.timeline:
             self._append_timeline(step)
@@ -348,8 +367,31 @@ class RecordWriter:
                 break
         self._end_us = step.start_us + step.apart_us + step.wall_us
 
+    def _append_bare(self, step: Step) -> None:
+        """Write the row of a step whose parts were not looked at."""
+        shape = self._bare
+        if shape is None:
+            shape = self._bare = self._shape(step)
+            shape.choices[-1].layout, head = self._new_layout(shape, shape.choices[-1])
+            self._spend(head)
+        wall_us, samples, micro_steps = step.wall_us, step.samples, step.micro_steps
+        shape.rows.append((wall_us, _NONE, _NONE, _NONE, None))
+        start_us = step.start_us
+        line = "[{},{},{},{},{},{},{}]\n".format(
+            shape.choices[-1].layout,
+            step.index,
+            start_us - (self._origin_us if self._end_us is None else self._end_us),
+            step.apart_us,
+            wall_us,
+            "null" if samples is None else samples,
+            "null" if micro_steps is None else micro_steps,
+        )
+        self._spend(line.encode())
+        self._end_us = start_us + step.apart_us + wall_us
+
     def _shape(self, step: Step) -> _Shape:
-        key = (tuple(step.host_us), tuple(step.device_us), step.device_wall_us is not None)
+        has_device = step.device_wall_us is not None
+        key = (tuple(step.host_us), tuple(step.device_us), has_device, step.looked_at)
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) >= MOST_LAYOUTS:
@@ -361,6 +403,7 @@ class RecordWriter:
         """Begin anew with shapes: a script whose steps are all different must not fill memory."""
         self._append_block()
         self._shapes.clear()
+        self._bare = None
 
     def _fixed(self, step: Step) -> List[Any]:
         """The numbers of a row that every layout has."""

@@ -84,7 +84,8 @@ def logging(facts: Facts) -> Finding | None:
     """Report a run that spends a tenth of its time or more on writing down what it does."""
     apart_share = total_us(facts.apart, _LOG_NAMES) / facts.total_us if facts.total_us else 0.0
     spans = [name for name in _LOG_NAMES if name in facts.parts_us]
-    span_share = sum(float(facts.parts_us[name].sum()) for name in spans) / max(1, facts.total_us)
+    inside_us = sum(facts.inside_us(facts.parts_us[name]) for name in spans)
+    span_share = inside_us / max(1, facts.total_us)
     found = [host for part in _sampled_parts(facts) if (host := lines_of_part(facts, part))]
     lines = _logging_lines(facts, found)
     inside = _of_host(facts, span_share + lines.share)

@@ -243,10 +243,9 @@ def _part_us(facts: Facts, name: str) -> Array | None:
     inside, apart = facts.parts_us.get(name), facts.apart.get(name)
     if inside is None and apart is None:
         return None
-    even = (
-        np.zeros(facts.steps)
-        if apart is None
-        else np.full(facts.steps, apart.total_us / facts.steps)
+    even = np.full(
+        facts.steps if inside is None else len(inside),
+        0.0 if apart is None else apart.total_us / facts.steps,
     )
     return even if inside is None else inside + even
 

@@ -338,7 +338,7 @@ def _sync_us(facts: Facts, step: DeviceStep) -> float:
 
 def _mean(facts: Facts, part: str) -> float:
     found = facts.parts_us.get(part)
-    return 0.0 if found is None or not len(found) else float(found.mean())
+    return 0.0 if found is None else facts.mean_us(found)
 
 
 def _is_half(facts: Facts, setup: Setup) -> bool:

@@ -4,17 +4,21 @@ The base of every share is the wall clock after warm-up: the counted steps, and 
 between them (evaluation, checkpoints, epoch boundaries). So parts of the step and cadences stand
 on one scale, and all shares with ``unaccounted`` add up to one.
 
+Of short steps only some are looked at. The parts of the others are not known, and those that were
+looked at stand for them: `Facts.inside_us` is what a part took in all steps, estimated so.
+
 On a GPU the host runs ahead of the device. There `Facts.waste` is what host time can cost at most,
 and `Facts.cost` what a computing part costs; both say None where the record does not tell.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pitstop.doctor.apart import Apart, apart_between
 from pitstop.doctor.readings import Readings
+from pitstop.doctor.sampled import Estimate, Rows, Sample, estimate, stretch_weights
 from pitstop.records.run import Array, RankRecord, SpanPath, StepTable
 from pitstop.records.script import Kernels, Modules, Setup, Work
 from pitstop.records.summary import RunSummary, summarise
@@ -31,8 +35,6 @@ _FEWEST_ALIKE = 5
 
 IDLE = "time in which the device idles"
 BUSY = "time in which the device works"
-
-Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,10 +60,13 @@ class Facts:
     """Numbers of the steps after warm-up."""
     wall_us: Array
     """Wall clock of each step after warm-up."""
+    sample: Sample
+    """Which of these steps' parts were looked at: most often all, of short steps a sample."""
     parts_us: Mapping[str, Array]
-    """Host time of each top-level part in each step; zero where it was not opened."""
+    """Host time of each top-level part in each step that was looked at; zero where it was not
+    opened."""
     inner_us: Mapping[SpanPath, float]
-    """Host time of each part of a part, over all counted steps."""
+    """Host time of each part of a part, over all counted steps; an estimate as `inside_us` is."""
     apart: Mapping[str, Apart]
     """What lay apart between the counted steps, by name."""
     start_up_us: int | None
@@ -100,9 +105,34 @@ class Facts:
         return float(self.wall_us.sum()) / total if total else 0.0
 
     @property
+    def looked(self) -> Rows:
+        """Steps that were looked at, counted from the first after warm-up."""
+        return self.sample.looked
+
+    @property
+    def looked_wall_us(self) -> Array:
+        """Wall clock of each step that was looked at: what its parts add up to."""
+        return self.wall_us[self.looked]
+
+    @property
     def unaccounted_us(self) -> Array:
-        """Wall clock of each step that no part saw."""
-        return self.wall_us - sum(self.parts_us.values(), start=np.zeros(self.steps))
+        """Wall clock of each step that was looked at and that no part saw."""
+        return self.looked_wall_us - sum(self.parts_us.values(), start=np.zeros(len(self.looked)))
+
+    def inside_us(self, times_us: Array) -> float:
+        """Give the time in all counted steps of what was timed in those that were looked at.
+
+        Exact where all were. Else an estimate that knows how long the others took: see
+        `Estimate`. Estimates of all parts add up to the wall clock as the parts do.
+        """
+        return self._estimate(times_us).total_us
+
+    def mean_us(self, times_us: Array) -> float:
+        """Give the mean over all counted steps of what was timed in those that were looked at."""
+        return self.inside_us(times_us) / self.steps if self.steps else 0.0
+
+    def _estimate(self, times_us: Array) -> Estimate:
+        return estimate(times_us, self.sample, self.wall_us)
 
     @property
     def setup(self) -> Setup | None:
@@ -126,7 +156,7 @@ class Facts:
         times, apart = self.parts_us.get(part), self.apart.get(part)
         if (times is None and apart is None) or not self.total_us:
             return None
-        inside = 0.0 if times is None else float(times.sum())
+        inside = 0.0 if times is None else self.inside_us(times)
         return (inside + (0.0 if apart is None else apart.total_us)) / self.total_us
 
     def spill_us(self, name: str) -> float:
@@ -158,12 +188,11 @@ class Facts:
         return None if share is None else min(1.0, share + self.spill_us(name) / self.total_us)
 
     def share_error(self, part: str) -> float:
-        """Standard error of a part's share, from how unevenly it falls on the steps."""
+        """Standard error of a part's share: it falls unevenly, and few steps may be looked at."""
         times, total = self.parts_us.get(part), self.total_us
-        if times is None or self.steps < 2 or not total:
+        if times is None or not total:
             return 0.0
-        rest = times - float(times.sum()) / float(self.wall_us.sum()) * self.wall_us
-        return float(np.sqrt(self.steps * np.sum(rest**2) / (self.steps - 1))) / total
+        return self._estimate(times).error_us / total
 
     def shares(self) -> dict[str, float]:
         """Share of every part, of what lay apart and of what is unaccounted; they add up to one."""
@@ -172,7 +201,7 @@ class Facts:
             return {}
         names = (*self.parts_us, *(name for name in self.apart if name not in self.parts_us))
         shares = {name: share for name in names if (share := self.share(name)) is not None}
-        return {**shares, "unaccounted": float(self.unaccounted_us.sum()) / total}
+        return {**shares, "unaccounted": self.inside_us(self.unaccounted_us) / total}
 
     def busy_share(self) -> float | None:
         """Share of the wall clock in which the device computed; None when nobody looked."""
@@ -243,30 +272,29 @@ class Facts:
 def facts_of(rank: RankRecord) -> Facts:
     """Leave out warm-up and lay the top-level parts side by side.
 
-    Steps whose rows kept no spans (the byte budget ran out) are left out as well: their parts are
-    not known. So are steps that a profiler or a counter slowed down.
+    Steps that a profiler or a counter slowed down are left out as well. Of steps whose rows have
+    no spans (they were not looked at, or the byte budget ran out) the parts are not known.
     """
     assert rank.steps is not None, "rules need single steps; read the run with its steps"
     table = rank.steps
     readings = Readings(rank.readings)
     top = [number for number, path in enumerate(table.paths) if len(path) == 1]
-    known = _rows_with_parts(table, top, _slowed_steps(readings))
-    warm_up = _warm_up_steps(rank, table.index[known])
-    rows = known[warm_up:]
-    host = np.nan_to_num(table.host_us[rows], nan=0.0)
+    counted = np.flatnonzero(~np.isin(table.index, list(_slowed_steps(readings))))
+    warm_up = _warm_up_steps(rank, table.index[counted])
+    rows = counted[warm_up:]
+    looked = _with_parts(table, rows, top)
+    top = top if len(looked) else []  # what nobody looked at is not there, rather than nothing
+    host = np.nan_to_num(table.host_us[rows[looked]], nan=0.0)
     apart, start_up_us = apart_between(rank, rows)
-    return Facts(
+    bare = Facts(
         steps=len(rows),
         warm_up_steps=warm_up,
         first_us=float(table.start_us[rows[0]]) if len(rows) else 0.0,
         indices=table.index[rows],
         wall_us=table.wall_us[rows],
+        sample=Sample(looked=looked, weights=stretch_weights(looked, len(rows))),
         parts_us={table.paths[number][0]: host[:, number] for number in top},
-        inner_us={
-            path: float(host[:, number].sum())
-            for number, path in enumerate(table.paths)
-            if len(path) == 2
-        },
+        inner_us={},
         apart=apart,
         start_up_us=start_up_us,
         device=_device_times(table, rows, top),
@@ -277,6 +305,17 @@ def facts_of(rank: RankRecord) -> Facts:
         readings=readings,
         summary=summarise(rank),
     )
+    bare = replace(bare, sample=_sound(bare))
+    inner = {path: number for number, path in enumerate(table.paths) if len(path) == 2}
+    inner_us = {path: bare.inside_us(host[:, number]) for path, number in inner.items()}
+    return replace(bare, inner_us=inner_us)
+
+
+def _sound(facts: Facts) -> Sample:
+    """Do without a line where it would have some part take less than no time."""
+    every = (*facts.parts_us.values(), facts.unaccounted_us)
+    below = any(facts.inside_us(times_us) < 0 for times_us in every)
+    return replace(facts.sample, in_proportion=below)
 
 
 def _warm_up_steps(rank: RankRecord, indices: Array) -> int:
@@ -294,11 +333,11 @@ def _slowed_steps(readings: Readings) -> set[int]:
     return slowed | {modules.step for modules in readings.all(Modules)}
 
 
-def _rows_with_parts(table: StepTable, top: list[int], slowed: set[int]) -> Rows:
-    wanted = ~np.isin(table.index, list(slowed))
-    if top:
-        wanted &= ~np.isnan(table.host_us[:, top]).all(axis=1)
-    return np.flatnonzero(wanted)
+def _with_parts(table: StepTable, rows: Rows, top: list[int]) -> Rows:
+    """Say at which of some rows there are parts; at all where the record has none whatever."""
+    if not top:
+        return np.arange(len(rows))
+    return np.flatnonzero(~np.isnan(table.host_us[rows][:, top]).all(axis=1))
 
 
 def _device_times(table: StepTable, rows: Rows, top: list[int]) -> DeviceTimes | None:

@@ -200,11 +200,12 @@ def _boundary_stalls(facts: Facts) -> tuple[Bound, np.ndarray, str] | None:
 
 def _waiting_stalls(facts: Facts) -> tuple[Bound, np.ndarray, str] | None:
     """Find waits that come at even distances, as only passes over the data do."""
-    waits = facts.parts_us.get("data")
-    if waits is None or not facts.steps:
+    timed = facts.parts_us.get("data")
+    if timed is None or not facts.steps:
         return None
-    usual = float(np.median(waits))
+    usual = float(np.median(timed))
     least = max(_STALL_FACTOR * usual, _STALL_STEPS * float(np.median(facts.wall_us)))
+    waits = _waits_of_all(facts, timed, least)
     places = np.flatnonzero(waits > least)
     if not _FEWEST_STALLS <= len(places) <= _MOST_STALLS * facts.steps:
         return None
@@ -217,6 +218,23 @@ def _waiting_stalls(facts: Facts) -> tuple[Bound, np.ndarray, str] | None:
     if not even or of_workers or bound is None or bound.share < WORTH_A_WARNING:
         return None
     return bound, excess, f"every {distances.mean():.0f} steps"
+
+
+def _waits_of_all(facts: Facts, timed: np.ndarray, least: float) -> np.ndarray:
+    """Give the wait of each step.
+
+    Of short steps few are looked at. Where all long ones among these were long for want of data,
+    the other long ones are taken for the same; else those are not known to have waited.
+    """
+    if len(timed) == facts.steps:
+        return timed
+    excess = facts.wall_us - float(np.median(facts.wall_us))
+    known = excess[facts.looked] > least
+    waits = np.zeros(facts.steps)
+    if known.any() and (timed[known] > least).all():
+        waits[excess > least] = excess[excess > least]
+    waits[facts.looked] = timed
+    return waits
 
 
 def hit_rate(facts: Facts) -> Finding | None:

@@ -42,7 +42,7 @@ def own_parts_us(facts: Facts) -> dict[str, float]:
         scale = 1 / facts.device.steps
         found = {name: us * scale for name, us in facts.device.parts_us.items()}
     else:
-        found = {name: float(us.mean()) for name, us in facts.parts_us.items() if len(us)}
+        found = {name: facts.mean_us(us) for name, us in facts.parts_us.items()}
     return {name: us for name, us in found.items() if name not in _WAITING_PARTS}
 
 

@@ -72,8 +72,13 @@ class StepTiming:
     device_us: Mapping[SpanPath, int]
 
     @property
-    def unaccounted_us(self) -> int:
-        """Wall clock that no span saw; counts top-level spans only, for they hold the others."""
+    def unaccounted_us(self) -> int | None:
+        """Wall clock that no span saw; counts top-level spans only, for they hold the others.
+
+        None where no span was recorded: nobody looked at this step's parts.
+        """
+        if not self.host_us:
+            return None
         return self.wall_us - sum(us for path, us in self.host_us.items() if len(path) == 1)
 
     def self_us(self, path: SpanPath) -> int:

@@ -18,7 +18,7 @@ class SpanSummary:
     host_self_us: int
     device: Distribution | None
     share: float
-    """Inclusive host time over the wall clock of all steps."""
+    """Inclusive host time over the wall clock of the steps whose parts were looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,7 @@ class RunSummary:
     wall: Distribution
     apart_us: int
     unaccounted: Distribution
+    """Over the steps whose parts were looked at: most often all, of short steps a sample."""
     device_wall: Distribution | None
     samples: int | None
     micro_steps: int | None
@@ -56,11 +57,22 @@ class RunSummary:
         return self.samples / (self.wall.total_us / 1e6)
 
     @property
+    def looked_steps(self) -> int:
+        """Steps whose parts were looked at."""
+        return self.unaccounted.count
+
+    @property
+    def looked_wall_us(self) -> int:
+        """Wall clock of these steps: what parts and ``unaccounted`` add up to."""
+        top = sum(span.host.total_us for span in self.spans if len(span.path) == 1)
+        return self.unaccounted.total_us + top
+
+    @property
     def unaccounted_share(self) -> float | None:
-        """Share of the recorded wall clock that no span saw."""
-        if not self.wall.total_us or not self.unaccounted.count:
+        """Share of the wall clock that no span saw, in the steps that were looked at."""
+        if not self.looked_wall_us or not self.looked_steps:
             return None
-        return self.unaccounted.total_us / self.wall.total_us
+        return self.unaccounted.total_us / self.looked_wall_us
 
     def span(self, *path: str) -> SpanSummary | None:
         """Find a span by its names, outermost first."""
@@ -81,6 +93,8 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
     seen = {path for block in blocks for path in block.spans}
     paths = [path for path in _tree_order(record.paths) if path in seen]
     host = {path: merge(_hosts(blocks, path)) for path in paths}
+    unaccounted = merge(block.unaccounted for block in blocks)
+    looked_us = unaccounted.total_us + sum(host[path].total_us for path in paths if len(path) == 1)
     device_walls = [block.device_wall for block in blocks if block.device_wall is not None]
     return RunSummary(
         rank=record.rank,
@@ -88,19 +102,19 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
         steps=wall.count,
         wall=wall,
         apart_us=sum(block.apart_us for block in blocks),
-        unaccounted=merge(block.unaccounted for block in blocks),
+        unaccounted=unaccounted,
         device_wall=merge(device_walls) if device_walls else None,
         samples=_known_sum([block.samples for block in blocks]),
         micro_steps=_known_sum([block.micro_steps for block in blocks]),
         broken=sum(block.broken for block in blocks),
-        spans=tuple(_span_summary(path, blocks, host, wall) for path in paths),
+        spans=tuple(_span_summary(path, blocks, host, looked_us) for path in paths),
         events=_events(record),
         is_finished=record.is_finished,
     )
 
 
 def _span_summary(
-    path: SpanPath, blocks: list[Block], host: Mapping[SpanPath, Distribution], wall: Distribution
+    path: SpanPath, blocks: list[Block], host: Mapping[SpanPath, Distribution], looked_us: int
 ) -> SpanSummary:
     depth = len(path)
     children_us = sum(
@@ -117,7 +131,7 @@ def _span_summary(
         host=host[path],
         host_self_us=total_us - children_us,
         device=merge(devices) if devices else None,
-        share=total_us / wall.total_us if wall.total_us else 0.0,
+        share=total_us / looked_us if looked_us else 0.0,
     )
 
 

@@ -97,7 +97,7 @@ def _named_parts(view: RunView) -> Table | None:
             passes.setdefault(span.path[1:], {})[span.path[0]] = span
     if not passes:
         return None
-    wall_us = facts.summary.wall.total_us or 1
+    wall_us = facts.summary.looked_wall_us or 1
     rows = [_named_row(name, found, wall_us) for name, found in passes.items()]
     rows.sort(key=lambda row: -(row[-1].value or 0.0))
     return Table(

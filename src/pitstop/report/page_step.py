@@ -50,6 +50,8 @@ def step_section(view: RunView) -> Section | None:
         blocks.append(tree)
     blocks += _apart(facts)
     basis = f"Measured: means of {count_text(facts.steps, 'step')} after warm-up"
+    if len(facts.looked) < facts.steps:
+        basis += f", their parts in {len(facts.looked)} of them"
     rank = f", {view.total_name}" if view.total_name else ""
     lead = f"{basis}{rank}. All pieces together are the wall clock of a step."
     return Section(key="step", title="The step", lead=lead, blocks=tuple(blocks))
@@ -61,9 +63,10 @@ def _from_blocks(view: RunView, facts: Facts) -> Section | None:
     top = [span for span in summary.spans if len(span.path) == 1]
     if not top or not summary.wall.total_us:
         return None
-    pieces = {span.path[0]: span.host.total_us / summary.steps for span in top}
-    pieces[UNACCOUNTED] = summary.unaccounted.total_us / summary.steps
-    wall_us = summary.wall.total_us / summary.steps
+    steps = max(1, summary.looked_steps)
+    pieces = {span.path[0]: span.host.total_us / steps for span in top}
+    pieces[UNACCOUNTED] = summary.unaccounted.total_us / steps
+    wall_us = summary.looked_wall_us / steps
     segments = [
         Segment(
             name=name,
@@ -80,21 +83,21 @@ def _from_blocks(view: RunView, facts: Facts) -> Section | None:
         legend=legend_of(segments),
     )
     tree = _tree(view, facts)
-    steps = count_text(summary.steps, "step")
+    counted = count_text(summary.looked_steps, "step")
     return Section(
         key="step",
         title="The step",
-        lead=f"Measured: means of {steps}, warm-up included, for single steps kept no parts.",
+        lead=f"Measured: means of {counted}, warm-up included, for single steps kept no parts.",
         blocks=(chart,) if tree is None else (chart, tree),
     )
 
 
 def part_times_us(facts: Facts) -> dict[str, float]:
     """Mean time of each part in a step, largest first, and last what no part saw."""
-    means = {name: float(times.mean()) for name, times in facts.parts_us.items() if times.any()}
+    means = {name: facts.mean_us(times) for name, times in facts.parts_us.items() if times.any()}
     ordered = dict(sorted(means.items(), key=lambda item: -item[1]))
     ordered.pop(UNACCOUNTED, None)
-    return {**ordered, UNACCOUNTED: max(0.0, float(facts.unaccounted_us.mean()))}
+    return {**ordered, UNACCOUNTED: max(0.0, facts.mean_us(facts.unaccounted_us))}
 
 
 def segments_of(view: RunView, facts: Facts, *, whole_us: float | None = None) -> list[Segment]:
@@ -159,7 +162,8 @@ def _parts_table(view: RunView, facts: Facts) -> Table:
 
 def _part_row(view: RunView, facts: Facts, name: str) -> tuple[Cell, ...]:
     times = facts.unaccounted_us if name == UNACCOUNTED else facts.parts_us[name]
-    mean_s, share = float(times.mean()) / 1e6, float(times.sum() / facts.wall_us.sum())
+    mean_s = facts.mean_us(times) / 1e6
+    share = mean_s * 1e6 / float(facts.wall_us.mean())
     spread = quartiles(times / 1e6)
     assert spread is not None
     inner_s = sum(us for path, us in facts.inner_us.items() if path[0] == name) / facts.steps / 1e6

@@ -81,7 +81,9 @@ def _span_table(summary: RunSummary) -> Table:
         total_us = summary.unaccounted.total_us
         share = share_text(summary.unaccounted_share)
         table.add_row("unaccounted", seconds_text(total_us / 1e6), share)
-    table.add_row("wall", seconds_text(summary.wall.total_us / 1e6), share_text(1.0))
+    # Without any part nobody looked, and the wall clock of all steps is what is left to show.
+    wall_us = summary.looked_wall_us or summary.wall.total_us
+    table.add_row("wall", seconds_text(wall_us / 1e6), share_text(1.0))
     return table
 
 
@@ -100,6 +102,10 @@ def _span_cells(span: SpanSummary, *, has_device: bool) -> list[str]:
 
 
 def _asides(summary: RunSummary) -> Iterable[RenderableType]:
+    if 0 < summary.looked_steps < summary.steps:
+        whole = seconds_text(summary.wall.total_us / 1e6)
+        looked = f"{summary.looked_steps} of {count_text(summary.steps, 'step')}"
+        yield Text(f"parts: of {looked}, for these are short; all steps together took {whole}")
     for name, event in summary.events.items():
         count = count_text(event.count, "time")
         yield Text(f"{literal(name)}: {count}, {seconds_text(event.total_us / 1e6)}, apart")

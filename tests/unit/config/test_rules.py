@@ -39,7 +39,12 @@ INERT = [
     (PLAIN, "model.start=identity", "model.weights=w.pth", "model.weights=null"),
     (PLAIN, "cache.policy=lru", "cache.budget=0", "cache.budget=1GiB"),
     (PLAIN, "train.scaler.start=1024", "train.precision=bf16", "train.precision=fp16"),
-    (PLAIN, "train.compile.mode=reduce-overhead", "train.compile.scope=off", "train.compile.scope=whole"),
+    (
+        PLAIN,
+        "train.compile.mode=reduce-overhead",
+        "train.compile.scope=off",
+        "train.compile.scope=whole",
+    ),
     (PLAIN, "train.clip.norm=2", "train.clip.kind=none", "train.clip.kind=fixed"),
     (PLAIN, "train.clip.quantile=0.5", "train.clip.kind=fixed", "train.clip.kind=adaptive"),
     (PLAIN, "train.clip.window=5", "train.clip.kind=none", "train.clip.kind=adaptive"),

@@ -120,19 +120,23 @@ def test_an_evaluation_beside_the_steps_is_a_share_of_the_run(tmp_path: Path) ->
 def test_shares_are_those_of_the_settled_steps_and_add_up_to_one(
     tmp_path: Path, steps: list[Parts]
 ) -> None:
-    """The oracle adds microseconds by hand: steps with some part, the first tenth left out."""
+    """The oracle adds microseconds by hand, the first tenth left out.
+
+    Steps without any part were not looked at. Their wall clock counts; their parts are estimated.
+    """
     facts = facts_from(tmp_path / "r", len(steps), lambda number: steps[number])
-    known = [step for step in steps if set(step) - {""}]
-    settled = known[len(known) // 10 :]
+    settled = steps[len(steps) // 10 :]
     wall_us = sum(sum(step.values()) for step in settled)
-    assert facts.steps == (len(settled) if known else len(steps) - len(steps) // 10)
+    assert facts.steps == len(settled)
+    assert facts.wall_us.sum() == wall_us
     shares = facts.shares()
-    for name in shares.keys() - {"unaccounted"}:
-        expected = sum(step.get(name, 0) for step in settled) / wall_us
-        assert shares[name] == pytest.approx(expected, abs=1e-12)
+    if all(set(step) - {""} for step in settled):
+        for name in shares.keys() - {"unaccounted"}:
+            expected = sum(step.get(name, 0) for step in settled) / wall_us
+            assert shares[name] == pytest.approx(expected, abs=1e-12)
     if shares:
         assert abs(sum(shares.values()) - 1) <= 1e-9
-        assert min(shares.values()) >= 0
+        assert min(shares.values()) >= -1e-12
 
 
 def test_no_rule_speaks_of_a_run_that_only_computes(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pitstop_probe.parts import EVAL
 from pitstop_probe.torch_hooks import Models, Optimizers, hook_functions
 from pitstop_probe.watch import Watch
 
@@ -80,3 +81,75 @@ def test_an_exception_in_a_pass_goes_through_and_ends_its_region(watch: Watch) -
         model(torch.zeros(2, 4))
     assert kinds(watch) == ["forward"]
     assert watch.open == []
+
+
+def unlooked(watch: Watch) -> None:
+    """Begin a step whose parts are not noted."""
+    watch.stepped(1)
+    watch.looking = False
+
+
+def test_in_a_step_that_is_not_looked_at_calls_are_counted_and_nothing_is_noted(
+    watch: Watch,
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    unlooked(watch)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.zeros(5, 3)).sum().backward()
+        assert watch.last_kind == "backward"
+    assert kinds(watch) == []
+    assert watch.raw is not None
+    assert watch.raw.calls == [(id(model), 5)] * 2
+    assert watch.at is None
+    assert not watch.looking
+
+
+def test_an_evaluation_is_noted_in_a_step_that_is_not_looked_at(watch: Watch) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    unlooked(watch)
+    model(torch.zeros(5, 3))
+    model.eval()
+    model(torch.zeros(7, 3))
+    assert kinds(watch) == ["forward"]
+    assert watch.raw is not None
+    assert watch.raw.regions[0][3] == EVAL
+    assert watch.raw.calls == [(id(model), 5)]
+
+
+def test_what_a_thread_is_in_is_known_in_a_step_that_is_not_looked_at(watch: Watch) -> None:
+    seen: list[str | None] = []
+
+    class Spy(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(watch.at)
+            return x
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), Spy())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    unlooked(watch)
+    out = model(torch.zeros(5, 3))
+    out.register_hook(lambda _: seen.append(watch.at))
+    out.sum().backward()
+    hook = optimizer.register_step_pre_hook(lambda *_: seen.append(watch.at))
+    optimizer.step()
+    hook.remove()
+    assert seen == ["forward", "backward", "optimizer"]
+    assert watch.at is None
+
+
+def test_the_loss_is_kept_in_a_step_that_is_not_looked_at(watch: Watch) -> None:
+    unlooked(watch)
+    watch.wants_loss = True
+    weight = torch.ones(3, requires_grad=True)
+    (weight * 2).sum().backward()
+    assert watch.loss == 6
+
+
+def test_an_exception_goes_through_a_step_that_is_not_looked_at(watch: Watch) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    unlooked(watch)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.zeros(2, 4))
+    assert watch.at is None

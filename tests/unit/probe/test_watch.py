@@ -238,8 +238,9 @@ def test_steps_the_device_has_passed_are_handed_over_without_asking_for_each(
     assert [step.device_wall_us for step in sink.steps[40:]] == [None] * 25
 
 
-@pytest.mark.parametrize(("step_us", "every"), [(20_000, 2), (1_000, 4)])
-def test_parts_of_short_steps_are_marked_half_as_often(
+# Of short steps one in ten is looked at, and every second of those marked.
+@pytest.mark.parametrize(("step_us", "every"), [(20_000, 2), (1_000, 20)])
+def test_parts_of_short_steps_are_marked_less_often(
     sink: Keeper, ticks: Ticks, step_us: int, every: int
 ) -> None:
     device = Device(passed=10**9)
@@ -248,8 +249,9 @@ def test_parts_of_short_steps_are_marked_half_as_often(
         region(watch, ticks, "forward", step_us, TRAIN)
         watch.stepped(1)
     watch.close()
+    assert [step.index for step in sink.steps] == list(range(2000))
     marked = [step for step in sink.steps if step.device_us]
-    assert len(marked) == pytest.approx(2000 / every, rel=0.1)
+    assert len(marked) == pytest.approx(2000 / every, rel=0.2)
     assert all(step.device_wall_us is not None for step in marked)
     # Every mark that was made came back once, but for that of the last border.
     assert len(set(device.released)) == len(device.released)
@@ -265,8 +267,8 @@ def test_borders_between_short_steps_without_marks_are_not_marked(
         ticks.pass_us(1_000)
         watch.stepped(1)
     watch.close()
-    # A quarter of the steps are marked, each at both borders.
-    assert 400 < device.made < 1_100
+    # One step in twenty is marked, at both borders.
+    assert 150 < device.made < 300
     assert any(step.device_wall_us is None for step in sink.steps)
     assert any(step.device_wall_us is not None for step in sink.steps)
 

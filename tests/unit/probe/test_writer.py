@@ -7,7 +7,7 @@ import pytest
 
 from pitstop.records import store
 from pitstop.records.summary import summarise
-from pitstop_probe import Clock, RecordWriter
+from pitstop_probe import Clock, RecordWriter, Span, Step
 from tests.fakes import FakeClock, FakeDevice
 
 
@@ -160,3 +160,48 @@ def test_rank_and_world_size_come_from_the_launcher(
     run = store.read_run(tmp_path)
     assert run.first.rank == 3
     assert run.notes == ("3 of 4 ranks left no record: 0, 1, 2",)
+
+
+def test_a_step_whose_parts_were_not_looked_at_is_read_without_any(tmp_path: Path) -> None:
+    """Not looked at is not nothing: neither zero parts nor all of it unaccounted."""
+    writer = RecordWriter(str(tmp_path / "rank-0.jsonl"), now_us=lambda: 0, origin_us=0)
+    root = Span(None, "", None)  # type: ignore[arg-type]
+    part = Span(None, "forward", root)  # type: ignore[arg-type]
+    for number in range(600):
+        step = Step(number, number * 100)
+        step.wall_us, step.samples, step.micro_steps = 100, 4, 1
+        step.looked_at = number % 10 == 3
+        if step.looked_at:
+            step.host_us[part] = [1, 80]
+        writer.step(step)
+    writer.close()
+    record = store.read_run(tmp_path).first
+    assert record.steps is not None
+    assert record.notes == ()
+    bare, looked = record.steps[2], record.steps[3]
+    assert (bare.wall_us, bare.samples, bare.host_us, bare.unaccounted_us) == (100, 4, {}, None)
+    assert (looked.host_us, looked.unaccounted_us) == ({("forward",): 80}, 20)
+    assert record.steps.start_us.tolist() == [100 * number for number in range(600)]
+    summary = summarise(record)
+    assert (summary.steps, summary.looked_steps, summary.samples) == (600, 60, 2400)
+    assert (summary.wall.total_us, summary.looked_wall_us) == (60_000, 6_000)
+    assert summary.spans[0].share == 0.8
+    assert summary.unaccounted_share == 0.2
+    # The last block is cut off: its rows tell the same.
+    whole = (tmp_path / "rank-0.jsonl").read_bytes()
+    (tmp_path / "rank-0.jsonl").write_bytes(whole[: whole.rindex(b'{"kind":"block"')])
+    cut = summarise(store.read_run(tmp_path).first)
+    assert (cut.steps, cut.looked_steps, cut.looked_wall_us) == (600, 60, 6_000)
+    assert cut.spans[0].share == 0.8
+
+
+def test_a_block_without_any_look_is_written_and_read(tmp_path: Path) -> None:
+    writer = RecordWriter(str(tmp_path / "rank-0.jsonl"), now_us=lambda: 0, origin_us=0)
+    for number in range(300):
+        step = Step(number, number * 100)
+        step.wall_us, step.looked_at = 100, False
+        writer.step(step)
+    writer.close()
+    summary = summarise(store.read_run(tmp_path).first)
+    assert (summary.steps, summary.looked_steps, summary.spans) == (300, 0, ())
+    assert summary.unaccounted_share is None

@@ -1,0 +1,244 @@
+"""Of short steps a sample is looked at: fairly, and with everything else still told of the rest."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pitstop_probe.parts import EVAL, TRAIN, Fetch
+from pitstop_probe.sampling import LOOK_EVERY, SHORT_NS, Sampling
+from pitstop_probe.watch import Watch
+
+FETCH = Fetch(7, 0)
+
+
+class Keeper:
+    """A sink that keeps everything."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+        self.events: list[tuple[str, int, int]] = []
+
+    def step(self, step: Any) -> None:
+        self.steps.append(step)
+
+    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
+        del start_us
+        self.events.append((name, step, wall_us))
+
+    def looked(self) -> list[Any]:
+        return [step for step in self.steps if step.looked_at]
+
+
+class Script:
+    """A training on a clock that moves when told, in microseconds."""
+
+    def __init__(self) -> None:
+        self.now_ns = 7_000_000
+        self.sink = Keeper()
+        self.watch = Watch(self.sink, now_ns=lambda: self.now_ns)
+        self.watch.next_stop = 10**9
+        self.watch.stepped(1)
+
+    def part(self, kind: str, us: int, detail: Any = None) -> None:
+        entered = self.watch.enter(kind, detail)
+        self.now_ns += us * 1000
+        if entered:
+            self.watch.leave(kind)
+
+    def step(self, *, forward_us: int = 300, host_us: int = 0) -> None:
+        self.part("data", 100, FETCH)
+        self.part("forward", forward_us, TRAIN)
+        self.watch.count(1, 4)
+        self.part("backward", 200)
+        self.part("optimizer", 100)
+        self.now_ns += host_us * 1000
+        self.watch.stepped(1)
+
+
+def named(step: Any) -> dict[str, int]:
+    return {span.name: total for span, (_, total) in step.host_us.items()}
+
+
+def test_of_short_steps_one_in_so_many_is_looked_at() -> None:
+    script = Script()
+    for _ in range(1000):
+        script.step()
+    script.watch.close()
+    assert [step.index for step in script.sink.steps] == list(range(1000))
+    looked = [step.index for step in script.sink.looked()]
+    settled = [index for index in looked if index >= 40]
+    assert len(settled) == pytest.approx(960 / LOOK_EVERY, abs=1)
+    # Exactly one in every stretch, and not always at the same place of it.
+    assert set(Counter(index // LOOK_EVERY for index in settled).values()) == {1}
+    assert len({index % LOOK_EVERY for index in settled}) == LOOK_EVERY
+
+
+def test_it_is_known_within_forty_steps_that_steps_are_short() -> None:
+    script = Script()
+    for number in range(60):
+        # The first steps of a script are slow, and two are slowed down to look more closely.
+        script.step(forward_us=20_000 if number in (0, 1, 2, 5, 7) else 300)
+    assert script.watch.looked < 40
+    assert script.watch.is_sparse
+
+
+def test_all_long_steps_are_looked_at() -> None:
+    script = Script()
+    for _ in range(300):
+        script.step(forward_us=SHORT_NS // 1000)
+    script.watch.close()
+    assert len(script.sink.looked()) == 300
+    parts = {"data": 100, "forward": 5000, "backward": 200, "optimizer": 100}
+    assert all(named(step) == parts for step in script.sink.steps)
+
+
+def test_steps_that_become_long_are_all_looked_at_again() -> None:
+    script = Script()
+    for number in range(300):
+        script.step(forward_us=300 if number < 100 else 20_000)
+    script.watch.close()
+    last = script.sink.steps[200:]
+    assert all(step.looked_at for step in last)
+    assert not all(step.looked_at for step in script.sink.steps[50:100])
+
+
+def test_a_single_long_step_changes_nothing() -> None:
+    sampling = Sampling()
+    for took_ns in [1000] * 100 + [SHORT_NS] * 5 + [1000] * 5:
+        sampling.ended(took_ns)
+    assert sampling.is_sparse
+
+
+def test_what_was_not_looked_at_has_a_wall_clock_and_counts_but_no_parts() -> None:
+    script = Script()
+    for _ in range(200):
+        script.step(host_us=50)
+    script.watch.close()
+    bare = [step for step in script.sink.steps if not step.looked_at]
+    assert len(bare) > 100
+    for step in bare:
+        assert (step.wall_us, step.samples, step.micro_steps) == (750, 4, 1)
+        assert step.host_us == {}
+        assert step.device_wall_us is None
+    for step in script.sink.looked()[1:]:
+        assert sum(named(step).values()) == step.wall_us
+
+
+@pytest.mark.parametrize("period", range(2, 13))
+def test_what_comes_at_any_period_is_met_as_often_as_it_comes(period: int) -> None:
+    """The oracle: the share of steps in which the host works, over many periods."""
+    script = Script()
+    steps = 60 * LOOK_EVERY * period
+    for number in range(steps):
+        script.step(host_us=400 if number % period == 0 else 0)
+    script.watch.close()
+    looked = [step for step in script.sink.looked() if step.index >= 100]
+    met = sum("host" in named(step) for step in looked)
+    # Four standard errors of so many looks.
+    spread = (len(looked) * (period - 1)) ** 0.5 / period
+    assert met == pytest.approx(len(looked) / period, abs=4 * spread)
+
+
+@given(st.integers(0, 10**9))
+def test_every_place_of_a_stretch_is_as_likely_as_any_other(first: int) -> None:
+    sampling = Sampling()
+    sampling.is_sparse = True
+    places = Counter[int]()
+    step = first * LOOK_EVERY
+    for _ in range(400):
+        looked = sampling.next_look(step)
+        assert step <= looked < step + 2 * LOOK_EVERY
+        places[looked % LOOK_EVERY] += 1
+        step = looked + 1
+    assert len(places) == LOOK_EVERY
+    assert max(places.values()) < 400 / LOOK_EVERY * 2
+
+
+def test_an_evaluation_lies_apart_whether_or_not_its_step_is_looked_at() -> None:
+    script = Script()
+    other = Fetch(8, 0)
+    evaluated = []
+    for number in range(400):
+        script.step()
+        if number >= 50 and number % 7 == 0:
+            evaluated.append(script.watch.steps)
+            script.part("loader start", 30, other)
+            for _ in range(2):
+                script.part("data", 20, other)
+                script.part("forward", 50, EVAL)
+            script.part("data", 10, other._replace(last=True))
+    script.step()
+    script.watch.close()
+    found = [event for event in script.sink.events if event[0] == "evaluation"]
+    assert [step for _, step, _ in found] == evaluated
+    assert {wall_us for _, _, wall_us in found} == {180}
+    assert {step.wall_us for step in script.sink.steps} == {700}
+    apart = {step.index: step.apart_us for step in script.sink.steps if step.apart_us}
+    assert apart == dict.fromkeys(evaluated, 180)
+
+
+def test_a_checkpoint_and_an_epochs_start_lie_apart_in_any_step() -> None:
+    script = Script()
+    for number in range(200):
+        script.step()
+        if number % 9 == 0:
+            script.part("checkpoint", 5_000)
+        if number % 11 == 0:
+            script.part("loader start", 40, FETCH)
+    script.step()
+    script.watch.close()
+    names = Counter(name for name, _, _ in script.sink.events)
+    assert names["checkpoint"] == len(range(0, 200, 9))
+    assert names["epoch boundary"] == len(range(0, 200, 11))
+    assert {step.wall_us for step in script.sink.steps} == {700}
+
+
+def test_a_span_of_the_scripts_own_is_a_part_where_its_step_is_looked_at() -> None:
+    script = Script()
+    for _ in range(100):
+        script.part("vgg loss", 30)
+        script.step()
+    script.watch.close()
+    assert all(named(step)["vgg loss"] == 30 for step in script.sink.looked())
+    assert len(script.sink.looked()) < 60
+    assert script.watch.at is None
+
+
+def test_what_reaches_into_a_step_that_is_looked_at_is_a_part_of_it() -> None:
+    script = Script()
+    watch = script.watch
+    for _ in range(100):
+        watch.enter("own")
+        script.step()
+        script.now_ns += 40_000
+        watch.leave("own")
+    watch.close()
+    late = [step for step in script.sink.looked() if step.index > 40]
+    assert late
+    assert all(named(step)["own"] == 40 for step in late)
+    assert all(sum(named(step).values()) == step.wall_us for step in late)
+
+
+def test_of_steps_without_looks_the_finished_ones_are_handed_over_at_the_end() -> None:
+    for extra in range(LOOK_EVERY):
+        script = Script()
+        for _ in range(100 + extra):
+            script.step()
+        script.part("data", 100, FETCH)
+        script.watch.close()
+        assert [step.index for step in script.sink.steps] == list(range(100 + extra))
+        assert {step.wall_us for step in script.sink.steps} == {700}
+
+
+def test_all_ranks_look_at_the_same_steps() -> None:
+    indices = []
+    for slower_us in (0, 35):
+        script = Script()
+        for _ in range(400):
+            script.step(host_us=slower_us)
+        script.watch.close()
+        indices.append([step.index for step in script.sink.looked() if step.index > 50])
+    assert indices[0] == indices[1]
