@@ -31,8 +31,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pitstop.kernels import splat_columns_plan, splat_plan
-from pitstop.kernels.splat import FORMULAS, has_triton, splat_fused, splat_reference
+from pitstop.kernels import has_triton, splat_columns_plan, splat_plan
+from pitstop.kernels.splat import FORMULAS, splat_fused, splat_reference
 from pitstop.kernels.splat_plan import SplatPlan, make_plan
 from pitstop.workloads.bev.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
 

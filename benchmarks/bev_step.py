@@ -10,6 +10,7 @@ Groups:
     variants   mono_speed at batch 4, compiled in other ways
     variants32 the same at batch 32
     highmem    mono_speed at 32 against mono_highmem.yaml, 64
+    windows    mono_speed at 32, attention as transformers has it against windows in one operation
 
 All members of a group are built in one process on the same generated world (450x800 JPEG files,
 labels as PNG files for one camera), with random weights and the engine's own trainer, loader and
@@ -33,7 +34,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ from pitstop.data.fetch import Samples
 from pitstop.measure.flops import count_flops
 from pitstop.workloads.bev.dataset import MonoSamples
 from pitstop.workloads.bev.index import CAMERAS
+from pitstop.workloads.bev.model import LssNet
 from pitstop.workloads.bev.pon import make_labels, read_points, write_labels
+from pitstop.workloads.bev.swin_attention import Attention
 from pitstop.workloads.bev.synthetic import make_bev
 from pitstop.workloads.catalogue import build_task
 from progress import say, write
@@ -116,6 +119,8 @@ class Entry:
     preset: str
     batch_size: int
     overrides: tuple[str, ...] = ()
+    attention: Attention = "plain"
+    """Of the backbone; no setting of a preset."""
 
 
 def groups() -> dict[str, list[Entry]]:
@@ -164,6 +169,15 @@ def groups() -> dict[str, list[Entry]]:
         "highmem": [
             Entry(name="mono_speed at 32", preset="mono_speed", batch_size=32),
             Entry(name="mono_highmem at 64", preset="mono_highmem", batch_size=64),
+        ],
+        "windows": [
+            Entry(name="mono_speed at 32", preset="mono_speed", batch_size=32),
+            Entry(
+                name="mono_speed at 32, joined attention",
+                preset="mono_speed",
+                batch_size=32,
+                attention="joined",
+            ),
         ],
     }
 
@@ -253,6 +267,18 @@ def configure(entry: Entry, root: Path, *, smoke: bool, workers: str) -> RunConf
     return load_config(CONFIGS / f"{entry.preset}.yaml", overrides).config
 
 
+def attend_otherwise(task: Any, attention: Attention) -> None:
+    """Let a task build its networks with another kind of attention."""
+    plain = task.build_model
+
+    def build() -> LssNet:
+        net: LssNet = plain()
+        settings = replace(net.settings, attention=attention)
+        return LssNet(settings, kernels=net.splat.kernels)
+
+    task.build_model = build
+
+
 def sample_flops(config: RunConfig, device: torch.device) -> int:
     """Count the arithmetic of forward and backward of one sample, uncompiled."""
     task = build_task(config)
@@ -326,6 +352,7 @@ def describe(member: Member, peak: float | None) -> dict[str, Any]:
         "batch_size": config.train.batch_size,
         "precision": config.train.precision,
         "kernels": config.model.kernels,
+        "attention": member.entry.attention,
         "compile": [config.train.compile.scope, config.train.compile.mode],
         "workers": one.loader.applied.workers,
         "flops_per_sample": member.flops_per_sample,
@@ -412,6 +439,8 @@ class Bench:
         if kind not in self.flops:
             self.flops[kind] = sample_flops(config, self.device)
         task = build_task(config)
+        if entry.attention != "plain":
+            attend_otherwise(task, entry.attention)
         samples = Repeated(samples=task.train_samples())
         one = prepare(entry.name, config, samples, task, device=self.device, stack=stack)
         warm_up(one, 1 if self.smoke else 4)

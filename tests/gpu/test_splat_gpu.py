@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pitstop.kernels.splat import Plan, has_triton, splat, splat_fused, splat_reference
+from pitstop.kernels import has_triton
+from pitstop.kernels.splat import Plan, splat, splat_fused, splat_reference
 from pitstop.kernels.splat_columns import splat_columns
 from pitstop.kernels.splat_columns_plan import ColumnPlan, join_column_plans, make_column_plan
 from pitstop.kernels.splat_plan import SplatPlan, make_plan

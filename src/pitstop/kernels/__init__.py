@@ -5,6 +5,7 @@ One file an operation. Each holds a plain PyTorch reference whose docstring is t
 as plain functions of shapes, for whoever counts or predicts.
 """
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -29,16 +30,39 @@ class Formula:
     num_bytes: Callable[..., int]
 
 
+def has_triton() -> bool:
+    """Whether Triton can be imported."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def refuse_without_triton(kernels: Kernels, *, operation: str) -> None:
+    """Stop a caller who asks for a fused version that cannot run here.
+
+    Raises:
+        ConfigError: For ``fused`` where there is no Triton, and for a word that names no version.
+    """
+    _refuse_unknown(kernels)
+    if kernels == "fused" and not has_triton():
+        raise ConfigError(
+            f"model.kernels is 'fused', but {operation} needs Triton, which is not installed; set "
+            "model.kernels to 'auto' or 'reference'"
+        )
+
+
 def refuse_fused(kernels: Kernels, *, operation: str) -> None:
     """Stop a caller who asks for a version of ``operation`` that is not there.
 
     Raises:
         ConfigError: For ``fused``, and for a word that names no version.
     """
-    if kernels not in KERNELS:
-        raise ConfigError(f"model.kernels is {kernels!r}; choose one of {', '.join(KERNELS)}")
+    _refuse_unknown(kernels)
     if kernels == "fused":
         raise ConfigError(
             f"model.kernels is 'fused', but {operation} has no fused version; "
             "set model.kernels to 'auto' or 'reference'"
         )
+
+
+def _refuse_unknown(kernels: Kernels) -> None:
+    if kernels not in KERNELS:
+        raise ConfigError(f"model.kernels is {kernels!r}; choose one of {', '.join(KERNELS)}")

@@ -7,7 +7,6 @@ never do. There are two of them: one for points with any ranks, one for whole fr
 (`splat_columns`). The plan says which.
 """
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pitstop.errors import ConfigError
-from pitstop.kernels import KERNELS, Formula, Kernels
+from pitstop.kernels import Formula, Kernels, has_triton, refuse_without_triton
 from pitstop.kernels.splat_columns import splat_columns
 from pitstop.kernels.splat_columns_plan import ColumnPlan
 from pitstop.kernels.splat_plan import MAX_CHANNELS, Order, SplatPlan, Tiling, make_plan
@@ -32,21 +31,10 @@ def dispatch(kernels: Kernels = "auto") -> Callable[..., Tensor]:
     Raises:
         ConfigError: When that version cannot run here, or the word names none.
     """
-    if kernels not in KERNELS:
-        raise ConfigError(f"model.kernels is {kernels!r}; choose one of {', '.join(KERNELS)}")
+    refuse_without_triton(kernels, operation="the fused splat")
     if kernels == "reference":
         return splat_reference
-    if kernels == "fused" and not has_triton():
-        raise ConfigError(
-            "model.kernels is 'fused', but the fused splat needs Triton, which is not installed; "
-            "set model.kernels to 'auto' or 'reference'"
-        )
     return splat_fused if kernels == "fused" else splat
-
-
-def has_triton() -> bool:
-    """Whether Triton can be imported."""
-    return importlib.util.find_spec("triton") is not None
 
 
 _HAS_TRITON: Final = has_triton()

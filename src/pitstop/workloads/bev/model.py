@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pitstop.config.bev import LssModel, SurroundModel
 from pitstop.errors import ConfigError
-from pitstop.kernels import Kernels
+from pitstop.kernels import Kernels, has_triton
 from pitstop.kernels import splat as splat_kernels
 from pitstop.kernels.splat_columns_plan import join_column_plans
 from pitstop.workloads.bev.batch import BevBatch
@@ -36,6 +36,7 @@ from pitstop.workloads.bev.geometry import (
 )
 from pitstop.workloads.bev.heads import MapHead, TopdownHead
 from pitstop.workloads.bev.swin import PATCH, SwinFeatures, swin_size
+from pitstop.workloads.bev.swin_attention import Attention
 
 MEAN: Final = (123.675, 116.28, 103.53)
 SPREAD: Final = (58.395, 57.12, 57.375)
@@ -66,6 +67,8 @@ class LssSettings:
     drop_path: float = 0.0
     weights: Path | None = None
     """Folder of backbone weights."""
+    attention: Attention = "plain"
+    """Of the backbone: as transformers has it, or windows in one operation."""
     depth: Bound = (1.0, 50.0, 1.0)
     channels: int = 64
     """Channels of a lifted point."""
@@ -163,7 +166,7 @@ class Splat(nn.Module):
     def wants_plan(self, device: torch.device) -> bool:
         """Whether the version that runs on a device reads plans."""
         if self.kernels == "auto":
-            return device.type == "cuda" and splat_kernels.has_triton()
+            return device.type == "cuda" and has_triton()
         return self.kernels == "fused"
 
 
@@ -172,7 +175,7 @@ class LssNet(nn.Module):
 
     Args:
         settings: `MONO`, `SURROUND`, or something between.
-        kernels: Which version of the splat to run.
+        kernels: Which version of the splat to run, and of joined attention.
 
     Raises:
         ConfigError: When settings do not fit together or a kernel is not there.
@@ -193,6 +196,8 @@ class LssNet(nn.Module):
             image_size=settings.image_size,
             drop_path=settings.drop_path,
             weights=settings.weights,
+            attention=settings.attention,
+            kernels=kernels,
         )
         size = swin_size(settings.backbone)
         stages = [size.channels(stage) for stage in sorted(settings.out_stages)]

@@ -126,3 +126,26 @@ def test_the_splat_and_its_plan_are_one_graph_for_the_compiler() -> None:
 
     compiled = torch.compile(ground, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(depth, seen, points), ground(depth, seen, points))
+
+
+def test_fused_attention_gives_the_maps_and_gradients_of_the_plain_backbone() -> None:
+    batch = batch_of(-1)
+    pictures = batch.images.flatten(0, 1).float() / 64 - 2
+    found: list[list[Tensor]] = []
+    for attention in ("plain", "joined"):
+        backbone = network(replace(SETTINGS, attention=attention), "fused").backbone
+        generator = torch.Generator().manual_seed(6)
+        with torch.no_grad():
+            # Fresh tables are zero and fresh projections small: attention would be a plain mean.
+            for path, weight in backbone.named_parameters():
+                if "attention" in path:
+                    weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
+        [maps] = backbone(pictures)
+        maps.backward(torch.randn(maps.shape, generator=generator))
+        learned = dict(backbone.named_parameters())
+        # What all keys have in common weighs nothing: its gradient is rounding alone.
+        grads = [part.grad for path, part in learned.items() if "k_proj.bias" not in path]
+        found.append([maps.detach(), *(grad for grad in grads if grad is not None)])
+    for true, mine in zip(*found, strict=True):
+        largest = float(true.abs().max())
+        torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-4 * largest)
