@@ -162,10 +162,28 @@ def test_compiling_is_proven_and_goes_with_recompute() -> None:
             assert proof.compile_s, proof
 
 
-def trained(mode: str, accumulate: int) -> list[Tensor]:
+class Perceptron(nn.Module):
+    """Two layers; in a class of our own, for the compiler skips torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(3, 8)
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.hidden(x)))
+
+
+class PerceptronTask(SquareTask):
+    def build_model(self) -> nn.Module:
+        return Perceptron()
+
+
+def trained(mode: str, accumulate: int, device: str = "cuda") -> list[Tensor]:
     """Weights after some steps of a model compiled in a mode."""
     torch.compiler.reset()
-    trainer = make_trainer(SquareTask(weighted=False), accumulate=accumulate, device="cuda")
+    task = PerceptronTask(weighted=False)
+    trainer = make_trainer(task, accumulate=accumulate, device=device)
     section = CompileSection.model_validate({"scope": "whole", "mode": mode})
     apply_compile(trainer.model, section, ())
     trainer.records_graphs = records_cuda_graphs(section)
