@@ -161,7 +161,9 @@ def compare(device: str, size: Size, *, pairs: int, lives: int) -> dict[str, Any
         started = [Life(arguments, f"{folder}/{number}") for number in range(lives)]
         for life in started:
             life.warm_up()
-        times = [started[pair % lives].turn(size.steps, chance) for pair in range(pairs)]
+        # One life after the other: what the probe does twice a second would otherwise fall on the
+        # few steps that a process makes in all that time.
+        times = [started[pair * lives // pairs].turn(size.steps, chance) for pair in range(pairs)]
         alike = [life.ends_alike() for life in started]
     bare = sorted(pair["bare"] for pair in times)
     return {
