@@ -1,14 +1,25 @@
-"""Pictures written as files, each whole or not at all."""
+"""Pictures as files: written whole or not at all, and what reading a damaged one raises."""
 
 import os
 import secrets
+import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from PIL import Image
 
 from pitstop.errors import DataError
+
+DAMAGED: Final = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""What Pillow raises over a file that begins like an image and does not go on like one."""
 
 
 def write_image(path: Path, image: Image.Image, *, kind: Literal["PNG", "JPEG"] = "PNG") -> None:

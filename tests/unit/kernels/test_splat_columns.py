@@ -1,7 +1,3 @@
-import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,39 +19,25 @@ from pitstop.kernels.splat_columns_plan import (
     join_column_plans,
     make_column_plan,
 )
+from tests.interpreted import (
+    assert_cases_hold_under_the_interpreter,
+    in_a_process_of_its_own,
+    needs_triton,
+)
 
 torch.set_num_threads(1)
 
 HERE = Path(__file__).parent
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-
-
-def in_a_process_of_its_own(*arguments: str, **environment: str) -> str:
-    # Whoever imports Triton first decides for the whole process.
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=HERE.parents[2],
-        env={**os.environ, **environment},  # noqa: TID251 - handed on
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    return done.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+@needs_triton
 def test_the_splat_of_columns_keeps_its_claims_under_the_interpreter() -> None:
-    cases = str(HERE / "splat_columns_cases.py")
-    said = in_a_process_of_its_own(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", cases, TRITON_INTERPRET="1"
-    )
-    assert " passed" in said
+    assert_cases_hold_under_the_interpreter(HERE / "splat_columns_cases.py")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+@needs_triton
 def test_the_compiler_takes_the_kernels_for_a_device_that_is_not_here(tmp_path: Path) -> None:
     script = str(HERE / "splat_columns_compiled.py")
     said = in_a_process_of_its_own(script, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))

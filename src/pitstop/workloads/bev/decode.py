@@ -1,17 +1,16 @@
 """One image from storage to pixels, no finer than its view asks for."""
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from pitstop.data.cache import SharedCache
 from pitstop.data.cache_items import Key
+from pitstop.data.images import DAMAGED
 from pitstop.data.stages import stage
 from pitstop.errors import DataError
 from pitstop.workloads.bev.augment import Bytes
@@ -20,16 +19,6 @@ from pitstop.workloads.bev.raster import Mask
 Size = tuple[int, int]
 Masks = tuple[Mask, Mask]
 """(K, h, w) of classes and (h, w) of what is seen."""
-
-# What Pillow raises over a file that begins like an image and does not go on like one.
-_DAMAGED: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +101,7 @@ def _read(path: Path, size: Size, reduction: int) -> Bytes:
             # Its own words name the buffer, by an address that is another one each time.
             what = "it is not an image" if data else "it is empty"
             raise DataError(f"{path} is damaged: {what}") from error
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise DataError(f"{path} is damaged: {error}") from error
 
 

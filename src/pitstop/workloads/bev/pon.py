@@ -16,8 +16,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from pitstop.data.images import DAMAGED
 from pitstop.errors import DataError
 from pitstop.workloads.bev.index import BevIndex
 from pitstop.workloads.bev.maps import CityMap
@@ -56,8 +57,6 @@ PON_CLASSES: Final = (*_ON_MAP, *_STANDING)
 _UNSEEN_BIT: Final = len(PON_CLASSES)
 _BEARING_RAD: Final = math.radians(0.75)
 _LIDAR_FIELDS: Final = 5
-# What Pillow raises over a file that begins like an image and does not go on like one.
-_DAMAGED: Final = (OSError, SyntaxError, ValueError, EOFError)
 
 Labels = tuple[Mask, Mask]
 """(14, h, w) classes and (h, w) of what is seen."""
@@ -74,7 +73,7 @@ def read_labels(path: Path, grid: Grid = PON_GRID) -> Labels:
             bits = np.asarray(image).astype(np.int64)
     except FileNotFoundError as error:
         raise DataError(f"there are no labels at {path}") from error
-    except (UnidentifiedImageError, *_DAMAGED) as error:
+    except DAMAGED as error:
         raise DataError(f"{path} is damaged: {error}") from error
     if bits.shape != grid.shape:
         found, wanted = ("x".join(map(str, shape)) for shape in (bits.shape, grid.shape))

@@ -4,26 +4,23 @@ A sample asks a `FrameReader` for parts of files by their paths. `FileReader` op
 others may stand in its place, as long as they give the same bytes.
 """
 
-import zlib
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from pitstop.data.cache import SharedCache
+from pitstop.data.images import DAMAGED
 from pitstop.data.stages import stage
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.spike import Spikes, Window, read_dat
 
 Bytes = npt.NDArray[np.uint8]
 Size = tuple[int, int]
-
-# What Pillow raises over a file that begins like an image and does not go on like one.
-_DAMAGED: Final = (OSError, SyntaxError, ValueError, EOFError, zlib.error)
 
 
 class FrameReader(Protocol):
@@ -70,7 +67,7 @@ def decode_part(data: bytes, path: Path, window: Window) -> Bytes:
         # Its own words name the buffer, by an address that is another one each time.
         what = "it is not an image" if data else "it is empty"
         raise DataError(f"{path} is damaged: {what}") from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DataError(f"{path} is damaged: {error}") from error
 
 

@@ -1,7 +1,6 @@
 """A dataset of clips read through from end to end, and put into one file."""
 
 import time
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +14,7 @@ from PIL import Image
 
 from pitstop.config.deblur import DeblurData
 from pitstop.data.check import DataCheck, SplitFound
+from pitstop.data.images import DAMAGED
 from pitstop.data.pack import PackSummary, PackWriter
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.dataset import (
@@ -36,7 +36,6 @@ from pitstop.workloads.deblur.storage import (
 Frames = Literal["decoded", "encoded"]
 
 _BLURS: Final = ("blur", "blur_gamma")
-_UNDECODABLE: Final = (OSError, EOFError, SyntaxError, ValueError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +280,7 @@ def _decoded(data: bytes, path: Path) -> Bytes:
     try:
         with Image.open(BytesIO(data)) as image:
             return np.asarray(image.convert("RGB"))
-    except _UNDECODABLE as error:
+    except DAMAGED as error:
         # The decoder's own words may name a buffer in memory, which tells nobody anything.
         reason = str(error).split("<", maxsplit=1)[0].strip()
         raise DataError(f"{path} cannot be decoded: {reason}") from error

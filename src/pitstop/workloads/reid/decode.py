@@ -1,6 +1,5 @@
 """One image from storage to pixels, no finer than what will be shown of it."""
 
-import zlib
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from pitstop.data.cache import SharedCache
+from pitstop.data.images import DAMAGED
 from pitstop.data.stages import stage
 from pitstop.errors import DataError
 from pitstop.workloads.reid.modalities import NIR, SK
@@ -22,16 +22,6 @@ _GREY: Final = frozenset((NIR, SK))
 """Modalities without colour: one channel is decoded, which takes half the time."""
 
 _DEEP_MODES: Final = ("I", "F")  # turning them into 8 bits would clip
-
-# What Pillow raises over a file that begins like an image and does not go on like one.
-_DAMAGED: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +87,5 @@ def decode(data: bytes, path: Path, *, needed: Size, grey: bool) -> Image.Image:
         # Its own words name the buffer, by an address that is another one each time.
         what = "it is not an image" if data else "it is empty"
         raise DataError(f"{path} is damaged: {what}") from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DataError(f"{path} is damaged: {error}") from error
