@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,7 @@ from pitstop.data.fetch import Samples
 from pitstop.measure.flops import count_flops
 from pitstop.workloads.bev.dataset import MonoSamples
 from pitstop.workloads.bev.index import CAMERAS
-from pitstop.workloads.bev.model import LssNet
 from pitstop.workloads.bev.pon import make_labels, read_points, write_labels
-from pitstop.workloads.bev.swin_attention import Attention
 from pitstop.workloads.bev.synthetic import make_bev
 from pitstop.workloads.catalogue import build_task
 from progress import say, write
@@ -119,8 +117,6 @@ class Entry:
     preset: str
     batch_size: int
     overrides: tuple[str, ...] = ()
-    attention: Attention = "plain"
-    """Of the backbone; no setting of a preset."""
 
 
 def groups() -> dict[str, list[Entry]]:
@@ -169,15 +165,6 @@ def groups() -> dict[str, list[Entry]]:
         "highmem": [
             Entry(name="mono_speed at 32", preset="mono_speed", batch_size=32),
             Entry(name="mono_highmem at 64", preset="mono_highmem", batch_size=64),
-        ],
-        "windows": [
-            Entry(name="mono_speed at 32", preset="mono_speed", batch_size=32),
-            Entry(
-                name="mono_speed at 32, joined attention",
-                preset="mono_speed",
-                batch_size=32,
-                attention="joined",
-            ),
         ],
     }
 
@@ -267,21 +254,13 @@ def configure(entry: Entry, root: Path, *, smoke: bool, workers: str) -> RunConf
     return load_config(CONFIGS / f"{entry.preset}.yaml", overrides).config
 
 
-def attend_otherwise(task: Any, attention: Attention) -> None:
-    """Let a task build its networks with another kind of attention."""
-    plain = task.build_model
-
-    def build() -> LssNet:
-        net: LssNet = plain()
-        settings = replace(net.settings, attention=attention)
-        return LssNet(settings, kernels=net.splat.kernels)
-
-    task.build_model = build
-
-
 def sample_flops(config: RunConfig, device: torch.device) -> int:
-    """Count the arithmetic of forward and backward of one sample, uncompiled."""
-    task = build_task(config)
+    """Count the arithmetic of forward and backward of one sample, uncompiled.
+
+    Counted on the reference: torch does not see inside the fused kernels.
+    """
+    model = config.model.model_copy(update={"kernels": "reference"})
+    task = build_task(config.model_copy(update={"model": model}))
     model = task.build_model().to(device)
     samples = task.train_samples()
     batch = task.to_device(task.collate([samples.sample(0, 0), samples.sample(0, 1)]), device)
@@ -352,7 +331,6 @@ def describe(member: Member, peak: float | None) -> dict[str, Any]:
         "batch_size": config.train.batch_size,
         "precision": config.train.precision,
         "kernels": config.model.kernels,
-        "attention": member.entry.attention,
         "compile": [config.train.compile.scope, config.train.compile.mode],
         "workers": one.loader.applied.workers,
         "flops_per_sample": member.flops_per_sample,
@@ -439,8 +417,6 @@ class Bench:
         if kind not in self.flops:
             self.flops[kind] = sample_flops(config, self.device)
         task = build_task(config)
-        if entry.attention != "plain":
-            attend_otherwise(task, entry.attention)
         samples = Repeated(samples=task.train_samples())
         one = prepare(entry.name, config, samples, task, device=self.device, stack=stack)
         warm_up(one, 1 if self.smoke else 4)

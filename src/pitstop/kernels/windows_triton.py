@@ -57,8 +57,8 @@ class Cut(NamedTuple):
     """Windows of a program."""
 
 
-FORWARD = Launch(16, 2048, 4, 2)
-BACKWARD = Launch(16, 2048, 4, 2)
+FORWARD = Launch(16, 2048, 4, 3)
+BACKWARD = Launch(16, 2048, 4, 3)
 
 
 def attend(

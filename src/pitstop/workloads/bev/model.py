@@ -36,7 +36,6 @@ from pitstop.workloads.bev.geometry import (
 )
 from pitstop.workloads.bev.heads import MapHead, TopdownHead
 from pitstop.workloads.bev.swin import PATCH, SwinFeatures, swin_size
-from pitstop.workloads.bev.swin_attention import Attention
 
 MEAN: Final = (123.675, 116.28, 103.53)
 SPREAD: Final = (58.395, 57.12, 57.375)
@@ -67,8 +66,6 @@ class LssSettings:
     drop_path: float = 0.0
     weights: Path | None = None
     """Folder of backbone weights."""
-    attention: Attention = "plain"
-    """Of the backbone: as transformers has it, or windows in one operation."""
     depth: Bound = (1.0, 50.0, 1.0)
     channels: int = 64
     """Channels of a lifted point."""
@@ -175,7 +172,8 @@ class LssNet(nn.Module):
 
     Args:
         settings: `MONO`, `SURROUND`, or something between.
-        kernels: Which version of the splat to run, and of joined attention.
+        kernels: Which version of the splat and of attention to run; "reference" leaves attention
+            to transformers.
 
     Raises:
         ConfigError: When settings do not fit together or a kernel is not there.
@@ -196,7 +194,7 @@ class LssNet(nn.Module):
             image_size=settings.image_size,
             drop_path=settings.drop_path,
             weights=settings.weights,
-            attention=settings.attention,
+            attention="plain" if kernels == "reference" else "joined",
             kernels=kernels,
         )
         size = swin_size(settings.backbone)

@@ -132,8 +132,8 @@ def test_fused_attention_gives_the_maps_and_gradients_of_the_plain_backbone() ->
     batch = batch_of(-1)
     pictures = batch.images.flatten(0, 1).float() / 64 - 2
     found: list[list[Tensor]] = []
-    for attention in ("plain", "joined"):
-        backbone = network(replace(SETTINGS, attention=attention), "fused").backbone
+    for kernels in ("reference", "fused"):
+        backbone = network(SETTINGS, kernels).backbone
         generator = torch.Generator().manual_seed(6)
         with torch.no_grad():
             # Fresh tables are zero and fresh projections small: attention would be a plain mean.
