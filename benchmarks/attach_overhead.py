@@ -1,15 +1,17 @@
-"""What `pitstop doctor -- CMD` costs a script: a watched and a bare process, step against step.
+"""What watching a script costs: the same training in one process, watched and not, by turns.
 
-    python benchmarks/attach_overhead.py [--pairs 600] [--lives 8] [--device cpu]
+    python benchmarks/attach_overhead.py [--pairs 400] [--lives 4] [--device cpu]
                                          [--only steps_of_20_ms] [--output FILE.json]
 
-The same small training runs in two processes, one with the probe in its start-up and one without.
-They take turns, a few steps each, in random order within a pair, so that the machine's moods meet
-both. Reported: the median ratio with its one-sided 95 % upper limit (order statistics) on steps of
-about 20 ms, and the microseconds added to very short ones. Both must end with the same weights.
-Processes of several lives are started at once, for where the memory of one lies makes it faster or
-slower than another; `--lives 4 --pairs 400` takes about a minute each on an accelerator.
+A process trains. The probe is attached, settles for some steps, is timed for some turns of a few
+steps each, and is taken off; as many turns follow without it, and so on. Which of the two comes
+first is drawn. The n-th turns of both are a pair. Reported: the median ratio with its one-sided
+95 % upper limit (order statistics), the microseconds added to a step, and the ratio of all watched
+steps together to all others, which also has what the probe does rarely. A process that is never
+watched must end with the same weights.
 
+Two processes of the same training, even both unwatched, differ by up to 5 %, by where their memory
+happens to lie; so both kinds of turn are one process here, and there are several such processes.
 What the doctor reads from outside (memory, load) is not in it: it runs beside the script.
 """
 
@@ -32,14 +34,16 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-import pitstop_probe
 from overhead import median_with_limit
+from pitstop_probe.attach import attach
 
-_PROBE = Path(pitstop_probe.__file__).parent
-_WARM_UP = 40
+SETTLE = 40
+"""Steps before the first timed turn of each kind."""
+TURNS = 20
+"""Timed turns between attaching and taking off."""
 
-# Microseconds a step by kind, bare and watched.
 Pair = dict[str, float]
+"""Microseconds a step, bare and watched."""
 
 
 class Batches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -53,65 +57,66 @@ class Batches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
             yield self._batch
 
 
-def train(device: str, width: int, layers: int) -> None:
-    """Train in turns: read how many steps to make, make them, answer how long they took."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    blocks = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers)]
-    model = nn.Sequential(*blocks).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device == "cuda")
-    criterion = nn.MSELoss()
-    batches = iter(DataLoader(Batches(64 if device == "cpu" else 1024, width), batch_size=None))
-    for line in sys.stdin:
+class Training:
+    """A small training that makes steps when told to."""
+
+    def __init__(self, device: str, width: int, layers: int) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self._device = device
+        blocks = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers)]
+        self.model = nn.Sequential(*blocks).to(device)
+        is_fused = device == "cuda"
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=is_fused)
+        self._criterion = nn.MSELoss()
+        self._data = Batches(1024 if is_fused else 64, width)
+
+    def turns_us(self, turns: int, steps: int) -> list[float]:
+        """Settle, then time some turns; give microseconds a step of each."""
+        # A loader is observed from its start.
+        batches = iter(DataLoader(self._data, batch_size=None))
+        self._run(batches, SETTLE)
+        return [self._run(batches, steps) for _ in range(turns)]
+
+    def _run(self, batches: Iterator[Any], steps: int) -> float:
         start = time.perf_counter_ns()
-        for _ in range(int(line)):
+        for _ in range(steps):
             source, target = next(batches)
-            source, target = source.to(device), target.to(device)
-            optimizer.zero_grad()
-            loss = criterion(model(source), target)
+            source, target = source.to(self._device), target.to(self._device)
+            self._optimizer.zero_grad()
+            loss = self._criterion(self.model(source), target)
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        if device == "cuda":
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self._optimizer.step()
+        if self._device == "cuda":
             torch.cuda.synchronize()
-        print(time.perf_counter_ns() - start, flush=True)
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().numpy().tobytes())
-    print(digest.hexdigest(), flush=True)
+        return (time.perf_counter_ns() - start) / 1000 / steps
+
+    def digest(self) -> str:
+        """Sum the weights up."""
+        digest = hashlib.sha256()
+        for parameter in self.model.parameters():
+            digest.update(parameter.detach().cpu().numpy().tobytes())
+        return digest.hexdigest()
 
 
-class Trainee:
-    """One of the two processes."""
-
-    def __init__(self, arguments: list[str], folder: str | None) -> None:
-        environment = dict(os.environ, OMP_NUM_THREADS="1")
-        if folder is not None:
-            environment["PYTHONPATH"] = os.pathsep.join(
-                [str(_PROBE / "startup"), environment.get("PYTHONPATH", "")]
-            )
-            environment["PITSTOP_PROBE_PATH"] = str(_PROBE)
-            environment["PITSTOP_PROBE"] = json.dumps({"folder": folder})
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--train", *arguments],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def steps_us(self, count: int) -> float:
-        """Make some steps; give microseconds a step."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline()) / 1000 / count
-
-    def end(self) -> str:
-        """End it and give the digest of its weights."""
-        out, _ = self.process.communicate()
-        return out.strip()
+def live(plan: "Plan", number: int) -> dict[str, Any]:
+    """Train in one process, watched and not by turns; or not watched at all (number 0)."""
+    chance = random.Random(number)
+    training = Training(plan.device, plan.size.width, plan.size.layers)
+    pairs: list[Pair] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for episode in range(plan.episodes):
+            timed: dict[str, list[float]] = {}
+            for kind in chance.sample(["bare", "watched"], 2):
+                watching = kind == "watched" and number > 0
+                probe = attach(f"{folder}/{episode}") if watching else None
+                timed[kind] = training.turns_us(TURNS, plan.size.steps)
+                if probe is not None:
+                    probe.close()
+            turns = zip(timed["bare"], timed["watched"], strict=True)
+            pairs += [{"bare": bare, "watched": watched} for bare, watched in turns]
+    return {"pairs": pairs, "weights": training.digest()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,88 +128,91 @@ class Size:
     steps: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What each process does."""
+
+    device: str
+    size: Size
+    episodes: int
+
+
 def sizes(device: str) -> dict[str, Size]:
     """Give the trainings that are compared."""
     if device == "cpu":
-        long = Size(width=512, layers=9, steps=2)
+        long = Size(width=512, layers=9, steps=3)
     else:
-        long = Size(width=4096, layers=10, steps=2)
-    return {"steps_of_20_ms": long, "short_steps": Size(width=16, layers=1, steps=40)}
+        long = Size(width=4096, layers=7, steps=2)
+    return {"steps_of_20_ms": long, "short_steps": Size(width=16, layers=1, steps=50)}
 
 
-class Life:
-    """A bare and a watched process, against each other."""
-
-    def __init__(self, arguments: list[str], folder: str) -> None:
-        self._trainees = {"bare": Trainee(arguments, None), "watched": Trainee(arguments, folder)}
-
-    def warm_up(self) -> None:
-        """Wait for both to have started, and let the probe find its way."""
-        for trainee in self._trainees.values():
-            trainee.steps_us(_WARM_UP)
-
-    def turn(self, steps: int, chance: random.Random) -> Pair:
-        """Let each make some steps, in random order."""
-        kinds = chance.sample(list(self._trainees), 2)
-        return {kind: self._trainees[kind].steps_us(steps) for kind in kinds}
-
-    def ends_alike(self) -> bool:
-        """End both and compare their weights."""
-        return len({trainee.end() for trainee in self._trainees.values()}) == 1
+def in_a_process(title: str, plan: Plan, number: int) -> dict[str, Any]:
+    """Do one life in a process of its own."""
+    command = [sys.executable, __file__, "--device", plan.device, "--only", title]
+    command += ["--live", str(number), str(plan.episodes)]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(device: str, size: Size, *, pairs: int, lives: int) -> dict[str, Any]:
-    """Compare both over several lives, turn by turn."""
-    chance = random.Random(0)
-    arguments = [device, str(size.width), str(size.layers)]
-    with tempfile.TemporaryDirectory() as folder:
-        started = [Life(arguments, f"{folder}/{number}") for number in range(lives)]
-        for life in started:
-            life.warm_up()
-        # One life after the other: what the probe does twice a second would otherwise fall on the
-        # few steps that a process makes in all that time.
-        times = [started[pair * lives // pairs].turn(size.steps, chance) for pair in range(pairs)]
-        alike = [life.ends_alike() for life in started]
-    bare = sorted(pair["bare"] for pair in times)
+def compare(title: str, plan: Plan, lives: int) -> dict[str, Any]:
+    """Compare over several processes, and the weights with those of one that is not watched."""
+    done = [in_a_process(title, plan, number) for number in range(1, lives + 1)]
+    pairs = [pair for one in done for pair in one["pairs"]]
+    unwatched = in_a_process(title, plan, 0)
+    bare = sorted(pair["bare"] for pair in pairs)
     return {
-        "ratio": median_with_limit([pair["watched"] / pair["bare"] for pair in times]),
-        "added_us_per_step": median_with_limit([p["watched"] - p["bare"] for p in times]),
+        "ratio": median_with_limit([pair["watched"] / pair["bare"] for pair in pairs]),
+        "ratio_by_process": [
+            median_with_limit([pair["watched"] / pair["bare"] for pair in one["pairs"]])["median"]
+            for one in done
+        ],
+        "ratio_of_sums": sum(pair["watched"] for pair in pairs) / sum(bare),
+        "ratio_when_never_watched": median_with_limit(
+            [pair["watched"] / pair["bare"] for pair in unwatched["pairs"]]
+        ),
+        "added_us_per_step": median_with_limit([p["watched"] - p["bare"] for p in pairs]),
         "bare_step_us": bare[len(bare) // 2],
-        "steps_in_a_turn": size.steps,
-        "process_pairs": lives,
-        "modules": 3 * size.layers + 1,
-        "same_weights": all(alike),
+        "steps_in_a_turn": plan.size.steps,
+        "processes": lives,
+        "modules": 3 * plan.size.layers + 1,
+        "same_weights": all(one["weights"] == unwatched["weights"] for one in done),
     }
 
 
 def main() -> None:
     """Run and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=600)
-    parser.add_argument("--lives", type=int, default=8)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--lives", type=int, default=4)
     parser.add_argument("--only", choices=list(sizes("cpu")))
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--train", nargs=3, metavar=("DEVICE", "WIDTH", "LAYERS"))
+    parser.add_argument("--live", nargs=2, type=int, help="Used by this file itself.")
     options = parser.parse_args()
-    if options.train:
-        device, width, layers = options.train
-        train(device, int(width), int(layers))
+    chosen = {k: v for k, v in sizes(options.device).items() if options.only in (None, k)}
+    if options.live:
+        number, episodes = options.live
+        plan = Plan(device=options.device, size=chosen[options.only], episodes=episodes)
+        print(json.dumps(live(plan, number)))
         return
     name = "CPU, one thread" if options.device == "cpu" else torch.cuda.get_device_name()
     report: dict[str, Any] = {
-        "what": "cost of watching a script: a bare and a watched process, turn by turn",
+        "what": "cost of watching a script: one process, watched and not, by turns",
         "hardware": name,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    for title, size in sizes(options.device).items():
-        if options.only in (None, title):
-            report[title] = compare(options.device, size, pairs=options.pairs, lives=options.lives)
-    text = json.dumps(report, indent=2)
+    episodes = -(-options.pairs // (options.lives * TURNS))
+    for title, size in chosen.items():
+        plan = Plan(device=options.device, size=size, episodes=episodes)
+        report[title] = compare(title, plan, options.lives)
+        text = json.dumps(report, indent=2)
+        if options.output:
+            options.output.write_text(text + "\n")
     print(text)
-    if options.output:
-        options.output.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from pitstop_probe.inventory import (
 )
 from pitstop_probe.loader_hooks import Loaders, WorkerTimer, read_worker_times
 from pitstop_probe.looks import Looks
+from pitstop_probe.sampling import LOOK_EVERY_SHORT
 from pitstop_probe.torch_hooks import (
     Compilation,
     Models,
@@ -250,7 +251,8 @@ class Measurement:
 
     @property
     def _loss_every(self) -> int:
-        return _LOSS_EVERY_OF_SHORT if self.watch.is_sparse else _LOSS_EVERY
+        is_short = self.watch.look_every == LOOK_EVERY_SHORT
+        return _LOSS_EVERY_OF_SHORT if is_short else _LOSS_EVERY
 
     def _tend_to_loss(self, steps: int) -> None:
         every, was_wanted = self._loss_every, self.watch.wants_loss

@@ -27,7 +27,7 @@ from pitstop_probe.parts import (
     split,
     split_plain,
 )
-from pitstop_probe.sampling import LOOK_EVERY, SHORT_NS, Sampling
+from pitstop_probe.sampling import LOOK_EVERY_SHORT, SHORT_NS, Sampling
 
 # Steps are handed over together: one by one the same work takes twice as long, for the script's
 # own has driven it out of the processor's caches in between.
@@ -220,9 +220,9 @@ class Watch:
         return self.active and get_ident() == self.thread
 
     @property
-    def is_sparse(self) -> bool:
-        """Whether steps are short, so that few of them are looked at."""
-        return self._sampling.is_sparse
+    def look_every(self) -> int:
+        """Of so many steps one is looked at."""
+        return self._sampling.every
 
     @property
     def samples_per_step(self) -> Optional[float]:
@@ -397,7 +397,7 @@ class Watch:
 
     def _take_in(self, raw: _Raw, end: int) -> None:
         """Learn from what has ended how many steps to look at."""
-        sampling, was_sparse = self._sampling, self._sampling.is_sparse
+        sampling, every = self._sampling, self._sampling.every
         self.looked += raw.looked
         start = raw.start
         if not raw.looked:
@@ -406,7 +406,7 @@ class Watch:
                     sampling.ended(border - start)
                     start = border
         sampling.ended(end - start)
-        if sampling.is_sparse and not was_sparse:
+        if sampling.every > every:
             # Which loaders train is known once steps are handed over, and asked for from here on.
             self._hand_over_at = 0
 
@@ -417,8 +417,10 @@ class Watch:
         """
         raw, was_marked = self.raw, self._marking
         self._last_mark = None
-        if self._sampling.is_sparse:
-            self._marking = self.looking and chosen(step // LOOK_EVERY, _MARK_EVERY)
+        every = self._sampling.every
+        if every > 1:
+            mark_every = _MARK_EVERY if every == LOOK_EVERY_SHORT else 1
+            self._marking = self.looking and chosen(step // every, mark_every)
             return device.mark() if was_marked or self._marking else None
         is_short = raw is not None and now - raw.start < SHORT_NS
         self._marking = chosen(step, device.span_marks_every * (2 if is_short else 1))

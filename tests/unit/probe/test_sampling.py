@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop_probe.parts import EVAL, TRAIN, Fetch
-from pitstop_probe.sampling import LOOK_EVERY, SHORT_NS, Sampling
+from pitstop_probe.sampling import (
+    LOOK_EVERY_MIDDLING,
+    LOOK_EVERY_SHORT,
+    MIDDLING_NS,
+    SHORT_NS,
+    Sampling,
+)
 from pitstop_probe.watch import Watch
 
 FETCH = Fetch(7, 0)
@@ -62,18 +68,21 @@ def named(step: Any) -> dict[str, int]:
     return {span.name: total for span, (_, total) in step.host_us.items()}
 
 
-def test_of_short_steps_one_in_so_many_is_looked_at() -> None:
+@pytest.mark.parametrize(
+    ("forward_us", "every"), [(300, LOOK_EVERY_SHORT), (20_000, LOOK_EVERY_MIDDLING)]
+)
+def test_of_short_steps_one_in_so_many_is_looked_at(forward_us: int, every: int) -> None:
     script = Script()
     for _ in range(1000):
-        script.step()
+        script.step(forward_us=forward_us)
     script.watch.close()
     assert [step.index for step in script.sink.steps] == list(range(1000))
     looked = [step.index for step in script.sink.looked()]
     settled = [index for index in looked if index >= 40]
-    assert len(settled) == pytest.approx(960 / LOOK_EVERY, abs=1)
+    assert len(settled) == pytest.approx(960 / every, abs=1)
     # Exactly one in every stretch, and not always at the same place of it.
-    assert set(Counter(index // LOOK_EVERY for index in settled).values()) == {1}
-    assert len({index % LOOK_EVERY for index in settled}) == LOOK_EVERY
+    assert set(Counter(index // every for index in settled).values()) == {1}
+    assert len({index % every for index in settled}) == every
 
 
 def test_it_is_known_within_forty_steps_that_steps_are_short() -> None:
@@ -82,23 +91,23 @@ def test_it_is_known_within_forty_steps_that_steps_are_short() -> None:
         # The first steps of a script are slow, and two are slowed down to look more closely.
         script.step(forward_us=20_000 if number in (0, 1, 2, 5, 7) else 300)
     assert script.watch.looked < 40
-    assert script.watch.is_sparse
+    assert script.watch.look_every == LOOK_EVERY_SHORT
 
 
 def test_all_long_steps_are_looked_at() -> None:
     script = Script()
     for _ in range(300):
-        script.step(forward_us=SHORT_NS // 1000)
+        script.step(forward_us=MIDDLING_NS // 1000)
     script.watch.close()
     assert len(script.sink.looked()) == 300
-    parts = {"data": 100, "forward": 5000, "backward": 200, "optimizer": 100}
+    parts = {"data": 100, "forward": 40_000, "backward": 200, "optimizer": 100}
     assert all(named(step) == parts for step in script.sink.steps)
 
 
 def test_steps_that_become_long_are_all_looked_at_again() -> None:
     script = Script()
     for number in range(300):
-        script.step(forward_us=300 if number < 100 else 20_000)
+        script.step(forward_us=300 if number < 100 else 50_000)
     script.watch.close()
     last = script.sink.steps[200:]
     assert all(step.looked_at for step in last)
@@ -109,7 +118,16 @@ def test_a_single_long_step_changes_nothing() -> None:
     sampling = Sampling()
     for took_ns in [1000] * 100 + [SHORT_NS] * 5 + [1000] * 5:
         sampling.ended(took_ns)
-    assert sampling.is_sparse
+    assert sampling.every == LOOK_EVERY_SHORT
+
+
+def test_short_steps_that_become_middling_are_looked_at_more_often() -> None:
+    sampling = Sampling()
+    for took_ns in [1000] * 100 + [SHORT_NS] * 100:
+        sampling.ended(took_ns)
+    assert sampling.every == LOOK_EVERY_MIDDLING
+    looks = [step for step in range(200, 1000) if sampling.next_look(step) == step]
+    assert len(looks) == pytest.approx(800 / LOOK_EVERY_MIDDLING, abs=2)
 
 
 def test_what_was_not_looked_at_has_a_wall_clock_and_counts_but_no_parts() -> None:
@@ -131,7 +149,7 @@ def test_what_was_not_looked_at_has_a_wall_clock_and_counts_but_no_parts() -> No
 def test_what_comes_at_any_period_is_met_as_often_as_it_comes(period: int) -> None:
     """The oracle: the share of steps in which the host works, over many periods."""
     script = Script()
-    steps = 60 * LOOK_EVERY * period
+    steps = 60 * LOOK_EVERY_SHORT * period
     for number in range(steps):
         script.step(host_us=400 if number % period == 0 else 0)
     script.watch.close()
@@ -142,19 +160,19 @@ def test_what_comes_at_any_period_is_met_as_often_as_it_comes(period: int) -> No
     assert met == pytest.approx(len(looked) / period, abs=4 * spread)
 
 
-@given(st.integers(0, 10**9))
-def test_every_place_of_a_stretch_is_as_likely_as_any_other(first: int) -> None:
+@given(st.integers(0, 10**9), st.sampled_from([LOOK_EVERY_SHORT, LOOK_EVERY_MIDDLING]))
+def test_every_place_of_a_stretch_is_as_likely_as_any_other(first: int, every: int) -> None:
     sampling = Sampling()
-    sampling.is_sparse = True
+    sampling.every = every
     places = Counter[int]()
-    step = first * LOOK_EVERY
+    step = first * every
     for _ in range(400):
         looked = sampling.next_look(step)
-        assert step <= looked < step + 2 * LOOK_EVERY
-        places[looked % LOOK_EVERY] += 1
+        assert step <= looked < step + 2 * every
+        places[looked % every] += 1
         step = looked + 1
-    assert len(places) == LOOK_EVERY
-    assert max(places.values()) < 400 / LOOK_EVERY * 2
+    assert len(places) == every
+    assert max(places.values()) < 400 / every * 2
 
 
 def test_an_evaluation_lies_apart_whether_or_not_its_step_is_looked_at() -> None:
@@ -223,7 +241,7 @@ def test_what_reaches_into_a_step_that_is_looked_at_is_a_part_of_it() -> None:
 
 
 def test_of_steps_without_looks_the_finished_ones_are_handed_over_at_the_end() -> None:
-    for extra in range(LOOK_EVERY):
+    for extra in range(LOOK_EVERY_SHORT):
         script = Script()
         for _ in range(100 + extra):
             script.step()

@@ -224,22 +224,23 @@ class Device:
 def test_steps_the_device_has_passed_are_handed_over_without_asking_for_each(
     sink: Keeper, ticks: Ticks
 ) -> None:
-    device = Device(passed=41)
+    device = Device(passed=9)
     watch = Watch(sink, device, ticks)
-    for _ in range(66):
-        ticks.pass_us(7_000)
+    for _ in range(13):
+        ticks.pass_us(40_000)
         watch.stepped(1)
-    # Marks 1 to 41 are the borders of the first 40 steps.
-    assert [step.index for step in sink.steps] == list(range(40))
+    # Marks 1 to 9 are the borders of the first 8 steps.
+    assert [step.index for step in sink.steps] == list(range(8))
     assert all(step.device_wall_us == 1 for step in sink.steps)
-    assert device.released == list(range(1, 41))
-    assert device.asked <= 7
+    assert device.released == list(range(1, 9))
+    assert device.asked <= 4
     watch.close()
-    assert [step.device_wall_us for step in sink.steps[40:]] == [None] * 25
+    assert [step.device_wall_us for step in sink.steps[8:]] == [None] * 4
 
 
-# Of short steps one in ten is looked at, and every second of those marked.
-@pytest.mark.parametrize(("step_us", "every"), [(20_000, 2), (1_000, 20)])
+# Of short steps one in ten is looked at, and every second of those marked; of middling ones one in
+# four, and all of those marked.
+@pytest.mark.parametrize(("step_us", "every"), [(50_000, 2), (20_000, 4), (1_000, 20)])
 def test_parts_of_short_steps_are_marked_less_often(
     sink: Keeper, ticks: Ticks, step_us: int, every: int
 ) -> None:
