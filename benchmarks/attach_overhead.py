@@ -37,9 +37,13 @@ from torch.utils.data import DataLoader, IterableDataset
 from overhead import median_with_limit
 from pitstop_probe.attach import attach
 
-SETTLE = 40
-"""Steps before the first timed turn of each kind."""
-TURNS = 20
+KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
+"""glibc hands freed memory back and has it zeroed anew, in some steps more than in others: turns
+next to each other differ by 2 to 3 % with it, by less than 1 % without (middle half)."""
+
+SETTLE = 80
+"""Steps before the first timed turn of each kind: by then it is known how short steps are."""
+TURNS = 10
 """Timed turns between attaching and taking off."""
 
 Pair = dict[str, float]
@@ -150,7 +154,7 @@ def in_a_process(title: str, plan: Plan, number: int) -> dict[str, Any]:
     """Do one life in a process of its own."""
     command = [sys.executable, __file__, "--device", plan.device, "--only", title]
     command += ["--live", str(number), str(plan.episodes)]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    environment = {**os.environ, **KEEPS_MEMORY, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -18,7 +18,7 @@ from pitstop_probe.parts import CLOSURE
 from pitstop_probe.watch import Watch
 
 EVERY_S = 0.010
-_COSTS_APART = 1000  # Looks are so many times as far apart as one takes, or further.
+_COSTS_APART = 400  # Looks are so many times as far apart as one takes, or further.
 _FURTHEST = 10  # Times the least distance: one look that was interrupted must not be the last.
 _COST_WEIGHT = 1 / 16
 _GENERATOR = 0x20  # inspect.CO_GENERATOR, without importing inspect

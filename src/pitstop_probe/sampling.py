@@ -16,8 +16,9 @@ LOOK_EVERY_MIDDLING = 4
 what was counted and what lay apart; nothing is marked on the device."""
 
 # So many more of the steps were shorter than a limit than longer, or the other way round, before
-# that counts.
-_SURE = 24
+# that counts. Middling ones take longer to be sure of, for a script of few steps is then all seen.
+_SURE_OF_SHORT = 24
+_SURE_OF_MIDDLING = 64
 
 _MASK = (1 << 64) - 1
 
@@ -25,18 +26,19 @@ _MASK = (1 << 64) - 1
 class _Vote:
     """Whether steps are shorter than a limit: not changed by a few that are not."""
 
-    __slots__ = ("_balance", "_limit_ns", "is_won")
+    __slots__ = ("_balance", "_limit_ns", "_sure", "is_won")
 
-    def __init__(self, limit_ns: int) -> None:
+    def __init__(self, limit_ns: int, sure: int) -> None:
         self.is_won = False
         self._balance = 0
         self._limit_ns = limit_ns
+        self._sure = sure
 
     def ended(self, took_ns: int) -> None:
         if took_ns < self._limit_ns:
-            if self._balance < _SURE:
+            if self._balance < self._sure:
                 self._balance += 1
-                self.is_won = self.is_won or self._balance == _SURE
+                self.is_won = self.is_won or self._balance == self._sure
         elif self._balance > 0:
             self._balance -= 1
             self.is_won = self.is_won and self._balance > 0
@@ -56,8 +58,8 @@ class Sampling:
         self.every = 1
         """Of so many steps one is looked at."""
         self._votes: Tuple[Tuple[_Vote, int], ...] = (
-            (_Vote(SHORT_NS), LOOK_EVERY_SHORT),
-            (_Vote(MIDDLING_NS), LOOK_EVERY_MIDDLING),
+            (_Vote(SHORT_NS, _SURE_OF_SHORT), LOOK_EVERY_SHORT),
+            (_Vote(MIDDLING_NS, _SURE_OF_MIDDLING), LOOK_EVERY_MIDDLING),
         )
         self._next = 0
 

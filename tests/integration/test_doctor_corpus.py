@@ -43,7 +43,7 @@ def test_a_healthy_script_is_not_accused(case: Healthy) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ON_GPU, ids=lambda case: case.name)
 def test_the_planted_disease_of_a_gpu_is_named_first(case: Case) -> None:
-    said = doctor(case.command(cured=False), steps=case.steps)
+    said = doctor(case.command(cured=False), steps=case.watched_steps)
     assert said.exit_code == 0, said.stderr
     assert said.codes[:1] == [case.code], said.verdict
 

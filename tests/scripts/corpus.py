@@ -33,6 +33,11 @@ class Case:
     ranks: int = 1
     device: Device = "cpu"
 
+    @property
+    def watched_steps(self) -> int:
+        """Steps to measure: on a GPU kernels are looked at after them, before the script ends."""
+        return self.steps // 2 if self.device == "cuda" else self.steps
+
     def command(self, *, cured: bool) -> list[str]:
         """What a user would type."""
         script, args = (self.cured, self.cured_args) if cured else (self.sick, self.sick_args)

@@ -167,10 +167,10 @@ def run_pair(case: Case, *, quiet_s: float = 0.0) -> Pair:
         return result
 
     sick, cured = case.command(cured=False), case.command(cured=True)
-    said = alone(lambda: doctor(sick, steps=case.steps))
+    said = alone(lambda: doctor(sick, steps=case.watched_steps))
     sick_per_s = alone(lambda: bare_rate(sick))
     cured_per_s = alone(lambda: bare_rate(cured))
-    after = alone(lambda: doctor(cured, steps=case.steps))
+    after = alone(lambda: doctor(cured, steps=case.watched_steps))
     return Pair(
         named=said.codes,
         named_in_cured=after.codes,

@@ -12,6 +12,7 @@ from pitstop.doctor.facts import Facts, facts_of
 from pitstop.doctor.rank_rules import own_parts_us
 from pitstop.doctor.rules import ENTRIES, RANK_RULES, RULES
 from pitstop.records.run import RankRecord, Reading, RunRecord
+from pitstop.records.script import Kernels
 from pitstop.records.verdict import Finding, Outcome, Verdict
 
 __all__ = ["combined_bound", "examine"]
@@ -46,7 +47,7 @@ def examine(record: RunRecord) -> Verdict:
     findings = _ordered(found, principal)
     # What is told as information is not to be mended, so nothing is promised for it.
     to_mend = [finding for finding in findings if finding.severity != "info"]
-    outcome = _outcome(principal)
+    outcome = _outcome(principal, facts)
     hours = _whole_run_hours(facts)
     return Verdict(
         outcome=outcome,
@@ -123,11 +124,19 @@ def _ordered(found: Sequence[Finding], principal: Finding | None) -> tuple[Findi
     return tuple(sorted(found, key=lambda f: (f is principal, _share(f)), reverse=True))
 
 
-def _outcome(principal: Finding | None) -> Outcome:
+def _outcome(principal: Finding | None, facts: Facts) -> Outcome:
     if principal is None:
-        return "healthy"
+        return "not enough evidence" if _kernels_unseen(facts) else "healthy"
     # What was not measured may hide anything: that is no verdict on what was.
     return "not enough evidence" if principal.code == "TIME001" else "bottleneck"
+
+
+def _kernels_unseen(facts: Facts) -> bool:
+    """Whether a script on a GPU ended before its kernels were looked at.
+
+    What the host does then says nothing of whether the device idles, waits or computes slowly.
+    """
+    return facts.setup is not None and facts.on_gpu and not facts.readings.all(Kernels)
 
 
 def _share(finding: Finding) -> float:
@@ -141,6 +150,11 @@ def _too_little(facts: Facts) -> str:
 
 
 def _sentence(principal: Finding | None, facts: Facts) -> str:
+    if principal is None and _kernels_unseen(facts):
+        return (
+            "the script ended before its kernels were looked at, so nothing tells whether the GPU "
+            f"works or idles; let it run longer, or give `--steps {facts.steps // 2}`"
+        )
     if principal is None:
         shares = {name: share for name, share in facts.shares().items() if name != "unaccounted"}
         name = max(shares, key=shares.__getitem__, default=None)

@@ -292,6 +292,20 @@ def test_the_json_holds_what_a_machine_needs() -> None:
     assert values["shares"] == pytest.approx({"data": 0.4, "forward": 0.6, "unaccounted": 0.0})
 
 
+def test_a_script_on_a_gpu_is_not_called_healthy_before_its_kernels_were_seen() -> None:
+    copying = {"copy": 8_000.0, "forward": 1_000.0, "backward": 1_000.0}
+
+    def judged(*readings: object) -> Verdict:
+        return examine(run_of(rank(copying, steps=200, readings=readings)))
+
+    unseen = judged(SETUP)
+    assert (unseen.outcome, unseen.verdict) == ("not enough evidence", "not enough evidence")
+    assert unseen.findings == ()
+    assert "--steps 90" in unseen.sentence
+    assert judged(SETUP, replace(KERNELS, busy_us=2_000.0)).outcome == "bottleneck"
+    assert judged(SETUP, replace(KERNELS, busy_us=9_900.0)).outcome == "healthy"
+
+
 def test_a_healthy_run_is_called_so_in_every_field() -> None:
     verdict = examine(run_of(rank({"data": 100, "forward": 4_000, "backward": 5_900})))
     assert (verdict.outcome, verdict.verdict, verdict.principal) == ("healthy", "healthy", None)

@@ -78,8 +78,8 @@ def test_of_short_steps_one_in_so_many_is_looked_at(forward_us: int, every: int)
     script.watch.close()
     assert [step.index for step in script.sink.steps] == list(range(1000))
     looked = [step.index for step in script.sink.looked()]
-    settled = [index for index in looked if index >= 40]
-    assert len(settled) == pytest.approx(960 / every, abs=1)
+    settled = [index for index in looked if index >= 80]
+    assert len(settled) == pytest.approx(920 / every, abs=1)
     # Exactly one in every stretch, and not always at the same place of it.
     assert set(Counter(index // every for index in settled).values()) == {1}
     assert len({index % every for index in settled}) == every
@@ -92,6 +92,14 @@ def test_it_is_known_within_forty_steps_that_steps_are_short() -> None:
         script.step(forward_us=20_000 if number in (0, 1, 2, 5, 7) else 300)
     assert script.watch.looked < 40
     assert script.watch.look_every == LOOK_EVERY_SHORT
+
+
+def test_a_script_of_few_middling_steps_is_all_looked_at() -> None:
+    script = Script()
+    for _ in range(60):
+        script.step(forward_us=20_000)
+    script.watch.close()
+    assert len(script.sink.looked()) == 60
 
 
 def test_all_long_steps_are_looked_at() -> None:
