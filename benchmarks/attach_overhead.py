@@ -36,6 +36,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from overhead import median_with_limit
 from pitstop_probe.attach import attach
+from progress import write
 
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 """glibc hands freed memory back and has it zeroed anew, in some steps more than in others: turns
@@ -196,10 +197,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--live", nargs=2, type=int, help="Used by this file itself.")
     options = parser.parse_args()
-    chosen = {k: v for k, v in sizes(options.device).items() if options.only in (None, k)}
     if options.live:
-        number, episodes = options.live
-        plan = Plan(device=options.device, size=chosen[options.only], episodes=episodes)
+        title, (number, episodes) = options.only, options.live
+        plan = Plan(device=options.device, size=sizes(options.device)[title], episodes=episodes)
         print(json.dumps(live(plan, number)))
         return
     name = "CPU, one thread" if options.device == "cpu" else torch.cuda.get_device_name()
@@ -210,13 +210,12 @@ def main() -> None:
         "python": platform.python_version(),
     }
     episodes = -(-options.pairs // (options.lives * TURNS))
-    for title, size in chosen.items():
-        plan = Plan(device=options.device, size=size, episodes=episodes)
-        report[title] = compare(title, plan, options.lives)
-        text = json.dumps(report, indent=2)
-        if options.output:
-            options.output.write_text(text + "\n")
-    print(text)
+    for title, size in sizes(options.device).items():
+        if options.only in (None, title):
+            plan = Plan(device=options.device, size=size, episodes=episodes)
+            report[title] = compare(title, plan, options.lives)
+            write(report, options.output)
+    print(json.dumps(report, indent=2))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Groups:
     variants   mono_speed at batch 4, compiled in other ways
     variants32 the same at batch 32
     highmem    mono_speed at 32 against mono_highmem.yaml, 64
-    windows    mono_speed at 32, attention as transformers has it against windows in one operation
 
 All members of a group are built in one process on the same generated world (450x800 JPEG files,
 labels as PNG files for one camera), with random weights and the engine's own trainer, loader and
@@ -259,8 +258,8 @@ def sample_flops(config: RunConfig, device: torch.device) -> int:
 
     Counted on the reference: torch does not see inside the fused kernels.
     """
-    model = config.model.model_copy(update={"kernels": "reference"})
-    task = build_task(config.model_copy(update={"model": model}))
+    plain = config.model.model_copy(update={"kernels": "reference"})
+    task = build_task(config.model_copy(update={"model": plain}))
     model = task.build_model().to(device)
     samples = task.train_samples()
     batch = task.to_device(task.collate([samples.sample(0, 0), samples.sample(0, 1)]), device)

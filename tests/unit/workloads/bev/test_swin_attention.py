@@ -171,7 +171,7 @@ def test_in_half_precision_it_answers_in_the_types_of_the_plain_one() -> None:
         torch.testing.assert_close(mine, other, rtol=0.1, atol=0.1)
 
 
-def test_a_network_passes_the_choice_on_and_is_plain_unless_told() -> None:
+def test_a_network_is_joined_unless_its_kernels_are_the_reference() -> None:
     settings = replace(
         MONO,
         image_size=(72, 96),
@@ -197,10 +197,10 @@ def test_a_network_passes_the_choice_on_and_is_plain_unless_told() -> None:
         targets=torch.zeros(2, 1, 1, 1, dtype=torch.uint8),
         mask=torch.ones(2, 1, 1, dtype=torch.uint8),
     )
-    nets = []
-    for chosen in (settings, replace(settings, attention="joined")):
-        torch.manual_seed(0)
-        nets.append(LssNet(chosen).eval())
+    torch.manual_seed(0)
+    nets = [LssNet(settings, kernels="reference").eval()]
+    torch.manual_seed(0)
+    nets.append(LssNet(settings).eval())
     kinds = [any(isinstance(part, JoinedAttention) for part in net.modules()) for net in nets]
     assert kinds == [False, True]
     with torch.no_grad():
