@@ -27,7 +27,7 @@ from pitstop_probe.inventory import (
 )
 from pitstop_probe.loader_hooks import Loaders, WorkerTimer, read_worker_times
 from pitstop_probe.looks import Looks
-from pitstop_probe.sampling import LOOK_EVERY_SHORT
+from pitstop_probe.sampling import SHORT
 from pitstop_probe.torch_hooks import (
     Compilation,
     Models,
@@ -137,7 +137,12 @@ class Measurement:
         if self._writer is None:
             self._writer = RecordWriter(
                 record_path(self._settings.folder),
-                {"name": "script", "attached": True, "warm_up_steps": WARM_UP},
+                {
+                    "name": "script",
+                    "attached": True,
+                    "warm_up_steps": WARM_UP,
+                    "steps_asked": self._settings.steps,
+                },
                 origin_us=_STARTED_US,
             )
         return self._writer
@@ -251,8 +256,7 @@ class Measurement:
 
     @property
     def _loss_every(self) -> int:
-        is_short = self.watch.look_every == LOOK_EVERY_SHORT
-        return _LOSS_EVERY_OF_SHORT if is_short else _LOSS_EVERY
+        return _LOSS_EVERY_OF_SHORT if self.watch.rate is SHORT else _LOSS_EVERY
 
     def _tend_to_loss(self, steps: int) -> None:
         every, was_wanted = self._loss_every, self.watch.wants_loss

@@ -5,20 +5,26 @@ drive it out of the processor's caches, and 250 us on a slow host with a GPU. Th
 step of a tenth of a second, a hundredth of one of 20 ms and a third of one of half a millisecond.
 """
 
-from typing import Tuple
+from typing import NamedTuple, Optional
 
-SHORT_NS = 5_000_000
-MIDDLING_NS = 40_000_000
 
-LOOK_EVERY_SHORT = 10
-LOOK_EVERY_MIDDLING = 4
-"""Of steps shorter than that, one in so many is looked at. Of the others there is the wall clock,
-what was counted and what lay apart; nothing is marked on the device."""
+class Rate(NamedTuple):
+    """How closely steps shorter than a limit are watched."""
 
-# So many more of the steps were shorter than a limit than longer, or the other way round, before
-# that counts. Middling ones take longer to be sure of, for a script of few steps is then all seen.
-_SURE_OF_SHORT = 24
-_SURE_OF_MIDDLING = 64
+    limit_ns: int
+    sure: int
+    """So many more of the steps were shorter than longer, or the other way round, before that
+    counts."""
+    look_every: int
+    """One step in so many is looked at. Of the others there is the wall clock, what was counted
+    and what lay apart; nothing is marked on the device."""
+    mark_every: int
+    """Of those that are looked at, one in so many is marked on the device."""
+
+
+SHORT = Rate(limit_ns=5_000_000, sure=24, look_every=10, mark_every=2)
+# It takes longer to be sure of them: a script of few steps is then seen whole.
+MIDDLING = Rate(limit_ns=40_000_000, sure=64, look_every=4, mark_every=1)
 
 _MASK = (1 << 64) - 1
 
@@ -28,20 +34,23 @@ class _Vote:
 
     __slots__ = ("_balance", "_limit_ns", "_sure", "is_won")
 
-    def __init__(self, limit_ns: int, sure: int) -> None:
+    def __init__(self, rate: Rate) -> None:
         self.is_won = False
         self._balance = 0
-        self._limit_ns = limit_ns
-        self._sure = sure
+        self._limit_ns = rate.limit_ns
+        self._sure = rate.sure
 
-    def ended(self, took_ns: int) -> None:
+    def ended(self, took_ns: int) -> bool:
+        """Take in how long a step took; tell whether that changed the outcome."""
+        was_won = self.is_won
         if took_ns < self._limit_ns:
             if self._balance < self._sure:
                 self._balance += 1
-                self.is_won = self.is_won or self._balance == self._sure
+                self.is_won = was_won or self._balance == self._sure
         elif self._balance > 0:
             self._balance -= 1
-            self.is_won = self.is_won and self._balance > 0
+            self.is_won = was_won and self._balance > 0
+        return self.is_won != was_won
 
 
 class Sampling:
@@ -52,29 +61,28 @@ class Sampling:
     step's number alone: all ranks look at the same steps.
     """
 
-    __slots__ = ("_next", "_votes", "every")
+    __slots__ = ("_middling", "_next", "_short", "rate")
 
     def __init__(self) -> None:
-        self.every = 1
-        """Of so many steps one is looked at."""
-        self._votes: Tuple[Tuple[_Vote, int], ...] = (
-            (_Vote(SHORT_NS, _SURE_OF_SHORT), LOOK_EVERY_SHORT),
-            (_Vote(MIDDLING_NS, _SURE_OF_MIDDLING), LOOK_EVERY_MIDDLING),
-        )
+        self.rate: Optional[Rate] = None
+        """How closely steps are watched now; None where all are looked at."""
+        self._short = _Vote(SHORT)
+        self._middling = _Vote(MIDDLING)
         self._next = 0
 
     def ended(self, took_ns: int) -> None:
         """Take in how long a step took."""
-        for vote, _ in self._votes:
-            vote.ended(took_ns)
-        self.every = next((every for vote, every in self._votes if vote.is_won), 1)
+        changed = self._short.ended(took_ns)
+        if self._middling.ended(took_ns) or changed:
+            middling = MIDDLING if self._middling.is_won else None
+            self.rate = SHORT if self._short.is_won else middling
 
     def next_look(self, step: int) -> int:
         """Give the first step, from one on, that is to be looked at; asked in their order."""
-        every = self.every
-        if every == 1:
+        if self.rate is None:
             return step
         if step > self._next:
+            every = self.rate.look_every
             stretch = step // every
             self._next = _place_in(stretch, every)
             if self._next < step:

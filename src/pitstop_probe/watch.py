@@ -27,7 +27,7 @@ from pitstop_probe.parts import (
     split,
     split_plain,
 )
-from pitstop_probe.sampling import LOOK_EVERY_SHORT, SHORT_NS, Sampling
+from pitstop_probe.sampling import SHORT, Rate, Sampling
 
 # Steps are handed over together: one by one the same work takes twice as long, for the script's
 # own has driven it out of the processor's caches in between.
@@ -36,9 +36,6 @@ _MOST_PENDING = 4 * _HAND_OVER_STEPS
 _TIMELINE_EVERY = 64
 # An optimizer that steps this much more rarely than the others does not set the pace.
 _RARE = 20
-
-# Of the short steps that are looked at, one in so many is marked on the device.
-_MARK_EVERY = 2
 
 _NS = 1000
 
@@ -220,9 +217,9 @@ class Watch:
         return self.active and get_ident() == self.thread
 
     @property
-    def look_every(self) -> int:
-        """Of so many steps one is looked at."""
-        return self._sampling.every
+    def rate(self) -> Optional[Rate]:
+        """How closely steps are watched; None where all are looked at."""
+        return self._sampling.rate
 
     @property
     def samples_per_step(self) -> Optional[float]:
@@ -397,7 +394,7 @@ class Watch:
 
     def _take_in(self, raw: _Raw, end: int) -> None:
         """Learn from what has ended how many steps to look at."""
-        sampling, every = self._sampling, self._sampling.every
+        sampling, rate = self._sampling, self._sampling.rate
         self.looked += raw.looked
         start = raw.start
         if not raw.looked:
@@ -406,7 +403,7 @@ class Watch:
                     sampling.ended(border - start)
                     start = border
         sampling.ended(end - start)
-        if sampling.every > every:
+        if sampling.rate is not None and sampling.rate is not rate:
             # Which loaders train is known once steps are handed over, and asked for from here on.
             self._hand_over_at = 0
 
@@ -417,12 +414,11 @@ class Watch:
         """
         raw, was_marked = self.raw, self._marking
         self._last_mark = None
-        every = self._sampling.every
-        if every > 1:
-            mark_every = _MARK_EVERY if every == LOOK_EVERY_SHORT else 1
-            self._marking = self.looking and chosen(step // every, mark_every)
+        rate = self._sampling.rate
+        if rate is not None:
+            self._marking = self.looking and chosen(step // rate.look_every, rate.mark_every)
             return device.mark() if was_marked or self._marking else None
-        is_short = raw is not None and now - raw.start < SHORT_NS
+        is_short = raw is not None and now - raw.start < SHORT.limit_ns
         self._marking = chosen(step, device.span_marks_every * (2 if is_short else 1))
         return device.mark() if not is_short or was_marked or self._marking else None
 

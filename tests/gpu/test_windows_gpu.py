@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pitstop.kernels import has_triton
+from pitstop.kernels import Kernels, has_triton
 from pitstop.kernels.windows import attend_windows, attend_windows_fused, attend_windows_reference
 from pitstop.workloads.bev.swin import SwinFeatures
-from pitstop.workloads.bev.swin_attention import Attention
 
 try:
     import pytest
@@ -204,10 +203,10 @@ def test_compiled_it_gives_what_it_gives_alone() -> None:
         torch.testing.assert_close(mine, true, rtol=2e-2, atol=2e-2)
 
 
-def features_of(attention: Attention) -> SwinFeatures:
+def features_of(kernels: Kernels) -> SwinFeatures:
     torch.manual_seed(0)
     features = SwinFeatures(
-        "swin_t", out_stages=(0, 1), image_size=IMAGE_SIZE, attention=attention
+        "swin_t", out_stages=(0, 1), image_size=IMAGE_SIZE, kernels=kernels
     ).cuda()
     torch.manual_seed(1)
     with torch.no_grad():
@@ -246,7 +245,7 @@ def compiled(features: SwinFeatures, mode: str = "default") -> Any:
 
 
 def test_backbones_of_both_kinds_give_the_same_compiled_or_not() -> None:
-    plain, joined = features_of("plain"), features_of("joined")
+    plain, joined = features_of("reference"), features_of("auto")
     with without_tf32():
         want = pass_of(plain, plain, half=False)
         for run in (joined, compiled(joined)):
@@ -255,7 +254,7 @@ def test_backbones_of_both_kinds_give_the_same_compiled_or_not() -> None:
 
 
 def test_in_bfloat16_joined_attention_is_as_exact_as_plain_in_every_way_to_run_it() -> None:
-    plain, joined = features_of("plain"), features_of("joined")
+    plain, joined = features_of("reference"), features_of("auto")
     with without_tf32():
         right = pass_of(plain, plain, half=False)
     known = errors_of(pass_of(plain, compiled(plain), half=True), right)

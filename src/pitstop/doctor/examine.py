@@ -132,11 +132,21 @@ def _outcome(principal: Finding | None, facts: Facts) -> Outcome:
 
 
 def _kernels_unseen(facts: Facts) -> bool:
-    """Whether a script on a GPU ended before its kernels were looked at.
+    """Whether somebody's script runs on a GPU and its kernels were not looked at.
 
     What the host does then says nothing of whether the device idles, waits or computes slowly.
     """
-    return facts.setup is not None and facts.on_gpu and not facts.readings.all(Kernels)
+    watched = facts.setup is not None or bool(_about(facts).get("attached"))
+    return watched and facts.on_gpu and not facts.readings.all(Kernels)
+
+
+def _what_shows_kernels(facts: Facts) -> str:
+    """Say how kernels come to be looked at: behind the last of the steps that were asked for."""
+    if _about(facts).get("steps_asked", 0) is None:
+        return "only `pitstop doctor -- CMD` looks at them"
+    fewer = facts.steps // 2
+    sooner = f", or give `--steps {fewer}`" if fewer >= 2 * _FEWEST_STEPS else ""
+    return f"that comes behind the last of `--steps`: let it run longer{sooner}"
 
 
 def _share(finding: Finding) -> float:
@@ -152,8 +162,8 @@ def _too_little(facts: Facts) -> str:
 def _sentence(principal: Finding | None, facts: Facts) -> str:
     if principal is None and _kernels_unseen(facts):
         return (
-            "the script ended before its kernels were looked at, so nothing tells whether the GPU "
-            f"works or idles; let it run longer, or give `--steps {facts.steps // 2}`"
+            "kernels were not looked at, so nothing tells whether the GPU works or idles; "
+            f"{_what_shows_kernels(facts)}"
         )
     if principal is None:
         shares = {name: share for name, share in facts.shares().items() if name != "unaccounted"}
@@ -180,11 +190,16 @@ def _total_steps(facts: Facts) -> int | None:
     setup = facts.setup
     if setup is not None:
         return setup.total_steps
-    about: Mapping[str, Any] = facts.record.attempts[-1].about if facts.record.attempts else {}
+    about = _about(facts)
     config = about.get("config")
     train = config.get("train") if isinstance(config, Mapping) else None
     steps = about.get("total_steps") or (train.get("steps") if isinstance(train, Mapping) else None)
     return steps if isinstance(steps, int) and steps > 0 else None
+
+
+def _about(facts: Facts) -> Mapping[str, Any]:
+    """What the last attempt said of itself."""
+    return facts.record.attempts[-1].about if facts.record.attempts else {}
 
 
 def _notes(record: RunRecord, ranks: Sequence[Facts]) -> tuple[str, ...]:

@@ -73,7 +73,8 @@ class Facts:
     """Spent before the first counted step; None where the record does not tell."""
     device: DeviceTimes | None
     device_step_us: float | None
-    """Mean of the counted steps on the device's clock; None where it was not read."""
+    """Mean of the counted steps on the device's clock, from those that were looked at; None where
+    it was not read."""
     samples: float | None
     """Samples of one step on this rank: the median."""
     micro_steps: float | None
@@ -285,6 +286,7 @@ def facts_of(rank: RankRecord) -> Facts:
     looked = _with_parts(table, rows, top)
     top = top if len(looked) else []  # what nobody looked at is not there, rather than nothing
     host = np.nan_to_num(table.host_us[rows[looked]], nan=0.0)
+    sample = Sample(looked=looked, weights=stretch_weights(looked, len(rows)))
     apart, start_up_us = apart_between(rank, rows)
     bare = Facts(
         steps=len(rows),
@@ -292,13 +294,13 @@ def facts_of(rank: RankRecord) -> Facts:
         first_us=float(table.start_us[rows[0]]) if len(rows) else 0.0,
         indices=table.index[rows],
         wall_us=table.wall_us[rows],
-        sample=Sample(looked=looked, weights=stretch_weights(looked, len(rows))),
+        sample=sample,
         parts_us={table.paths[number][0]: host[:, number] for number in top},
         inner_us={},
         apart=apart,
         start_up_us=start_up_us,
         device=_device_times(table, rows, top),
-        device_step_us=_mean(table.device_wall_us[rows]),
+        device_step_us=_mean(table.device_wall_us[rows[looked]], sample.weights),
         samples=_median(table.samples[rows]),
         micro_steps=_median(table.micro_steps[rows]),
         record=rank,
@@ -360,10 +362,12 @@ def _error_of_mean(values: Array) -> float:
     return float(values.std(ddof=1)) / float(np.sqrt(len(values)))
 
 
-def _mean(values: Array) -> float | None:
-    """Mean of what is known; None where most is not."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) > len(values) / 2 else None
+def _mean(values: Array, weights: Array) -> float | None:
+    """Weighted mean of what is known; None where most is not."""
+    known = ~np.isnan(values)
+    if known.sum() <= len(values) / 2:
+        return None
+    return float(np.average(values[known], weights=weights[known]))
 
 
 def _median(values: Array) -> float | None:

@@ -292,18 +292,34 @@ def test_the_json_holds_what_a_machine_needs() -> None:
     assert values["shares"] == pytest.approx({"data": 0.4, "forward": 0.6, "unaccounted": 0.0})
 
 
+COPYING = {"copy": 8_000.0, "forward": 1_000.0, "backward": 1_000.0}
+
+
+def copying(*readings: object, steps: int = 200, **rest: Any) -> Verdict:
+    return examine(run_of(rank(COPYING, steps=steps, readings=readings, **rest)))
+
+
 def test_a_script_on_a_gpu_is_not_called_healthy_before_its_kernels_were_seen() -> None:
-    copying = {"copy": 8_000.0, "forward": 1_000.0, "backward": 1_000.0}
-
-    def judged(*readings: object) -> Verdict:
-        return examine(run_of(rank(copying, steps=200, readings=readings)))
-
-    unseen = judged(SETUP)
+    unseen = copying(SETUP)
     assert (unseen.outcome, unseen.verdict) == ("not enough evidence", "not enough evidence")
     assert unseen.findings == ()
-    assert "--steps 90" in unseen.sentence
-    assert judged(SETUP, replace(KERNELS, busy_us=2_000.0)).outcome == "bottleneck"
-    assert judged(SETUP, replace(KERNELS, busy_us=9_900.0)).outcome == "healthy"
+    assert copying(SETUP, replace(KERNELS, busy_us=2_000.0)).outcome == "bottleneck"
+    assert copying(SETUP, replace(KERNELS, busy_us=9_900.0)).outcome == "healthy"
+
+
+def test_nor_is_one_that_was_killed_before_it_could_say_what_it_uses() -> None:
+    on_device = {"forward": 1_000.0, "backward": 1_000.0}
+    killed = copying(device=on_device, about={"attached": True, "steps_asked": 200})
+    assert killed.outcome == "not enough evidence"
+
+
+def test_how_to_have_kernels_looked_at_is_told_only_where_it_helps() -> None:
+    assert "give `--steps 90`" in copying(SETUP, about={"steps_asked": 200}).sentence
+    # Half of so few steps would be too few to judge.
+    assert "--steps 2" not in (few := copying(SETUP, steps=50).sentence)
+    assert "run longer" in few
+    attached = copying(SETUP, about={"attached": True, "steps_asked": None}).sentence
+    assert "only `pitstop doctor -- CMD`" in attached
 
 
 def test_a_healthy_run_is_called_so_in_every_field() -> None:

@@ -117,6 +117,23 @@ def test_stretches_that_were_looked_at_more_closely_count_no_more_than_others() 
     assert facts.share("data") == pytest.approx(facts_of(whole).share("data"), abs=0.06)
 
 
+def test_the_devices_clock_of_a_sample_stands_for_all_steps() -> None:
+    """Steps grow from 10 to 30 ms: all of the first are looked at, of the others one in four."""
+    # Fifty steps are warm-up; then four whole stretches.
+    closely = np.arange(640) < 50 + 4 * 64
+    times = np.where(closely, 10_000.0, 30_000.0)
+    whole = rank({"forward": times}, steps=640, device={"forward": 9_000.0})
+    assert whole.steps is not None
+    kept = closely | (np.arange(640) % 4 == 0)
+    table = replace(
+        whole.steps,
+        host_us=np.where(kept[:, None], whole.steps.host_us, np.nan),
+        device_wall_us=np.where(kept, whole.steps.device_wall_us, np.nan),
+    )
+    found = facts_of(replace(whole, steps=table)).device_step_us
+    assert found == pytest.approx(facts_of(whole).device_step_us, rel=0.001)
+
+
 def test_a_record_in_which_nobody_looked_at_any_step_has_no_parts() -> None:
     whole = rank({"data": 250, "forward": 750}, steps=100)
     assert whole.steps is not None

@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop_probe.parts import EVAL, TRAIN, Fetch
-from pitstop_probe.sampling import (
-    LOOK_EVERY_MIDDLING,
-    LOOK_EVERY_SHORT,
-    MIDDLING_NS,
-    SHORT_NS,
-    Sampling,
-)
+from pitstop_probe.sampling import MIDDLING, SHORT, Rate, Sampling
 from pitstop_probe.watch import Watch
 
 FETCH = Fetch(7, 0)
@@ -69,7 +63,7 @@ def named(step: Any) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("forward_us", "every"), [(300, LOOK_EVERY_SHORT), (20_000, LOOK_EVERY_MIDDLING)]
+    ("forward_us", "every"), [(300, SHORT.look_every), (20_000, MIDDLING.look_every)]
 )
 def test_of_short_steps_one_in_so_many_is_looked_at(forward_us: int, every: int) -> None:
     script = Script()
@@ -91,7 +85,7 @@ def test_it_is_known_within_forty_steps_that_steps_are_short() -> None:
         # The first steps of a script are slow, and two are slowed down to look more closely.
         script.step(forward_us=20_000 if number in (0, 1, 2, 5, 7) else 300)
     assert script.watch.looked < 40
-    assert script.watch.look_every == LOOK_EVERY_SHORT
+    assert script.watch.rate is SHORT
 
 
 def test_a_script_of_few_middling_steps_is_all_looked_at() -> None:
@@ -105,7 +99,7 @@ def test_a_script_of_few_middling_steps_is_all_looked_at() -> None:
 def test_all_long_steps_are_looked_at() -> None:
     script = Script()
     for _ in range(300):
-        script.step(forward_us=MIDDLING_NS // 1000)
+        script.step(forward_us=MIDDLING.limit_ns // 1000)
     script.watch.close()
     assert len(script.sink.looked()) == 300
     parts = {"data": 100, "forward": 40_000, "backward": 200, "optimizer": 100}
@@ -124,18 +118,18 @@ def test_steps_that_become_long_are_all_looked_at_again() -> None:
 
 def test_a_single_long_step_changes_nothing() -> None:
     sampling = Sampling()
-    for took_ns in [1000] * 100 + [SHORT_NS] * 5 + [1000] * 5:
+    for took_ns in [1000] * 100 + [SHORT.limit_ns] * 5 + [1000] * 5:
         sampling.ended(took_ns)
-    assert sampling.every == LOOK_EVERY_SHORT
+    assert sampling.rate is SHORT
 
 
 def test_short_steps_that_become_middling_are_looked_at_more_often() -> None:
     sampling = Sampling()
-    for took_ns in [1000] * 100 + [SHORT_NS] * 100:
+    for took_ns in [1000] * 100 + [SHORT.limit_ns] * 100:
         sampling.ended(took_ns)
-    assert sampling.every == LOOK_EVERY_MIDDLING
+    assert sampling.rate is MIDDLING
     looks = [step for step in range(200, 1000) if sampling.next_look(step) == step]
-    assert len(looks) == pytest.approx(800 / LOOK_EVERY_MIDDLING, abs=2)
+    assert len(looks) == pytest.approx(800 / MIDDLING.look_every, abs=2)
 
 
 def test_what_was_not_looked_at_has_a_wall_clock_and_counts_but_no_parts() -> None:
@@ -157,7 +151,7 @@ def test_what_was_not_looked_at_has_a_wall_clock_and_counts_but_no_parts() -> No
 def test_what_comes_at_any_period_is_met_as_often_as_it_comes(period: int) -> None:
     """The oracle: the share of steps in which the host works, over many periods."""
     script = Script()
-    steps = 60 * LOOK_EVERY_SHORT * period
+    steps = 60 * SHORT.look_every * period
     for number in range(steps):
         script.step(host_us=400 if number % period == 0 else 0)
     script.watch.close()
@@ -168,10 +162,10 @@ def test_what_comes_at_any_period_is_met_as_often_as_it_comes(period: int) -> No
     assert met == pytest.approx(len(looked) / period, abs=4 * spread)
 
 
-@given(st.integers(0, 10**9), st.sampled_from([LOOK_EVERY_SHORT, LOOK_EVERY_MIDDLING]))
-def test_every_place_of_a_stretch_is_as_likely_as_any_other(first: int, every: int) -> None:
-    sampling = Sampling()
-    sampling.every = every
+@given(st.integers(0, 10**9), st.sampled_from([SHORT, MIDDLING]))
+def test_every_place_of_a_stretch_is_as_likely_as_any_other(first: int, rate: Rate) -> None:
+    sampling, every = Sampling(), rate.look_every
+    sampling.rate = rate
     places = Counter[int]()
     step = first * every
     for _ in range(400):
@@ -249,7 +243,7 @@ def test_what_reaches_into_a_step_that_is_looked_at_is_a_part_of_it() -> None:
 
 
 def test_of_steps_without_looks_the_finished_ones_are_handed_over_at_the_end() -> None:
-    for extra in range(LOOK_EVERY_SHORT):
+    for extra in range(SHORT.look_every):
         script = Script()
         for _ in range(100 + extra):
             script.step()

@@ -194,7 +194,6 @@ class LssNet(nn.Module):
             image_size=settings.image_size,
             drop_path=settings.drop_path,
             weights=settings.weights,
-            attention="plain" if kernels == "reference" else "joined",
             kernels=kernels,
         )
         size = swin_size(settings.backbone)

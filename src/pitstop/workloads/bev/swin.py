@@ -1,10 +1,10 @@
 """The image backbone: Swin of transformers, with what it makes anew at every pass kept.
 
 transformers builds the mask of shifted windows from nothing in every block of every pass. All
-images of a run have one size, so each block's mask is made once here. Attention is the plain kind
-unless `swin_attention` is asked for: its bias is learned, and compiled through
-`scaled_dot_product_attention` the backward pass does not run on a GPU ("(*bias): last dimension
-must be contiguous", torch 2.11).
+images of a run have one size, so each block's mask is made once here. Blocks attend as
+`swin_attention` has it, or with reference kernels as transformers does in its plain way: the bias
+is learned, and compiled through `scaled_dot_product_attention` the backward pass does not run on a
+GPU ("(*bias): last dimension must be contiguous", torch 2.11).
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pitstop.errors import ConfigError, DataError
 from pitstop.kernels import Kernels
-from pitstop.workloads.bev.swin_attention import ATTENTIONS, Attention, join_attention
+from pitstop.workloads.bev.swin_attention import join_attention
 
 PATCH: Final = 4
 """Pixels from one feature of the first stage to the next; every stage doubles it."""
@@ -68,16 +68,16 @@ class SwinFeatures(nn.Module):
         image_size: Height and width of all images.
         drop_path: Probability of leaving out the deepest block in training.
         weights: Folder of a Swin as transformers saves it; None for random weights.
-        attention: Transformers' own, or `JoinedAttention`; names and weights are the same.
-        kernels: Which version of its operation `JoinedAttention` runs.
+        kernels: Which version of attention to run: "reference" is transformers' own, the others are
+            `JoinedAttention`. Names and weights are the same.
 
     Raises:
-        ConfigError: When the name, a stage, a kind of attention or a kernel does not exist, or
-            transformers is not installed.
+        ConfigError: When the name, a stage or a kernel does not exist, or transformers is not
+            installed.
         DataError: When the weights cannot be used.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument a choice
+    def __init__(
         self,
         name: str,
         *,
@@ -85,7 +85,6 @@ class SwinFeatures(nn.Module):
         image_size: tuple[int, int],
         drop_path: float = 0.0,
         weights: Path | None = None,
-        attention: Attention = "plain",
         kernels: Kernels = "auto",
     ) -> None:
         super().__init__()
@@ -95,8 +94,6 @@ class SwinFeatures(nn.Module):
                 f"model.out_stages is {list(out_stages)}; {name} has the stages 0 to "
                 f"{len(size.depths) - 1}"
             )
-        if attention not in ATTENTIONS:
-            raise ConfigError(f"attention is {attention!r}; choose one of {', '.join(ATTENTIONS)}")
         self.size = size
         self.out_stages = out_stages
         self.image_size = image_size
@@ -104,7 +101,7 @@ class SwinFeatures(nn.Module):
         # Behind the last stage, for classifiers: nobody reads it, so its weights would never learn.
         self.backbone.get_submodule("swin").layernorm = nn.Identity()
         _keep_masks(self.backbone, image_size)
-        if attention == "joined":
+        if kernels != "reference":
             join_attention(self.backbone, kernels=kernels)
 
     def forward(self, images: Tensor) -> list[Tensor]:

@@ -4,17 +4,12 @@ Weights stay where transformers has them, under the same names: a checkpoint of 
 into the other.
 """
 
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pitstop.kernels import Kernels, windows
-
-Attention: TypeAlias = Literal["plain", "joined"]
-"""How blocks attend: as transformers does it, or by `JoinedAttention`."""
-
-ATTENTIONS: Final[tuple[Attention, ...]] = ("plain", "joined")
 
 
 class JoinedAttention(nn.Module):

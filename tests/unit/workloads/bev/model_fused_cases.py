@@ -1,4 +1,4 @@
-"""What a network with the fused splat must do; test_model_fused.py runs this interpreted."""
+"""What a network with fused kernels must do; test_model_fused.py runs this interpreted."""
 
 from collections.abc import Iterator
 from dataclasses import replace

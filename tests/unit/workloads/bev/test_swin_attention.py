@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from pitstop.errors import ConfigError
+from pitstop.kernels import Kernels
 from pitstop.workloads.bev import swin
 from pitstop.workloads.bev.batch import BevBatch
 from pitstop.workloads.bev.geometry import Grid
 from pitstop.workloads.bev.model import MONO, LssNet
 from pitstop.workloads.bev.swin import SwinFeatures, SwinSize
-from pitstop.workloads.bev.swin_attention import Attention, JoinedAttention
+from pitstop.workloads.bev.swin_attention import JoinedAttention
 
 torch.set_num_threads(1)
 
@@ -28,11 +29,9 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swin, "SIZES", {**swin.SIZES, "small_t": SMALL_T})
 
 
-def features_of(name: str, attention: Attention, **more: Any) -> SwinFeatures:
+def features_of(name: str, kernels: Kernels, **more: Any) -> SwinFeatures:
     torch.manual_seed(0)
-    features = SwinFeatures(
-        name, out_stages=(0, 1), image_size=IMAGE_SIZE, attention=attention, **more
-    )
+    features = SwinFeatures(name, out_stages=(0, 1), image_size=IMAGE_SIZE, kernels=kernels, **more)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         # Fresh tables are zero and fresh projections small: attention would be a plain mean.
@@ -76,7 +75,7 @@ def assert_same(got: Mapping[str, Tensor], want: Mapping[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("name", ["swin_nano", "small_t"])
 def test_joined_attention_gives_the_maps_and_gradients_of_the_plain_one(name: str) -> None:
-    plain, joined = (features_of(name, kind) for kind in ("plain", "joined"))
+    plain, joined = (features_of(name, kind) for kind in ("reference", "auto"))
     blocks = joined.blocks()
     assert all(isinstance(block.get_submodule("attention"), JoinedAttention) for block in blocks)
     shifted = [int(getattr(block, "shift_size")) > 0 for block in blocks]  # noqa: B009 - transformers' own name
@@ -91,7 +90,7 @@ def test_joined_attention_gives_the_maps_and_gradients_of_the_plain_one(name: st
 
 
 def test_one_block_alone_agrees_with_and_without_a_mask() -> None:
-    attention: Any = features_of("small_t", "plain").blocks()[1].get_submodule("attention")
+    attention: Any = features_of("small_t", "reference").blocks()[1].get_submodule("attention")
     tokens = torch.randn(6, 49, 32)
     mask = torch.where(torch.rand(3, 49, 49) > 0.7, -100.0, 0.0)
     for given in (None, mask):
@@ -102,7 +101,7 @@ def test_one_block_alone_agrees_with_and_without_a_mask() -> None:
 
 
 def test_projections_without_a_bias_are_joined_as_well() -> None:
-    attention: Any = features_of("small_t", "plain").blocks()[0].get_submodule("attention")
+    attention: Any = features_of("small_t", "reference").blocks()[0].get_submodule("attention")
     for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
         layer.bias = None
     tokens = torch.randn(2, 49, 32)
@@ -111,15 +110,15 @@ def test_projections_without_a_bias_are_joined_as_well() -> None:
 
 
 def test_names_and_order_of_weights_do_not_change() -> None:
-    plain, joined = (features_of("swin_nano", kind) for kind in ("plain", "joined"))
+    plain, joined = (features_of("swin_nano", kind) for kind in ("reference", "auto"))
     shapes = {name: part.shape for name, part in plain.state_dict().items()}
     assert {name: part.shape for name, part in joined.state_dict().items()} == shapes
     assert [n for n, _ in joined.named_parameters()] == [n for n, _ in plain.named_parameters()]
 
 
-@pytest.mark.parametrize(("saved", "loaded"), [("plain", "joined"), ("joined", "plain")])
+@pytest.mark.parametrize(("saved", "loaded"), [("reference", "auto"), ("auto", "reference")])
 def test_a_checkpoint_of_the_one_loads_into_the_other(
-    tmp_path: Path, saved: Attention, loaded: Attention
+    tmp_path: Path, saved: Kernels, loaded: Kernels
 ) -> None:
     source = features_of("swin_nano", saved)
     with torch.no_grad():
@@ -135,14 +134,13 @@ def test_a_checkpoint_of_the_one_loads_into_the_other(
 
 
 def test_weights_of_a_folder_are_taken_over(tmp_path: Path) -> None:
-    inner: Any = features_of("swin_nano", "plain").backbone.get_submodule("swin")
+    inner: Any = features_of("swin_nano", "reference").backbone.get_submodule("swin")
     inner.layernorm = nn.LayerNorm(48)
     inner.save_pretrained(tmp_path)
     features = SwinFeatures(
         "swin_nano",
         out_stages=(0, 1),
         image_size=IMAGE_SIZE,
-        attention="joined",
         weights=tmp_path,
     )
     for path, weight in features.backbone.named_parameters():
@@ -152,7 +150,7 @@ def test_weights_of_a_folder_are_taken_over(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_compiles_as_one_graph_with_its_gradients() -> None:
-    joined = features_of("small_t", "joined")
+    joined = features_of("small_t", "auto")
     want_maps, want = maps_and_gradients(joined, pictures())
     compiled: Any = torch.compile(joined, fullgraph=True, backend="aot_eager")
     maps: list[Tensor] = compiled(pictures())
@@ -163,7 +161,7 @@ def test_it_compiles_as_one_graph_with_its_gradients() -> None:
 
 
 def test_in_half_precision_it_answers_in_the_types_of_the_plain_one() -> None:
-    plain, joined = (features_of("small_t", kind) for kind in ("plain", "joined"))
+    plain, joined = (features_of("small_t", kind) for kind in ("reference", "auto"))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         want, got = plain(pictures()), joined(pictures())
     for mine, other in zip(got, want, strict=True):
@@ -207,21 +205,14 @@ def test_a_network_is_joined_unless_its_kernels_are_the_reference() -> None:
         torch.testing.assert_close(nets[1](batch), nets[0](batch), rtol=1e-4, atol=1e-5)
 
 
-def test_a_kind_that_does_not_exist_is_refused_with_the_choices() -> None:
-    with pytest.raises(ConfigError, match="choose one of plain, joined"):
-        features_of("swin_nano", "fast")  # pyright: ignore[reportArgumentType]
-
-
 def test_the_version_of_the_operation_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pitstop.kernels.has_triton", lambda: False)
     with pytest.raises(ConfigError, match="needs Triton"):
-        features_of("swin_nano", "joined", kernels="fused")
-    # Nobody asks the plain kind for a version.
-    features_of("swin_nano", "plain", kernels="fused")
+        features_of("swin_nano", "fused")
 
 
 def test_dropped_weights_of_attention_are_not_passed_over_in_silence() -> None:
-    attention: Any = features_of("swin_nano", "plain").blocks()[0].get_submodule("attention")
+    attention: Any = features_of("swin_nano", "reference").blocks()[0].get_submodule("attention")
     attention.attention_dropout = 0.1
     with pytest.raises(AssertionError, match="dropped"):
         JoinedAttention(attention)
