@@ -105,25 +105,6 @@ class Training:
         return digest.hexdigest()
 
 
-def live(plan: "Plan", number: int) -> dict[str, Any]:
-    """Train in one process, watched and not by turns; or not watched at all (number 0)."""
-    chance = random.Random(number)
-    training = Training(plan.device, plan.size.width, plan.size.layers)
-    pairs: list[Pair] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for episode in range(plan.episodes):
-            timed: dict[str, list[float]] = {}
-            for kind in chance.sample(["bare", "watched"], 2):
-                watching = kind == "watched" and number > 0
-                probe = attach(f"{folder}/{episode}") if watching else None
-                timed[kind] = training.turns_us(TURNS, plan.size.steps)
-                if probe is not None:
-                    probe.close()
-            turns = zip(timed["bare"], timed["watched"], strict=True)
-            pairs += [{"bare": bare, "watched": watched} for bare, watched in turns]
-    return {"pairs": pairs, "weights": training.digest()}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """A training of steps of some length, and how many of them make a turn."""
@@ -140,6 +121,25 @@ class Plan:
     device: str
     size: Size
     episodes: int
+
+
+def live(plan: Plan, number: int) -> dict[str, Any]:
+    """Train in one process, watched and not by turns; or not watched at all (number 0)."""
+    chance = random.Random(number)
+    training = Training(plan.device, plan.size.width, plan.size.layers)
+    pairs: list[Pair] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for episode in range(plan.episodes):
+            timed: dict[str, list[float]] = {}
+            for kind in chance.sample(["bare", "watched"], 2):
+                watching = kind == "watched" and number > 0
+                probe = attach(f"{folder}/{episode}") if watching else None
+                timed[kind] = training.turns_us(TURNS, plan.size.steps)
+                if probe is not None:
+                    probe.close()
+            turns = zip(timed["bare"], timed["watched"], strict=True)
+            pairs += [{"bare": bare, "watched": watched} for bare, watched in turns]
+    return {"pairs": pairs, "weights": training.digest()}
 
 
 def sizes(device: str) -> dict[str, Size]:
@@ -160,6 +160,11 @@ def in_a_process(title: str, plan: Plan, number: int) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def ratio_of(pairs: list[Pair]) -> dict[str, float]:
+    """Median of watched to bare, with its upper limit."""
+    return median_with_limit([pair["watched"] / pair["bare"] for pair in pairs])
+
+
 def compare(title: str, plan: Plan, lives: int) -> dict[str, Any]:
     """Compare over several processes, and the weights with those of one that is not watched."""
     done = [in_a_process(title, plan, number) for number in range(1, lives + 1)]
@@ -167,15 +172,10 @@ def compare(title: str, plan: Plan, lives: int) -> dict[str, Any]:
     unwatched = in_a_process(title, plan, 0)
     bare = sorted(pair["bare"] for pair in pairs)
     return {
-        "ratio": median_with_limit([pair["watched"] / pair["bare"] for pair in pairs]),
-        "ratio_by_process": [
-            median_with_limit([pair["watched"] / pair["bare"] for pair in one["pairs"]])["median"]
-            for one in done
-        ],
+        "ratio": ratio_of(pairs),
+        "ratio_by_process": [ratio_of(one["pairs"])["median"] for one in done],
         "ratio_of_sums": sum(pair["watched"] for pair in pairs) / sum(bare),
-        "ratio_when_never_watched": median_with_limit(
-            [pair["watched"] / pair["bare"] for pair in unwatched["pairs"]]
-        ),
+        "ratio_when_never_watched": ratio_of(unwatched["pairs"]),
         "added_us_per_step": median_with_limit([p["watched"] - p["bare"] for p in pairs]),
         "bare_step_us": bare[len(bare) // 2],
         "steps_in_a_turn": plan.size.steps,

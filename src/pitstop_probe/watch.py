@@ -394,7 +394,7 @@ class Watch:
 
     def _take_in(self, raw: _Raw, end: int) -> None:
         """Learn from what has ended how many steps to look at."""
-        sampling, rate = self._sampling, self._sampling.rate
+        sampling, all_were = self._sampling, self._sampling.rate is None
         self.looked += raw.looked
         start = raw.start
         if not raw.looked:
@@ -403,7 +403,7 @@ class Watch:
                     sampling.ended(border - start)
                     start = border
         sampling.ended(end - start)
-        if sampling.rate is not None and sampling.rate is not rate:
+        if all_were and sampling.rate is not None:
             # Which loaders train is known once steps are handed over, and asked for from here on.
             self._hand_over_at = 0
 

@@ -145,6 +145,7 @@ def _what_shows_kernels(facts: Facts) -> str:
     if _about(facts).get("steps_asked", 0) is None:
         return "only `pitstop doctor -- CMD` looks at them"
     fewer = facts.steps // 2
+    # Of the steps asked for a few more are left out than warm-up: twice as many are surely enough.
     sooner = f", or give `--steps {fewer}`" if fewer >= 2 * _FEWEST_STEPS else ""
     return f"that comes behind the last of `--steps`: let it run longer{sooner}"
 
