@@ -13,6 +13,7 @@ from pitstop.doctor.grading import (
 )
 from pitstop.doctor.remedies import remedy_for
 from pitstop.doctor.words import ms, percent, spill, spread_ms, times
+from pitstop.records.memory import MemoryReading
 from pitstop.records.script import Compiled, Modules, Owners
 from pitstop.records.verdict import Bound, Finding, Severity
 
@@ -92,40 +93,61 @@ def loss_bound(facts: Facts) -> Finding | None:
 
 def recompute_cost(facts: Facts) -> Finding | None:
     """Report activations that are computed a second time where memory would hold them."""
-    again_us = sum(us for path, us in facts.inner_us.items() if _is_recomputed(facts, path))
-    share = again_us / facts.total_us if facts.total_us else 0.0
-    if share < WORTH_A_WARNING:
+    share = _own_share(facts) if facts.is_engine_run else _script_share(facts)
+    if share is None or share < WORTH_A_WARNING:
         return None
-    owners = facts.readings.last(Owners)
-    used = None
-    if owners is not None and owners.peak_bytes is not None and owners.total_bytes:
-        used = owners.peak_bytes / owners.total_bytes
+    used = _memory_used(facts)
     evidence = [
         f"{percent(share)} of {facts.steps} steps goes into running forward again in backward",
     ]
     evidence += [] if used is None else [f"{percent(used)} of the device's memory is used"]
+    if (facts.readings.proof("train.recompute") or {}).get("policy") == "selective":
+        evidence.append(
+            "selective recomputing slows the first forward pass as well, which is not in this "
+            "share: train.recompute none may give more"
+        )
     tight = used is not None and used >= _MEMORY_IS_TIGHT
     return Finding(
         code="RECOMP001",
         severity="info" if tight else severity_of(share),
         summary="activations are computed a second time in backward",
         evidence=tuple(evidence),
+        # Of the wall clock, on a GPU too: gaps in what runs again go with it.
         bound=Bound(part="backward: recompute", share=share),
         remedy=remedy_for(facts, "RECOMP001"),
     )
 
 
-def _is_recomputed(facts: Facts, path: tuple[str, ...]) -> bool:
-    """Whether a part of backward is forward run again: named so, or named like a part of it.
+def _own_share(facts: Facts) -> float | None:
+    """Share that the engine recomputed, by its spans; on a GPU the host's time says nothing."""
+    again = facts.recomputed
+    if again is None or not facts.total_us:
+        return None
+    if not facts.on_gpu:
+        return min(1.0, again.host_us / facts.total_us)
+    return None if again.device_share is None else again.device_share * facts.steps_share
 
-    The engine names the backward pass of a part after the part, and a second forward pass
-    `recompute NAME`: there only the latter tells.
-    """
-    if path[0] != "backward":
-        return False
-    if facts.is_engine_run:
-        return path[1].split(" ", 1)[0] == "recompute"
-    return path[1] == "recompute" or ("forward", path[1]) in facts.inner_us
+
+def _script_share(facts: Facts) -> float | None:
+    """Share that somebody's script recomputed: parts named so, or like parts of forward."""
+    inner = facts.inner_us
+    again = [
+        us
+        for path, us in inner.items()
+        if path[0] == "backward" and (path[1] == "recompute" or ("forward", path[1]) in inner)
+    ]
+    return sum(again) / facts.total_us if again and facts.total_us else None
+
+
+def _memory_used(facts: Facts) -> float | None:
+    """Share of the device's memory that tensors held at the peak."""
+    owners = facts.readings.last(Owners)
+    if owners is not None and owners.peak_bytes is not None and owners.total_bytes:
+        return owners.peak_bytes / owners.total_bytes
+    memory = facts.readings.last(MemoryReading)
+    devices = () if memory is None else memory.devices
+    shares = [each.peak_allocated_bytes / each.total_bytes for each in devices if each.total_bytes]
+    return max(shares, default=None)
 
 
 def recompilation(facts: Facts) -> Finding | None:

@@ -48,6 +48,16 @@ class DeviceTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recomputed:
+    """What ran forward again inside backward, each stretch of time once."""
+
+    host_us: float
+    """Over all counted steps; an estimate as `Facts.inside_us` is."""
+    device_share: float | None
+    """Share of the steps on the device's clock; None where its marks do not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Facts:
     """One rank, settled: what the rules look at."""
 
@@ -67,6 +77,8 @@ class Facts:
     opened."""
     inner_us: Mapping[SpanPath, float]
     """Host time of each part of a part, over all counted steps; an estimate as `inside_us` is."""
+    recomputed: Recomputed | None
+    """None where no part was named so: nothing was recomputed, or nobody saw it."""
     apart: Mapping[str, Apart]
     """What lay apart between the counted steps, by name."""
     start_up_us: int | None
@@ -150,7 +162,8 @@ class Facts:
         """Whether the steps ran on a device with a queue of its own."""
         setup = self.setup
         named = setup is not None and (setup.device or "").startswith("cuda")
-        return named or self.device is not None or bool(self.readings.all(Kernels))
+        timed = self.device is not None or self.device_step_us is not None
+        return named or timed or bool(self.readings.all(Kernels))
 
     def share(self, part: str) -> float | None:
         """Share of the wall clock a part took on the host; None when it was not measured."""
@@ -297,6 +310,7 @@ def facts_of(rank: RankRecord) -> Facts:
         sample=sample,
         parts_us={table.paths[number][0]: host[:, number] for number in top},
         inner_us={},
+        recomputed=None,
         apart=apart,
         start_up_us=start_up_us,
         device=_device_times(table, rows, top),
@@ -310,7 +324,7 @@ def facts_of(rank: RankRecord) -> Facts:
     bare = replace(bare, sample=_sound(bare))
     inner = {path: number for number, path in enumerate(table.paths) if len(path) == 2}
     inner_us = {path: bare.inside_us(host[:, number]) for path, number in inner.items()}
-    return replace(bare, inner_us=inner_us)
+    return replace(bare, inner_us=inner_us, recomputed=_recomputed(bare, table, rows))
 
 
 def _sound(facts: Facts) -> Sample:
@@ -356,6 +370,28 @@ def _device_times(table: StepTable, rows: Rows, top: list[int]) -> DeviceTimes |
         wall_us=float(walls[marked].sum()),
         parts_us={table.paths[number][0]: float(us) for number, us in zip(top, sums, strict=True)},
     )
+
+
+def _recomputed(facts: Facts, table: StepTable, rows: Rows) -> Recomputed | None:
+    columns = [number for number, path in enumerate(table.paths) if _is_outermost_again(path)]
+    if not columns:
+        return None
+    host = table.host_us[rows][:, columns]
+    seen = np.nan_to_num(host[facts.looked], nan=0.0).sum(axis=1)
+    marks, walls = table.device_us[rows][:, columns], table.device_wall_us[rows]
+    # A step tells where it ran something again, and all that it ran again has its marks.
+    told = (~np.isnan(host)).any(axis=1) & (walls > 0)
+    told &= ~(np.isnan(marks) & ~np.isnan(host)).any(axis=1)
+    share = None
+    if told.sum() >= _FEWEST_MARKED_STEPS:
+        share = min(1.0, float(np.nansum(marks[told]) / walls[told].sum()))
+    return Recomputed(host_us=facts.inside_us(seen), device_share=share)
+
+
+def _is_outermost_again(path: SpanPath) -> bool:
+    """Whether a part of backward runs forward again, and none of those around it does."""
+    again = [name == "recompute" or name.startswith("recompute ") for name in path]
+    return path[0] == "backward" and again[-1] and not any(again[:-1])
 
 
 def _error_of_mean(values: Array) -> float:

@@ -4,11 +4,14 @@ Forward, a part is open from its call to its return. Backward, it is open from t
 output's gradient is at hand to the moment its input's is. That is seen by hooks on these tensors:
 autograd runs a tensor's hooks just before the operation that made the tensor, and goes through
 operations in the reverse order of forward, so parts follow each other as they did there.
+
+What runs forward again in backward has a span of its own there, whatever part it belongs to: see
+`RecomputeSpan`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,8 @@ from torch.utils import _pytree as pytree
 
 from pitstop.train.task import BatchT, NamesLossParts, Task
 from pitstop_probe import Clock, Span
+
+RECOMPUTE: Final = "recompute"
 
 
 def named_parts(task: Task[BatchT], model: nn.Module) -> dict[str, nn.Module]:
@@ -28,7 +33,8 @@ def named_parts(task: Task[BatchT], model: nn.Module) -> dict[str, nn.Module]:
 def part_spans(parts: Mapping[str, nn.Module], clock: Clock) -> Iterator[None]:
     """Time the forward and the backward pass of each part inside this context.
 
-    A part that is recomputed runs again in backward: there it is named `recompute NAME`.
+    A part that is recomputed runs again in backward: there it is named `recompute NAME`. All that
+    is recomputed, named or not, lies in spans named `recompute`.
     """
     backward = _Backward(parts, clock)
     handles = []
@@ -36,11 +42,53 @@ def part_spans(parts: Mapping[str, nn.Module], clock: Clock) -> Iterator[None]:
         border = _Border(name, clock, backward)
         handles.append(module.register_forward_pre_hook(border.enter))
         handles.append(module.register_forward_hook(border.leave, always_call=True))
+    before, _TIMED.clock = _TIMED.clock, clock
     try:
         yield
     finally:
+        _TIMED.clock = before
         for handle in handles:
             handle.remove()
+
+
+class RecomputeSpan:
+    """Times what runs between entering and leaving it as part of the backward pass around it.
+
+    Only inside `part_spans` and inside a part of a step, so neither in an evaluation nor between
+    steps. It may be entered again once it was left: a graph that is kept can go backward twice.
+    """
+
+    __slots__ = ("_open",)
+
+    def __init__(self) -> None:
+        self._open: Span | None = None
+
+    def __enter__(self) -> None:
+        clock = _TIMED.clock
+        # Only the step itself, and what lies outside or apart from it, have no parent.
+        if clock is not None and clock.current.parent is not None:
+            self._open = _span_here(clock, RECOMPUTE).__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._open is not None:
+            self._open.__exit__(*exc)
+            self._open = None
+
+
+class _Timed:
+    """The clock by which recomputing is timed.
+
+    One for the process and not one for each thread: with a GPU, what is recomputed runs on a
+    thread of autograd's own.
+    """
+
+    __slots__ = ("clock",)
+
+    def __init__(self) -> None:
+        self.clock: Clock | None = None
+
+
+_TIMED: Final = _Timed()
 
 
 class _Border:
@@ -54,7 +102,7 @@ class _Border:
 
     def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - torch's hook
         if self._backward.is_running:
-            span = self._backward.span(f"recompute {self._name}")
+            span = _span_here(self._clock, f"{RECOMPUTE} {self._name}")
         else:
             span = self._clock.span(self._name)
         span.__enter__()
@@ -96,13 +144,6 @@ class _Backward:
         for tensor in _made(args):
             tensor.register_hook(_call(self._end, name))
 
-    def span(self, name: str) -> Span:
-        """Give the span of a name at the present place of the tree, on whatever thread this is."""
-        current = self._clock.current
-        if name not in current.children:
-            current.children[name] = Span(self._clock, name, current)
-        return current.children[name]
-
     def _begin(self, name: str) -> None:
         if self._clock.pending is None:
             return
@@ -110,7 +151,7 @@ class _Backward:
         while self._open and name not in self._holds[self._open[-1][0]]:
             self._close()
         if name not in (each for each, _ in self._open):
-            self._open.append((name, self.span(name).__enter__()))
+            self._open.append((name, _span_here(self._clock, name).__enter__()))
 
     def _end(self, name: str) -> None:
         while name in (each for each, _ in self._open):
@@ -133,6 +174,14 @@ class _Backward:
         while self._open:
             self._close()
         self._step = None
+
+
+def _span_here(clock: Clock, name: str) -> Span:
+    """Give the span of a name at the present place of the tree, on whatever thread this is."""
+    current = clock.current
+    if name not in current.children:
+        current.children[name] = Span(clock, name, current)
+    return current.children[name]
 
 
 def _call(action: Callable[[str], None], name: str) -> Callable[[Tensor], None]:

@@ -4,15 +4,20 @@ A model offers places for it: an attribute `recompute_<part>` through which a mo
 its own methods (`self.recompute_attention(self.attention_part, x)`), holding `plain_call` until
 somebody puts a function here in its stead. A model without such places still has units: their
 `forward` is wrapped in the object itself, so names in its state stay what they were.
+
+What runs again is timed as a part of backward. Inside compiled code it is not: there the compiler
+has made it one with the rest of backward.
 """
 
 import gc
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -26,6 +31,7 @@ from torch.utils.checkpoint import (
 
 from pitstop.config.quantities import Recompute
 from pitstop.errors import ConfigError
+from pitstop.train.part_spans import RecomputeSpan
 
 _SEAM: Final = "recompute_"
 _STAGE: Final = "stage"
@@ -71,12 +77,15 @@ def plain_call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def recompute_all(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Keep the arguments alone and run ``fn`` again in backward, with the same random numbers."""
-    return checkpoint(fn, *args, use_reentrant=False, **kwargs)
+    if torch.compiler.is_compiling():
+        return checkpoint(fn, *args, use_reentrant=False, **kwargs)
+    return checkpoint(fn, *args, use_reentrant=False, context_fn=_timed_contexts, **kwargs)
 
 
 def recompute_cheap(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Keep attention and deep products as well; run only the cheap rest of ``fn`` again."""
-    return checkpoint(fn, *args, use_reentrant=False, context_fn=_KEEP_COSTLY, **kwargs)
+    contexts = _KEEP_COSTLY if torch.compiler.is_compiling() else _timed_costly_contexts
+    return checkpoint(fn, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
 
 def apply_recompute(
@@ -188,6 +197,37 @@ def _worth_keeping(_context: object, op: Any, *args: Any, **_kwargs: Any) -> Che
 
 
 _KEEP_COSTLY: Final = partial(create_selective_checkpoint_contexts, _worth_keeping)
+
+_Context = AbstractContextManager[Any]
+
+
+class _TimedAgain:
+    """Is open around what runs again in backward; torch leaves it early, by an error of its own."""
+
+    __slots__ = ("_inner", "_span")
+
+    def __init__(self, inner: _Context) -> None:
+        self._inner = inner
+        self._span = RecomputeSpan()
+
+    def __enter__(self) -> None:
+        self._span.__enter__()
+        self._inner.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        try:
+            self._inner.__exit__(*exc)
+        finally:
+            self._span.__exit__()
+
+
+def _timed_contexts() -> tuple[_Context, _Context]:
+    return nullcontext(), RecomputeSpan()
+
+
+def _timed_costly_contexts() -> tuple[_Context, _Context]:
+    forward, again = _KEEP_COSTLY()
+    return forward, _TimedAgain(again)
 
 
 def _seams(module: nn.Module) -> set[str]:

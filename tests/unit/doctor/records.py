@@ -61,7 +61,7 @@ def rank(
     steps: int = 100,
     unaccounted: Us = 0,
     apart: Mapping[str, Mapping[int, int]] | None = None,
-    device: Mapping[str, float] | None = None,
+    device: Mapping[Any, Us] | None = None,
     readings: Sequence[object] = (),
     applied: Mapping[str, Mapping[str, Any]] | None = None,
     scalars: Mapping[str, Sequence[float]] | None = None,
@@ -83,7 +83,8 @@ def rank(
     device_wall = np.full(steps, np.nan)
     if device is not None:
         for name, us in device.items():
-            on_device[:, paths.index((name,))] = _columns([us], steps)[:, 0]
+            path = (name,) if isinstance(name, str) else name
+            on_device[:, paths.index(path)] = _columns([us], steps)[:, 0]
         device_wall = wall.copy()
     apart_us, events = _apart(apart or {}, steps, wall)
     table = StepTable(

@@ -13,6 +13,7 @@ from pitstop.doctor.compute_rules import (
     recompute_cost,
 )
 from pitstop.doctor.examine import examine
+from pitstop.records.memory import DeviceMemory
 from pitstop.records.script import Modules, ModuleTime
 from tests.unit.doctor.records import (
     COMPILED,
@@ -22,6 +23,7 @@ from tests.unit.doctor.records import (
     OWNERS,
     SETUP,
     facts,
+    memory,
     rank,
     run_of,
 )
@@ -100,6 +102,69 @@ def test_a_stage_that_runs_again_in_backward_is_recomputed() -> None:
     assert "train.recompute" in found.remedy[0]
     other = STEP | {("forward", "stage1"): 2_000, ("backward", "hooks"): 1_800}
     assert recompute_cost(facts(other)) is None
+
+
+ENGINE = {"train.recompute": {"policy": "full"}}
+DEEP = {
+    ("forward", "stage1"): 2_000,
+    ("backward", "stage1"): 3_000,
+    ("backward", "stage1", "recompute"): 1_500,
+    ("backward", "stage1", "recompute", "recompute stage1.inner"): 1_200,
+    ("backward", "recompute"): 300,
+}
+
+
+def test_what_the_engine_recomputes_inside_its_parts_is_found_and_counted_once() -> None:
+    verdict = examine(run_of(rank(STEP | DEEP, applied=ENGINE)))
+    [found] = [finding for finding in verdict.findings if finding.code == "RECOMP001"]
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(1_800 / 9_000)
+    assert found.severity == "warning"
+
+
+def test_on_a_gpu_recomputing_costs_its_time_on_the_device() -> None:
+    device = {"forward": 2_000, "backward": 5_000}
+    marks = {path: 3 * us for path, us in DEEP.items() if path[0] == "backward"}
+    half = {50: 90 * 9_000}
+    slow = facts(STEP | DEEP, device=device | marks, applied=ENGINE, apart={"evaluation": half})
+    found = recompute_cost(slow)
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(3 * 1_800 / 9_000 / 2)
+    fast = {path: us / 3 for path, us in DEEP.items() if path[0] == "backward"}
+    assert recompute_cost(facts(STEP | DEEP, device=device | fast, applied=ENGINE)) is None
+
+
+def test_what_selective_recomputing_costs_beside_its_share_is_said() -> None:
+    said = []
+    for policy in ("full", "selective"):
+        found = recompute_cost(facts(STEP | DEEP, applied={"train.recompute": {"policy": policy}}))
+        assert found is not None
+        said.append("not in this share" in " ".join(found.evidence))
+    assert said == [False, True]
+
+
+def test_on_a_gpu_without_marks_of_it_recomputing_is_not_judged() -> None:
+    device = {"forward": 2_000, "backward": 5_000}
+    assert recompute_cost(facts(STEP | DEEP, device=device, applied=ENGINE)) is None
+
+
+@pytest.mark.parametrize(("peak_bytes", "severity"), [(9 * GIB, "warning"), (75 * GIB, "info")])
+def test_the_engine_recomputing_to_fit_is_no_fault(peak_bytes: int, severity: str) -> None:
+    held = DeviceMemory(
+        device="cuda:0",
+        total_bytes=80 * GIB,
+        allocated_bytes=GIB,
+        reserved_bytes=76 * GIB,
+        peak_allocated_bytes=peak_bytes,
+        peak_reserved_bytes=76 * GIB,
+        alloc_retries=0,
+        ooms=0,
+    )
+    reading = memory(0.0, GIB, GIB, devices=(held,))
+    found = recompute_cost(facts(STEP | DEEP, applied=ENGINE, readings=[reading]))
+    assert found is not None
+    assert found.severity == severity
 
 
 def test_the_engines_backward_pass_of_a_part_is_not_its_forward_pass_again() -> None:

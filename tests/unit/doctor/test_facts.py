@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitstop.doctor.apart import NOT_NAMED
-from pitstop.doctor.facts import BUSY, IDLE, facts_of
+from pitstop.doctor.facts import BUSY, IDLE, Recomputed, facts_of
 from pitstop.records.run import Event
 from tests.unit.doctor.records import KERNELS, SETUP, facts, noisy, rank, raw
 
@@ -163,6 +163,90 @@ def test_idle_and_busy_time_of_the_device_make_up_the_steps() -> None:
     assert waste is not None
     assert (waste.pool, waste.share) == (IDLE, pytest.approx(0.27))
     assert (cost.pool, cost.share) == (BUSY, pytest.approx(0.63))
+
+
+# A part of backward: its name, time of its own, and the parts in it.
+Tree = tuple[str, int, list["Tree"]]
+trees: st.SearchStrategy[Tree] = st.recursive(
+    st.tuples(
+        st.sampled_from(["stage1", "recompute", "recompute stage1", "recomputer"]),
+        st.integers(1, 500),
+        st.just([]),
+    ),
+    lambda inside: st.tuples(
+        st.sampled_from(["stage1", "stage2", "recompute", "recompute stage2"]),
+        st.integers(1, 500),
+        st.lists(inside, max_size=3, unique_by=lambda tree: tree[0]),
+    ),
+    max_leaves=8,
+)
+
+
+def whole_us(tree: Tree) -> int:
+    return tree[1] + sum(map(whole_us, tree[2]))
+
+
+def again_us(tree: Tree) -> int:
+    """The oracle goes down from the top and stops at what runs again."""
+    name, _, inside = tree
+    if name in ("recompute", "recompute stage1", "recompute stage2"):
+        return whole_us(tree)
+    return sum(map(again_us, inside))
+
+
+def columns(tree: Tree, above: tuple[str, ...]) -> dict[tuple[str, ...], float]:
+    path = (*above, tree[0])
+    found: dict[tuple[str, ...], float] = {path: whole_us(tree)}
+    for inner in tree[2]:
+        found |= columns(inner, path)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(trees, max_size=3, unique_by=lambda tree: tree[0]))
+def test_what_runs_again_is_counted_once_however_deep_it_lies(inside: list[Tree]) -> None:
+    """On either clock; the device here takes twice the host's time."""
+    backward = columns(("backward", 10, inside), ())
+    wanted_us = sum(map(again_us, inside))
+    parts = {"forward": 5_000, ("forward", "recompute"): 900, **backward}
+    marks = {path: 2 * us for path, us in backward.items()}
+    run = facts(parts, steps=40, device=marks, unaccounted=20_000)
+    if not wanted_us:
+        assert run.recomputed is None
+        return
+    assert run.recomputed is not None
+    assert run.recomputed.host_us == pytest.approx(36 * wanted_us)
+    assert run.recomputed.device_share == pytest.approx(2 * wanted_us / run.wall_us[0])
+
+
+AGAIN = ("backward", "stage1", "recompute")
+OTHER = ("backward", "recompute")
+
+
+def recomputed(marks: dict[tuple[str, ...], np.ndarray]) -> Recomputed:
+    parts = {"backward": 9_000, ("backward", "stage1"): 5_000, AGAIN: 2_000, OTHER: 1_000}
+    found = facts(parts, device={"backward": 9_000, **marks}, unaccounted=1_000).recomputed
+    assert found is not None
+    return found
+
+
+def test_steps_without_all_their_marks_say_nothing_of_the_device() -> None:
+    """A missing mark is not a time of zero: the share is that of the steps which have them all."""
+    some = np.where(np.arange(100) % 4 == 0, 3_000.0, np.nan)
+    fewer = np.where(np.arange(100) % 8 == 0, 1_000.0, np.nan)
+    assert recomputed({AGAIN: some, OTHER: fewer}).device_share == pytest.approx(0.4)
+    assert recomputed({AGAIN: some}).device_share is None
+    few = np.where(np.arange(100) > 95, 3_000.0, np.nan)
+    assert recomputed({AGAIN: few, OTHER: few}).device_share is None
+
+
+def test_a_device_with_too_few_marks_is_still_a_device() -> None:
+    few = np.where(np.arange(100) > 95, 9_000.0, np.nan)
+    run = facts({"backward": 9_000}, device={"backward": few})
+    assert run.device is None
+    assert run.on_gpu
+    assert run.cost("backward") is None
+    assert not facts({"backward": 9_000}).on_gpu
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.9))

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,10 @@ from pitstop.train.compiling import (
     records_cuda_graphs,
     require_compiled,
 )
+from pitstop.train.part_spans import part_spans
 from pitstop.train.recompute import apply_recompute, saved_bytes
+from pitstop_probe import Clock
+from tests.fakes import ListSink
 
 # The compiler's own code warns about things that are not ours to change.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -241,6 +245,48 @@ def test_recompute_goes_together_with_compiling(scope: str, policy: Any) -> None
     torch.testing.assert_close([param.grad for param in model.parameters()], expected)
     kept = saved_bytes(lambda: model(inputs), ignoring=[inputs, *model.parameters()])
     assert kept < held
+
+
+@pytest.mark.parametrize("policy", ["full", "selective"])
+@pytest.mark.parametrize("scope", ["regions", "whole"])
+def test_a_clock_cuts_no_compiled_recompute(scope: str, policy: Any) -> None:
+    """Nor does it see it: the compiler has made it one with backward."""
+    proofs, sink = [], ListSink()
+    for clock in (None, Clock(sink)):
+        torch._dynamo.reset()
+        model = build()
+        apply_recompute(model, policy, units=list(model.blocks))
+        with timed_step(clock):
+            proofs.append(compiled(model, scope=scope))
+    plain, timed = proofs
+    assert (timed.graphs, timed.breaks, timed.frames_left_eager) == (plain.graphs, {}, 0)
+    [step] = sink.steps
+    assert [span.path for span in step.host_us] == [("backward",)]
+
+
+def test_a_clock_sees_what_is_recomputed_around_compiled_regions() -> None:
+    sink = ListSink()
+    model = build()
+    outer = Model([nn.Sequential(*model.blocks)])
+    apply_recompute(outer, ("blocks.0",))
+    apply_compile(outer, CompileSection(scope="regions"), list(model.blocks), backend="aot_eager")
+    with timed_step(Clock(sink)), CompileWatch() as watch:
+        run(outer)
+    assert (watch.proof().breaks, watch.proof().frames_left_eager) == ({}, 0)
+    [step] = sink.steps
+    assert ("backward", "recompute") in [span.path for span in step.host_us]
+
+
+@contextmanager
+def timed_step(clock: Clock | None) -> Iterator[None]:
+    if clock is None:
+        yield
+        return
+    with part_spans({}, clock):
+        clock.begin_step()
+        with clock.span("backward"):
+            yield
+        clock.close()
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
+from pitstop.doctor.compute_rules import recompute_cost
+from pitstop.doctor.facts import facts_of
 from pitstop.errors import CheckpointError, ConfigError, MissingExtra
 from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
@@ -228,6 +230,36 @@ def test_recompute_holds_less_and_changes_no_weight(
     assert_equal_trees(
         last_saved(tmp_path / "plain")["model"], last_saved(tmp_path / "less")["model"]
     )
+
+
+def median_us(record: RankRecord, *path: str) -> float:
+    steps = record.steps
+    assert steps is not None
+    return float(np.median(steps.host_us[:, steps.paths.index(path)]))
+
+
+def test_what_runs_again_is_in_the_record_and_takes_about_a_forward_pass(tmp_path: Path) -> None:
+    class Heavy(BlockTask):
+        def build_model(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(3, 64), *(Block() for _ in range(12)), nn.Linear(64, 1))
+
+        def forward(self, model: nn.Module, batch: Batch) -> Tensor:
+            return model(batch[0].repeat(128, 1))[: len(batch[0])]
+
+    records = {
+        policy: train(tmp_path / policy, Heavy(), train__recompute=policy)
+        for policy in ("none", "full")
+    }
+    assert ("backward", "recompute") not in records["none"].paths
+    again_us = median_us(records["full"], "backward", "recompute")
+    # The same work, less what nobody needs again, on a machine that does other things as well.
+    assert 0.4 < again_us / median_us(records["full"], "forward") < 1.6
+    assert_equal_trees(
+        last_saved(tmp_path / "none")["model"], last_saved(tmp_path / "full")["model"]
+    )
+    found = {policy: recompute_cost(facts_of(record)) for policy, record in records.items()}
+    assert found["none"] is None
+    assert found["full"] is not None
 
 
 def test_recompute_policies_differ_in_what_they_hold(tmp_path: Path) -> None:
