@@ -3,16 +3,17 @@
     python benchmarks/attach_overhead.py [--pairs 400] [--lives 4] [--device cpu]
                                          [--only steps_of_20_ms] [--output FILE.json]
 
-A process trains. The probe is attached, settles for some steps, is timed for some turns of a few
-steps each, and is taken off; as many turns follow without it, and so on. Which of the two comes
-first is drawn. The n-th turns of both are a pair. Reported: the median ratio with its one-sided
-95 % upper limit (order statistics), the microseconds added to a step, and the ratio of all watched
-steps together to all others, which also has what the probe does rarely. A process that is never
-watched must end with the same weights.
+A process trains, with the probe attached. It is taken off and put on again, and after each time
+some steps are timed: two such turns next to each other, one watched and one not, are a pair; which
+comes first is drawn. Reported: the median ratio with its one-sided 95 % upper limit (order
+statistics), the microseconds added to a step, and the ratio of all watched steps together to all
+others, which also has what the probe does rarely. A process that is never watched must end with the
+same weights.
 
 Two processes of the same training, even both unwatched, differ by up to 5 %, by where their memory
-happens to lie; so both kinds of turn are one process here, and there are several such processes.
-What the doctor reads from outside (memory, load) is not in it: it runs beside the script.
+happens to lie; and so do two kinds of turn that allocate in another order. So both kinds are one
+process, and before every pair some memory of drawn sizes is taken and given back, which moves the
+rest. What the doctor reads from outside (memory, load) is not in it: it runs beside the script.
 """
 
 import argparse
@@ -36,16 +37,15 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from overhead import median_with_limit
 from pitstop_probe.attach import attach
+from pitstop_probe.course import Measurement
 from progress import write
 
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 """glibc hands freed memory back and has it zeroed anew, in some steps more than in others: single
 steps next to each other then differ by 3.5 %, else by 0.7 % (middle half, quiet cores)."""
 
-SETTLE = 80
-"""Steps before the first timed turn of each kind: by then it is known how short steps are."""
-TURNS = 10
-"""Timed turns between attaching and taking off."""
+SETTLE = 120
+"""Steps before the first turn: by then it is known how short steps are."""
 
 Pair = dict[str, float]
 """Microseconds a step, bare and watched."""
@@ -74,19 +74,19 @@ class Training:
         is_fused = device == "cuda"
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=is_fused)
         self._criterion = nn.MSELoss()
-        self._data = Batches(1024 if is_fused else 64, width)
+        self._batches = iter(DataLoader(Batches(1024 if is_fused else 64, width), batch_size=None))
+        self._pads: list[torch.Tensor] = []
 
-    def turns_us(self, turns: int, steps: int) -> list[float]:
-        """Settle, then time some turns; give microseconds a step of each."""
-        # A loader is observed from its start.
-        batches = iter(DataLoader(self._data, batch_size=None))
-        self._run(batches, SETTLE)
-        return [self._run(batches, steps) for _ in range(turns)]
+    def move_memory(self, chance: random.Random) -> None:
+        """Have later allocations lie elsewhere than they did."""
+        self._pads = [torch.empty(chance.randrange(1 << 20), dtype=torch.uint8) for _ in range(8)]
+        del self._pads[::2]
 
-    def _run(self, batches: Iterator[Any], steps: int) -> float:
+    def run(self, steps: int) -> float:
+        """Make some steps; give microseconds a step."""
         start = time.perf_counter_ns()
         for _ in range(steps):
-            source, target = next(batches)
+            source, target = next(self._batches)
             source, target = source.to(self._device), target.to(self._device)
             self._optimizer.zero_grad()
             loss = self._criterion(self.model(source), target)
@@ -112,6 +112,8 @@ class Size:
     width: int
     layers: int
     steps: int
+    first_steps: int
+    """Of a turn, not timed: what was put on or taken off is new to the processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,41 +122,52 @@ class Plan:
 
     device: str
     size: Size
-    episodes: int
+    pairs: int
 
 
 def live(plan: Plan, number: int) -> dict[str, Any]:
     """Train in one process, watched and not by turns; or not watched at all (number 0)."""
-    chance = random.Random(number)
-    training = Training(plan.device, plan.size.width, plan.size.layers)
-    pairs: list[Pair] = []
+    chance, size = random.Random(number), plan.size
     with tempfile.TemporaryDirectory() as folder:
-        for episode in range(plan.episodes):
-            timed: dict[str, list[float]] = {}
-            for kind in chance.sample(["bare", "watched"], 2):
-                watching = kind == "watched" and number > 0
-                probe = attach(f"{folder}/{episode}") if watching else None
-                timed[kind] = training.turns_us(TURNS, plan.size.steps)
-                if probe is not None:
-                    probe.close()
-            turns = zip(timed["bare"], timed["watched"], strict=True)
-            pairs += [{"bare": bare, "watched": watched} for bare, watched in turns]
+        probe = attach(f"{folder}/run") if number > 0 else None
+        # A loader is observed from its start, so it is made now.
+        training = Training(plan.device, size.width, size.layers)
+        training.run(SETTLE)
+        pairs = [pair_of_turns(training, probe, size, chance) for _ in range(plan.pairs)]
+        if probe is not None:
+            probe.close()
     return {"pairs": pairs, "weights": training.digest()}
+
+
+def pair_of_turns(
+    training: Training, probe: Measurement | None, size: Size, chance: random.Random
+) -> Pair:
+    """Time one turn of each kind; without a probe both are bare."""
+    training.move_memory(chance)
+    pair: Pair = {}
+    for kind in chance.sample(["bare", "watched"], 2):
+        if probe is not None:
+            switch = probe.resume if kind == "watched" else probe.pause
+            switch()
+        training.run(size.first_steps)
+        pair[kind] = training.run(size.steps)
+    return pair
 
 
 def sizes(device: str) -> dict[str, Size]:
     """Give the trainings that are compared."""
     if device == "cpu":
-        long = Size(width=512, layers=9, steps=3)
+        long = Size(width=512, layers=9, steps=3, first_steps=1)
     else:
-        long = Size(width=4096, layers=7, steps=2)
-    return {"steps_of_20_ms": long, "short_steps": Size(width=16, layers=1, steps=50)}
+        long = Size(width=4096, layers=7, steps=2, first_steps=1)
+    short = Size(width=16, layers=1, steps=50, first_steps=10)
+    return {"steps_of_20_ms": long, "short_steps": short}
 
 
 def in_a_process(title: str, plan: Plan, number: int) -> dict[str, Any]:
     """Do one life in a process of its own."""
     command = [sys.executable, __file__, "--device", plan.device, "--only", title]
-    command += ["--live", str(number), str(plan.episodes)]
+    command += ["--live", str(number), str(plan.pairs)]
     environment = {**os.environ, **KEEPS_MEMORY, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -198,8 +211,8 @@ def main() -> None:
     parser.add_argument("--live", nargs=2, type=int, help="Used by this file itself.")
     options = parser.parse_args()
     if options.live:
-        title, (number, episodes) = options.only, options.live
-        plan = Plan(device=options.device, size=sizes(options.device)[title], episodes=episodes)
+        title, (number, pairs) = options.only, options.live
+        plan = Plan(device=options.device, size=sizes(options.device)[title], pairs=pairs)
         print(json.dumps(live(plan, number)))
         return
     name = "CPU, one thread" if options.device == "cpu" else torch.cuda.get_device_name()
@@ -209,10 +222,9 @@ def main() -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    episodes = -(-options.pairs // (options.lives * TURNS))
     for title, size in sizes(options.device).items():
         if options.only in (None, title):
-            plan = Plan(device=options.device, size=size, episodes=episodes)
+            plan = Plan(device=options.device, size=size, pairs=-(-options.pairs // options.lives))
             report[title] = compare(title, plan, options.lives)
             write(report, options.output)
     print(json.dumps(report, indent=2))

@@ -9,7 +9,8 @@ import time
 import warnings
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from pitstop_probe.torch_hooks import part_of, replace_call
+from pitstop_probe.patches import replace_call
+from pitstop_probe.torch_hooks import part_of
 from pitstop_probe.watch import Watch
 
 _MATMUL = re.compile(
@@ -41,12 +42,12 @@ class ModuleLook:
             self._names[id(child)] = name
         # Their classes are wrapped, not they: hooks on a module are copied and saved with it.
         kinds = {type(child) for _, child in children_of(model)}
-        self._undo = [replace_call(kind, self._around) for kind in kinds]
+        self._patches = [replace_call(kind, self._around) for kind in kinds]
 
     def end(self, step: int) -> Dict[str, Any]:
         """Take the hooks off and give the times."""
-        for undo in self._undo:
-            undo()
+        for patch in self._patches:
+            patch.off()
         modules = [
             {
                 "name": name,

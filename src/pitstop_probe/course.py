@@ -27,13 +27,13 @@ from pitstop_probe.inventory import (
 )
 from pitstop_probe.loader_hooks import Loaders, WorkerTimer, read_worker_times
 from pitstop_probe.looks import Looks
+from pitstop_probe.patches import Patch
 from pitstop_probe.sampling import SHORT
 from pitstop_probe.torch_hooks import (
     Compilation,
     Models,
     Optimizers,
     Recomputation,
-    Undo,
     Waits,
     hook_functions,
     part_of,
@@ -107,16 +107,17 @@ class Measurement:
         self.workers = WorkerTimer(torch, settings.folder, self.watch)
         self.waits: Optional[Waits] = None
         self.looks = Looks(self.watch)
-        self._undo: List[Undo] = [
+        self._patches: List[Patch] = [
             *hook_functions(self.watch, torch),
-            *self.optimizers.undo,
-            *self.recomputation.undo,
-            *self.loaders.undo,
+            *self.optimizers.patches,
+            *self.recomputation.patches,
+            *self.loaders.patches,
+            *self.workers.patches,
             *leave_out(settings.without, torch, self._after_warm_up),
         ]
         if torch.cuda.is_available():
             self.waits = Waits(self.watch, torch)
-            self._undo += self.waits.undo
+            self._patches += self.waits.patches
         self.watch.at_border = self._at_border
         self.watch.at_failure = lambda error: self.close("failed", repr(error))
         util.register_after_fork(self, Measurement._close_at_its_end)
@@ -216,12 +217,35 @@ class Measurement:
             sys.stderr.write("pitstop: the record is incomplete: {!r}\n".format(error))
         self._take_off()
 
+    def pause(self) -> None:
+        """Take everything off for a while; the step under way is not measured."""
+        if self._closed or not self.watch.active:
+            return
+        self.looks.stop()
+        self._end_look(self.watch.steps)
+        self.watch.pause()
+        self._patches_off()
+
+    def resume(self) -> None:
+        """Go on measuring, with the step that begins next."""
+        if self._closed or self.watch.active:
+            return
+        for patch in self._all_patches:
+            patch.on()
+        self.watch.resume()
+        if self.has_steps:
+            self.looks.start()
+
+    @property
+    def _all_patches(self) -> List[Patch]:
+        return [*self._patches, *self.models.patches]
+
+    def _patches_off(self) -> None:
+        for patch in reversed(self._all_patches):
+            patch.off()
+
     def _take_off(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        for undo in self.workers.undo:
-            undo()
-        self.models.remove()
+        self._patches_off()
         self.compilation.remove()
 
     def _after_warm_up(self) -> bool:

@@ -14,7 +14,8 @@ from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional
 
 from pitstop_probe.parts import Fetch
-from pitstop_probe.torch_hooks import Undo, part_of, replace
+from pitstop_probe.patches import Patch, replace
+from pitstop_probe.torch_hooks import part_of
 from pitstop_probe.watch import Watch
 
 _WRITE_EVERY_NS = 500_000_000
@@ -68,7 +69,7 @@ class Loaders:
         self._replay_after = replay_after
         self.seen: Dict[int, LoaderSeen] = {}
         data = part_of(torch, "utils.data.dataloader")
-        self.undo: List[Undo] = [
+        self.patches: List[Patch] = [
             replace(data.DataLoader, "__iter__", self._start),
             replace(data._BaseDataLoaderIter, "__next__", self._next),
         ]
@@ -200,7 +201,7 @@ class WorkerTimer:
         self._files = _OpenedFiles(os.path.abspath(folder))
         self._listens = False
         fetch = part_of(torch, "utils.data._utils.fetch")
-        self.undo: List[Undo] = [
+        self.patches: List[Patch] = [
             replace(fetch._MapDatasetFetcher, "fetch", self._fetch),
             replace(fetch._IterableDatasetFetcher, "fetch", self._fetch),
         ]

@@ -43,9 +43,8 @@ class Looks:
         self._watch = watch
         self._every_s = every_s
         self._cost_s = 0.0
-        # Held until the end; an event takes ten times as long to wait for, with the script waiting.
+        # Held while looking; an event takes ten times as long to wait for, with the script waiting.
         self._running = threading.Lock()
-        self._running.acquire()
         self._places: "Counter[Place]" = Counter()
         self._generators: Dict[Optional[str], List[int]] = {}
         self._present: "Counter[Place]" = Counter()
@@ -54,16 +53,20 @@ class Looks:
         self._taken = 0
         self._foreign = _library_folders()
         self._libraries: Dict[str, bool] = {}
-        self._thread = threading.Thread(target=self._run, name="pitstop-looks", daemon=True)
+        self._thread: Optional[threading.Thread] = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to look, or go on."""
+        self._running.acquire()
+        self._thread = threading.Thread(target=self._run, name="pitstop-looks", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop looking."""
-        if self._running.locked():
+        if self._thread is not None:
             self._running.release()
+            self._thread.join()
+            self._thread = None
 
     def forget(self) -> None:
         """Begin counting anew, after warm-up."""
@@ -100,6 +103,7 @@ class Looks:
             # Distances between half and one and a half of the mean, by the golden ratio.
             jitter = 0.5 + (turn * 0.6180339887) % 1.0
             if self._running.acquire(timeout=self.distance_s * jitter):
+                self._running.release()
                 return
             start = time.perf_counter()
             self._look()

@@ -24,7 +24,7 @@ class Rate(NamedTuple):
 
 SHORT = Rate(limit_ns=5_000_000, sure=24, look_every=10, mark_every=2)
 # It takes longer to be sure of them: a script of few steps is then seen whole.
-MIDDLING = Rate(limit_ns=40_000_000, sure=64, look_every=4, mark_every=1)
+MIDDLING = Rate(limit_ns=40_000_000, sure=64, look_every=8, mark_every=1)
 
 _MASK = (1 << 64) - 1
 

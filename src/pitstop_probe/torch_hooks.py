@@ -1,6 +1,6 @@
 """Where torch is observed: models, gradients, optimizers, copies, waits, collectives, saves.
 
-Each function puts wrappers around a few of torch's own entry points and gives back how to take
+Each function puts wrappers around a few of torch's own entry points and gives back patches, to take
 them off. Wrappers pass everything through, results and exceptions alike, and cost around a
 microsecond; none is put inside a compiled region.
 """
@@ -15,9 +15,8 @@ from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from pitstop_probe.parts import ALWAYS_APART, CLOSURE, EVAL, TRAIN, Noted
+from pitstop_probe.patches import Patch, replace
 from pitstop_probe.watch import Watch
-
-Undo = Callable[[], None]
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
 
@@ -41,46 +40,6 @@ _WAITS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", 
 def part_of(torch: Any, name: str) -> Any:
     """Give a submodule of torch; some hide theirs behind a function of the same name."""
     return importlib.import_module("{}.{}".format(torch.__name__, name))
-
-
-def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Undo:
-    """Put `make(original)` in the place of an attribute; nothing where there is none."""
-    original = getattr(owner, name, None)
-    if original is None:
-        return lambda: None
-    is_own = name in vars(owner)
-    wrapper = make(original)
-    setattr(owner, name, wrapper)
-
-    def undo() -> None:
-        if vars(owner).get(name) is not wrapper:
-            return  # somebody put another wrapper on top: it must go on working
-        if is_own:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)
-
-    return undo
-
-
-# Module, arguments, and the call that would have been made.
-Around = Callable[[Any, Any, Any, Callable[..., Any]], Any]
-
-
-def replace_call(kind: Any, around: Around) -> Undo:
-    """Put something around the calls of a class.
-
-    An inherited call is looked up each time: others, such as tracers, put theirs in its place for
-    a while, and it must be found.
-    """
-    own = vars(kind).get("__call__")
-
-    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if own is None:
-            return around(module, args, kwargs, super(kind, module).__call__)
-        return around(module, args, kwargs, functools.partial(own, module))
-
-    return replace(kind, "__call__", lambda _: call)
 
 
 def timed(
@@ -131,9 +90,9 @@ def _keep_loss(watch: Watch, args: Any) -> None:
         watch.loss = args[0].detach()
 
 
-def hook_functions(watch: Watch, torch: Any) -> List[Undo]:
+def hook_functions(watch: Watch, torch: Any) -> List[Patch]:
     """Observe what is a function: backward passes, clipping, saving, collectives."""
-    undo = [
+    patches = [
         replace(torch.autograd, "backward", timed(watch, "backward", keeps_loss=True)),
         replace(torch.autograd, "grad", timed(watch, "backward")),
         replace(torch, "save", timed(watch, "checkpoint")),
@@ -142,14 +101,14 @@ def hook_functions(watch: Watch, torch: Any) -> List[Undo]:
     ]
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         make = timed(watch, "clip")
-        undo += [
+        patches += [
             replace(torch.nn.utils, name, make),
             replace(part_of(torch, "nn.utils.clip_grad"), name, make),
         ]
     if torch.distributed.is_available():
         make = timed(watch, "sync")
-        undo += [replace(torch.distributed, name, make) for name in _COLLECTIVES]
-    return undo
+        patches += [replace(torch.distributed, name, make) for name in _COLLECTIVES]
+    return patches
 
 
 class Optimizers:
@@ -163,12 +122,13 @@ class Optimizers:
         self._is_compiling = torch.compiler.is_compiling
         self._around: Optional[str] = None
         hooks = part_of(torch, "optim.optimizer")
-        before = hooks.register_optimizer_step_pre_hook(self._before)
-        after = hooks.register_optimizer_step_post_hook(self._after)
-        self.undo: List[Undo] = [before.remove, after.remove]
+        self.patches: List[Patch] = [
+            Patch(lambda: hooks.register_optimizer_step_pre_hook(self._before).remove),
+            Patch(lambda: hooks.register_optimizer_step_post_hook(self._after).remove),
+        ]
         self.scaled = False
         for scaler in _scalers(torch):
-            self.undo.append(replace(scaler, "step", self._scaler))
+            self.patches.append(replace(scaler, "step", self._scaler))
 
     def _before(self, _: Any, args: Any, kwargs: Any) -> Any:
         if self._is_compiling():
@@ -290,7 +250,7 @@ class Models:
         # Those that train and exchange nothing: of their calls there is nothing left to find out.
         self._usual: Set[int] = set()
         self._is_compiling = torch.compiler.is_compiling
-        self._wrapped: Dict[Any, Undo] = {}
+        self._wrapped: Dict[Any, Patch] = {}
         self._searches = 0
         self.searching = False
 
@@ -312,13 +272,12 @@ class Models:
         self.searching = False
         kinds = {type(module) for module in list(self.called.values())}
         for kind in [kind for kind in self._wrapped if kind not in kinds]:
-            self._wrapped.pop(kind)()
+            self._wrapped.pop(kind).off()
 
-    def remove(self) -> None:
-        """Take everything off."""
-        for undo in self._wrapped.values():
-            undo()
-        self._wrapped.clear()
+    @property
+    def patches(self) -> List[Patch]:
+        """What stands in the place of calls at present."""
+        return list(self._wrapped.values())
 
     @property
     def largest(self) -> Optional[Any]:
@@ -518,12 +477,12 @@ class Recomputation:
         self._watch = watch
         self.seen = False
         checkpoint = part_of(torch, "utils.checkpoint")
-        self.undo: List[Undo] = [
+        self.patches: List[Patch] = [
             replace(checkpoint.CheckpointFunction, "backward", self._reentrant),
         ]
         frame = getattr(checkpoint, "_CheckpointFrame", None)
         if frame is not None:
-            self.undo.append(replace(frame, "__init__", self._frame))
+            self.patches.append(replace(frame, "__init__", self._frame))
 
     def _frame(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -609,16 +568,16 @@ class Waits:
         self._torch_folder = os.path.dirname(torch.__file__)
         self.lines: Dict[Tuple[str, int, str], List[int]] = {}
         tensor = torch.Tensor
-        self.undo: List[Undo] = [replace(tensor, name, self._wait(name)) for name in _WAITS]
-        self.undo.append(replace(tensor, "to", self._move))
-        self.undo.append(replace(tensor, "cuda", self._move))
+        self.patches: List[Patch] = [replace(tensor, name, self._wait(name)) for name in _WAITS]
+        self.patches.append(replace(tensor, "to", self._move))
+        self.patches.append(replace(tensor, "cuda", self._move))
         cuda = torch.cuda
         for owner, name in (
             (cuda, "synchronize"),
             (cuda.Event, "synchronize"),
             (cuda.Stream, "synchronize"),
         ):
-            self.undo.append(replace(owner, name, self._synchronize))
+            self.patches.append(replace(owner, name, self._synchronize))
 
     def forget(self) -> None:
         """Begin counting anew, after warm-up."""

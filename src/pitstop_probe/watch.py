@@ -443,15 +443,32 @@ class Watch:
             region[_START], region[_START_MARK] = now, None
             following.regions.append(region)
 
+    def pause(self) -> None:
+        """Stop watching; the step under way is dropped, for its end is not seen."""
+        if self._stop():
+            self.steps += 1  # no other step gets its number
+
+    def resume(self) -> None:
+        """Watch again, from the next border on."""
+        self.open.clear()
+        self._around.clear()
+        self.at = self.last_kind = None
+        self.active = self.looking = True
+
     def close(self) -> None:
         """Hand over all finished steps; the one under way is dropped, its end was not seen."""
+        self._stop()
+        self._collect(finish=True)
+
+    def _stop(self) -> bool:
+        """Stop watching; tell whether a step was under way."""
         raw = self.raw
         self.active = False
         self.raw = None
         self._plain_until = 0
         if raw is not None and not raw.looked and _cut_at_last_border(raw):
             self._waiting.append(raw)
-        self._collect(finish=True)
+        return raw is not None
 
     def _mark_near(self, now: int) -> Any:
         """Take the last mark where nothing can have been launched since; else make one."""

@@ -10,12 +10,12 @@ import logging
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from pitstop_probe.torch_hooks import Undo, replace
+from pitstop_probe.patches import Patch, replace
 
 Ready = Callable[[], bool]
 
 
-def leave_out(what: Optional[str], torch: Any, ready: Ready) -> List[Undo]:
+def leave_out(what: Optional[str], torch: Any, ready: Ready) -> List[Patch]:
     """Leave out waiting for the device (``sync``) or logging (``log``), once `ready` says so."""
     if what == "sync":
         return [

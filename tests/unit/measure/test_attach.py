@@ -1,6 +1,9 @@
 """Measuring from inside one's own code: parts are named, results are the same to the bit."""
 
+import threading
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +97,59 @@ def test_every_wrapper_is_taken_off_again(tmp_path: Path) -> None:
     before = [getattr(owner, name) for owner, name in watched]
     measured(tmp_path / "run")
     assert [getattr(owner, name) for owner, name in watched] == before
+
+
+# Classes and modules that are observed, and torch's own lists of hooks.
+OBSERVED = (
+    ("torch", "Tensor"),
+    ("torch", "autograd"),
+    ("torch", "distributed"),
+    ("torch.amp", "GradScaler"),
+    ("torch.nn", "Module"),
+    ("torch.nn", "Sequential"),
+    ("torch.nn", "utils"),
+    ("torch.nn.utils", "clip_grad"),
+    ("torch.optim", "Optimizer"),
+    ("torch.optim.optimizer", "_global_optimizer_pre_hooks"),
+    ("torch.optim.optimizer", "_global_optimizer_post_hooks"),
+    ("torch.utils.checkpoint", "_CheckpointFrame"),
+    ("torch.utils.data", "DataLoader"),
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter"),
+    ("torch.utils.data._utils.fetch", "_MapDatasetFetcher"),
+)
+
+
+def everything_of_torch() -> list[dict[Any, Any]]:
+    """What lies in the places that are observed."""
+    found = (getattr(import_module(module), name) for module, name in OBSERVED)
+    return [dict(each if isinstance(each, dict) else vars(each)) for each in found]
+
+
+def test_a_pause_leaves_nothing_on_and_its_steps_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pitstop_probe.course.compile_counts", lambda: None)
+    before, threads = everything_of_torch(), threading.active_count()
+    with pitstop.attach(tmp_path / "run") as attached:
+        train(30)
+        on = everything_of_torch()
+        assert on != before
+        for _ in range(2):
+            attached.pause()
+            attached.pause()
+            assert everything_of_torch() == before
+            assert threading.active_count() == threads
+            train(30)
+            attached.resume()
+            attached.resume()
+        assert threading.active_count() == threads + 1
+        train(30)
+    assert everything_of_torch() == before
+    rank = read_run(tmp_path / "run").first
+    assert rank.steps is not None
+    assert rank.notes == ()
+    # Number 29 was under way when the pause came; two were slowed down to look more closely.
+    assert [step.index for step in rank.steps] == [n for n in range(59) if n not in (5, 7, 29)]
 
 
 def test_two_trainings_one_after_the_other_have_two_records(tmp_path: Path) -> None:

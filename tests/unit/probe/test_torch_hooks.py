@@ -27,11 +27,11 @@ class Nobody:
 def watch() -> Iterator[Watch]:
     watch = Watch(Nobody())
     models, optimizers = Models(watch, torch), Optimizers(watch, torch)
-    undo = [*hook_functions(watch, torch), *optimizers.undo, models.remove]
     models.wrap(torch.nn.Sequential)
+    patches = [*hook_functions(watch, torch), *optimizers.patches, *models.patches]
     yield watch
-    for take_off in undo:
-        take_off()
+    for patch in patches:
+        patch.off()
 
 
 def kinds(watch: Watch) -> list[str]:

@@ -140,6 +140,43 @@ def test_recomputation_is_a_child_of_the_backward_pass(
     assert named(sink.steps[0]) == {"backward": 40, "backward/recompute": 30}
 
 
+def test_a_pause_leaves_out_its_steps_and_the_one_it_began_in(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    def step() -> None:
+        region(watch, ticks, "forward", 20, TRAIN)
+        ticks.pass_us(5)
+        watch.stepped(1)
+
+    step()  # where the first begins
+    step()
+    step()
+    watch.enter("forward", TRAIN)
+    watch.pause()
+    for _ in range(3):
+        step()
+    watch.resume()
+    step()  # where the next begins
+    step()
+    watch.close()
+    assert [step.index for step in sink.steps] == [0, 1, 3]
+    assert [step.wall_us for step in sink.steps] == [25, 25, 25]
+    assert named(sink.steps[-1])["forward"] == 20
+
+
+def test_a_pause_before_the_first_step_changes_nothing(watch: Watch, sink: Keeper) -> None:
+    stops: list[int] = []
+    watch.at_border = stops.append
+    watch.pause()
+    watch.stepped(1)
+    watch.resume()
+    for _ in range(3):
+        watch.stepped(1)
+    watch.close()
+    assert [step.index for step in sink.steps] == [0, 1]
+    assert stops == [0, 1, 2]
+
+
 def test_other_threads_and_a_closed_watch_note_nothing(watch: Watch, ticks: Ticks) -> None:
     watch.stepped(1)
     watch.thread = -1
@@ -239,8 +276,8 @@ def test_steps_the_device_has_passed_are_handed_over_without_asking_for_each(
 
 
 # Of short steps one in ten is looked at, and every second of those marked; of middling ones one in
-# four, and all of those marked.
-@pytest.mark.parametrize(("step_us", "every"), [(50_000, 2), (20_000, 4), (1_000, 20)])
+# eight, and all of those marked.
+@pytest.mark.parametrize(("step_us", "every"), [(50_000, 2), (20_000, 8), (1_000, 20)])
 def test_parts_of_short_steps_are_marked_less_often(
     sink: Keeper, ticks: Ticks, step_us: int, every: int
 ) -> None:
