@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from multiprocessing import util
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from pitstop_probe.closer_looks import KernelLook, ModuleLook, make_work_look, matrix_rates
 from pitstop_probe.device import cuda_timer
@@ -54,6 +54,9 @@ _LOOKING = "pitstop"
 _PATIENCE = 3
 
 
+# Kind and values.
+_Reading = Tuple[str, Dict[str, Any]]
+
 _STARTED_US = time.perf_counter_ns() // 1000  # this is loaded while the interpreter starts
 
 
@@ -92,8 +95,9 @@ class Measurement:
         self._parents_writer: Optional[RecordWriter] = None
         self._closed = False
         self._look: Any = None
-        self._collect_look: Callable[[int], None] = lambda _: None
+        self._end_of_look: Callable[[int], _Reading] = lambda _: ("", {})
         self._before: Dict[str, Any] = {}
+        self._compiled_at_pause: Dict[str, int] = {}
         self._losses: List[Any] = []
         self._setup_seen: Optional[Dict[str, Any]] = None
         self.watch = Watch(self)
@@ -206,9 +210,9 @@ class Measurement:
         if self._closed:
             return
         self._closed = True
-        self.looks.stop()
         try:
-            self._end_look(self.watch.steps)
+            self.looks.stop()
+            self._drop_look()
             self.watch.close()
             if self.has_steps:
                 self._write_summary()
@@ -218,13 +222,17 @@ class Measurement:
         self._take_off()
 
     def pause(self) -> None:
-        """Take everything off for a while; the step under way is not measured."""
+        """Take everything off for a while; the step under way is not measured.
+
+        To be called, as is `resume`, on the thread that trains.
+        """
         if self._closed or not self.watch.active:
             return
         self.looks.stop()
-        self._end_look(self.watch.steps)
+        self._drop_look()
         self.watch.pause()
         self._patches_off()
+        self._compiled_at_pause = self._compiled()
 
     def resume(self) -> None:
         """Go on measuring, with the step that begins next."""
@@ -232,6 +240,9 @@ class Measurement:
             return
         for patch in self._all_patches:
             patch.on()
+        for name, now in self._compiled().items():
+            if name in self._before:  # what was compiled in the pause is none of the run's
+                self._before[name] += now - self._compiled_at_pause[name]
         self.watch.resume()
         if self.has_steps:
             self.looks.start()
@@ -318,23 +329,31 @@ class Measurement:
         self.watch.special(_LOOKING)
         if steps == _MODULE_STEP and model is not None:
             self._look = ModuleLook(self.watch, self._torch, model)
-            self._collect_look = lambda step: self._reading("modules", self._look.end(step))
+            self._end_of_look = lambda step: ("modules", self._look.end(step))
         elif steps == _WORK_STEP:
             self._look = make_work_look(self._torch)
             self._look.__enter__()
-            self._collect_look = self._end_work
+            self._end_of_look = self._end_work
 
-    def _end_work(self, step: int) -> None:
+    def _end_work(self, step: int) -> _Reading:
         self._look.__exit__(None, None, None)
-        self._reading("work", self._look.tally.values(step))
+        return "work", self._look.tally.values(step)
 
     def _begin_profile(self) -> None:
         self._look = KernelLook(self.watch, self._torch, _PROFILED_STEPS)
-        self._collect_look = lambda step: self._reading("kernels", self._look.end(step))
+        self._end_of_look = lambda step: ("kernels", self._look.end(step))
 
     def _end_look(self, steps: int) -> None:
+        """End a closer look at the border it reaches to."""
         if self._look is not None:
-            self._collect_look(steps - 1)
+            reading = self._end_of_look(steps - 1)
+            self._look = None
+            self._reading(*reading)
+
+    def _drop_look(self) -> None:
+        """End a closer look in the middle of what it looks at: half of it is no reading."""
+        if self._look is not None:
+            self._end_of_look(self.watch.steps)
             self._look = None
 
     def _reading(self, kind: str, values: Dict[str, Any]) -> None:
@@ -348,9 +367,14 @@ class Measurement:
         self._before = {
             "looked": self.watch.looked,
             "allocator": allocator_counts(self._torch),
-            "compiled": compile_counts() or {"graphs": 0},
-            "compile_us": self.compilation.total_us,
+            **self._compiled(),
         }
+
+    def _compiled(self) -> Dict[str, int]:
+        """Count what was compiled so far, and how long it took."""
+        counts = compile_counts()
+        graphs = 0 if counts is None else counts["graphs"]
+        return {"graphs": graphs, "compile_us": self.compilation.total_us}
 
     def _keep_loss(self, steps: int) -> None:
         """Write the loss, read without waiting: on a GPU it is copied, and read once there."""
@@ -470,7 +494,7 @@ class Measurement:
         }
 
     def _compile_summary(self, counts: Dict[str, Any]) -> Dict[str, Any]:
-        graphs_before = self._before.get("compiled", counts)["graphs"]
+        graphs_before = self._before.get("graphs", counts["graphs"])
         us_before = self._before.get("compile_us", self.compilation.total_us)
         return {
             "step": self.watch.steps,

@@ -43,6 +43,8 @@ class Looks:
         self._watch = watch
         self._every_s = every_s
         self._cost_s = 0.0
+        self._turn = 0
+        self._wait_s = self._next_wait_s()
         # Held while looking; an event takes ten times as long to wait for, with the script waiting.
         self._running = threading.Lock()
         self._places: "Counter[Place]" = Counter()
@@ -57,16 +59,23 @@ class Looks:
 
     def start(self) -> None:
         """Begin to look, or go on."""
+        thread = threading.Thread(target=self._run, name="pitstop-looks", daemon=True)
         self._running.acquire()
-        self._thread = threading.Thread(target=self._run, name="pitstop-looks", daemon=True)
-        self._thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            self._running.release()
+            raise
+        self._thread = thread
 
     def stop(self) -> None:
-        """Stop looking."""
-        if self._thread is not None:
+        """Stop looking; what was seen of a step that has not ended is let go."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
             self._running.release()
-            self._thread.join()
-            self._thread = None
+            thread.join()
+        self._present.clear()
+        self._taken = 0
 
     def forget(self) -> None:
         """Begin counting anew, after warm-up."""
@@ -97,17 +106,22 @@ class Looks:
         return max(self._every_s, affordable_s)
 
     def _run(self) -> None:
-        turn = 0
         while True:
-            turn += 1
-            # Distances between half and one and a half of the mean, by the golden ratio.
-            jitter = 0.5 + (turn * 0.6180339887) % 1.0
-            if self._running.acquire(timeout=self.distance_s * jitter):
+            start = time.perf_counter()
+            if self._running.acquire(timeout=self._wait_s):
                 self._running.release()
+                # The rest is waited for once it goes on, so that pauses take no look away.
+                self._wait_s = max(0.0, self._wait_s - (time.perf_counter() - start))
                 return
             start = time.perf_counter()
             self._look()
             self.remember_cost(time.perf_counter() - start)
+            self._wait_s = self._next_wait_s()
+
+    def _next_wait_s(self) -> float:
+        """Give a distance between half and one and a half of the mean, by the golden ratio."""
+        self._turn += 1
+        return self.distance_s * (0.5 + (self._turn * 0.6180339887) % 1.0)
 
     def remember_cost(self, cost_s: float) -> None:
         """Let a look's duration move the mean of the last ones a little."""

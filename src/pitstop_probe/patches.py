@@ -20,7 +20,8 @@ class Patch:
         self._undo = put()
 
     def on(self) -> None:
-        """Put it on again."""
+        """Put it on again; twice is no more than once."""
+        self.off()
         self._undo = self._put()
 
     def off(self) -> None:
@@ -39,7 +40,9 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
     own = vars(owner).get(name)
 
     def put() -> Undo:
-        if vars(owner).get(name) is not own:
+        # Ours may still be there: somebody's wrapper lay on top when it was to come off.
+        present = vars(owner).get(name)
+        if present is not own and present is not wrapper:
             return _nothing  # somebody else's came in between: ours would leave it out
         setattr(owner, name, wrapper)
         return undo

@@ -127,6 +127,7 @@ class Watch:
         "_last_marked",
         "_marking",
         "_next_timeline",
+        "_paused_at",
         "_plain_until",
         "_root",
         "_samples",
@@ -177,6 +178,7 @@ class Watch:
         self._last_mark: Any = None
         self._last_marked = 0
         self._hand_over_at = now_ns() + HAND_OVER_US * _NS
+        self._paused_at = 0
         self._root = Span(None, "", None)  # type: ignore[arg-type]  # never entered
         self.restart()
         self.device = device
@@ -445,11 +447,14 @@ class Watch:
 
     def pause(self) -> None:
         """Stop watching; the step under way is dropped, for its end is not seen."""
+        self._paused_at = self.now()
+        self.wants_loss, self.loss = False, None
         if self._stop():
             self.steps += 1  # no other step gets its number
 
     def resume(self) -> None:
         """Watch again, from the next border on."""
+        self._hand_over_at += self.now() - self._paused_at
         self.open.clear()
         self._around.clear()
         self.at = self.last_kind = None
@@ -464,8 +469,8 @@ class Watch:
         """Stop watching; tell whether a step was under way."""
         raw = self.raw
         self.active = False
-        self.raw = None
         self._plain_until = 0
+        self.raw = None
         if raw is not None and not raw.looked and _cut_at_last_border(raw):
             self._waiting.append(raw)
         return raw is not None

@@ -54,7 +54,7 @@ class Recomputed:
     host_us: float
     """Over all counted steps; an estimate as `Facts.inside_us` is."""
     device_share: float | None
-    """Share of the steps on the device's clock; None where its marks do not tell."""
+    """Share of the steps that recompute, on the device's clock; None where marks do not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -211,14 +211,12 @@ class _TimedAgain:
         self._span = RecomputeSpan()
 
     def __enter__(self) -> None:
-        self._span.__enter__()
         self._inner.__enter__()
+        self._span.__enter__()
 
     def __exit__(self, *exc: Any) -> None:
-        try:
-            self._inner.__exit__(*exc)
-        finally:
-            self._span.__exit__()
+        self._span.__exit__(*exc)
+        self._inner.__exit__(*exc)
 
 
 def _timed_contexts() -> tuple[_Context, _Context]:

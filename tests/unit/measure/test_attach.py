@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pitstop
 from pitstop.errors import PitstopError
 from pitstop.records.run import RankRecord
-from pitstop.records.script import Setup, Work
+from pitstop.records.script import Compiled, Setup, Work
 from pitstop.records.store import decode, read_run
 
 
@@ -112,17 +112,24 @@ OBSERVED = (
     ("torch.optim", "Optimizer"),
     ("torch.optim.optimizer", "_global_optimizer_pre_hooks"),
     ("torch.optim.optimizer", "_global_optimizer_post_hooks"),
+    ("torch.utils.checkpoint", "CheckpointFunction"),
     ("torch.utils.checkpoint", "_CheckpointFrame"),
     ("torch.utils.data", "DataLoader"),
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter"),
+    ("torch.utils.data._utils.fetch", "_IterableDatasetFetcher"),
     ("torch.utils.data._utils.fetch", "_MapDatasetFetcher"),
 )
 
 
 def everything_of_torch() -> list[dict[Any, Any]]:
     """What lies in the places that are observed."""
-    found = (getattr(import_module(module), name) for module, name in OBSERVED)
-    return [dict(each if isinstance(each, dict) else vars(each)) for each in found]
+    found: list[dict[Any, Any]] = [{"save": torch.save}]
+    for module, name in OBSERVED:
+        place = getattr(import_module(module), name)
+        # Hooks are numbered anew each time they are put on.
+        hooks = dict(enumerate(place.values())) if isinstance(place, dict) else dict(vars(place))
+        found.append(hooks)
+    return found
 
 
 def test_a_pause_leaves_nothing_on_and_its_steps_out(
@@ -142,7 +149,8 @@ def test_a_pause_leaves_nothing_on_and_its_steps_out(
             train(30)
             attached.resume()
             attached.resume()
-        assert threading.active_count() == threads + 1
+            assert everything_of_torch() == on
+            assert threading.active_count() == threads + 1
         train(30)
     assert everything_of_torch() == before
     rank = read_run(tmp_path / "run").first
@@ -150,6 +158,56 @@ def test_a_pause_leaves_nothing_on_and_its_steps_out(
     assert rank.notes == ()
     # Number 29 was under way when the pause came; two were slowed down to look more closely.
     assert [step.index for step in rank.steps] == [n for n in range(59) if n not in (5, 7, 29)]
+    after = rank.steps.host_us[rank.steps.index >= 30]
+    seen = {path[0] for path, us in zip(rank.paths, after.T, strict=True) if (us > 0).any()}
+    assert seen >= {"data", "forward", "backward", "zero_grad", "clip", "optimizer"}
+
+
+def test_a_pause_in_a_step_that_is_looked_into_leaves_no_half_of_a_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pitstop_probe.course.compile_counts", lambda: None)
+    model = nn.Sequential(nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pitstop.attach(tmp_path / "run") as attached:
+        for update in range(30):
+            if update in (6, 8):  # the steps 5 and 7 have begun
+                attached.pause()
+                attached.resume()
+            model(torch.zeros(2, 8)).sum().backward()
+            optimizer.step()
+    rank = read_run(tmp_path / "run").first
+    assert rank.is_finished
+    assert rank.steps is not None
+    assert len(rank.steps) == 27
+    assert {"modules", "work"}.isdisjoint(reading.kind for reading in rank.readings)
+
+
+def test_what_is_compiled_in_a_pause_is_none_of_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"graphs": 3, "graph_breaks": 0, "reasons": []}
+    monkeypatch.setattr("pitstop_probe.course.compile_counts", lambda: counts)
+    with pitstop.attach(tmp_path / "run") as attached:
+        train(30)
+        attached.pause()
+        counts["graphs"] = 8
+        attached.resume()
+        train(10)
+        counts["graphs"] = 9
+    rank = read_run(tmp_path / "run").first
+    compiled = next(decode(r, Compiled) for r in rank.readings if r.kind == "compiled")
+    assert compiled.recompiles_after_warm_up == 1
+
+
+def test_a_pause_can_be_the_end(tmp_path: Path) -> None:
+    with pitstop.attach(tmp_path / "run") as attached:
+        train(30)
+        attached.pause()
+    rank = read_run(tmp_path / "run").first
+    assert rank.is_finished
+    assert rank.steps is not None
+    assert rank.steps[-1].index == 28
 
 
 def test_two_trainings_one_after_the_other_have_two_records(tmp_path: Path) -> None:

@@ -65,6 +65,21 @@ def test_a_wrapper_of_somebody_elses_stays_on_top_and_is_not_covered() -> None:
     assert Shared().own() == "OWN!"
 
 
+def test_ours_comes_off_in_the_end_where_it_was_under_somebody_elses() -> None:
+    class Shared(Owner):
+        pass
+
+    ours = replace(Shared, "own", louder)
+    theirs = replace(Shared, "own", louder)
+    ours.off()
+    theirs.off()
+    ours.on()
+    ours.on()
+    assert Shared().own() == "OWN"
+    ours.off()
+    assert "own" not in vars(Shared)
+
+
 def test_a_hook_is_put_on_again_by_whoever_put_it_on() -> None:
     hooks: list[str] = []
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pitstop_probe.clock import HAND_OVER_US
 from pitstop_probe.parts import TRAIN
 from pitstop_probe.watch import Pace, Watch
 
@@ -162,6 +163,26 @@ def test_a_pause_leaves_out_its_steps_and_the_one_it_began_in(
     assert [step.index for step in sink.steps] == [0, 1, 3]
     assert [step.wall_us for step in sink.steps] == [25, 25, 25]
     assert named(sink.steps[-1])["forward"] == 20
+
+
+def test_a_pause_does_not_bring_the_handing_over_nearer(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    def step() -> None:
+        ticks.pass_us(50_000)
+        watch.stepped(1)
+
+    for _ in range(4):
+        step()
+    watch.pause()
+    ticks.pass_us(10 * HAND_OVER_US)
+    watch.resume()
+    step()
+    step()
+    assert sink.steps == []
+    for _ in range(HAND_OVER_US // 50_000):
+        step()
+    assert sink.steps != []
 
 
 def test_a_pause_before_the_first_step_changes_nothing(watch: Watch, sink: Keeper) -> None:
