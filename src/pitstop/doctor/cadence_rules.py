@@ -57,8 +57,8 @@ def checkpoint(facts: Facts) -> Finding | None:
 
 
 def _cadence(facts: Facts, name: str, code: str, summary: str) -> Finding | None:
-    share, apart = facts.whole_share(name), facts.apart.get(name)
-    if share is None or share < WORTH_A_WARNING:
+    share, most, apart = facts.whole_share(name), facts.most_share(name), facts.apart.get(name)
+    if share is None or most is None or share < WORTH_A_WARNING:
         return None
     evidence = [f"{percent(share)} of the time after warm-up, in {facts.steps} steps"]
     if apart is not None:
@@ -75,7 +75,7 @@ def _cadence(facts: Facts, name: str, code: str, summary: str) -> Finding | None
         severity=severity_of(share) if is_rhythm else "info",
         summary=summary,
         evidence=tuple(evidence),
-        bound=Bound(part=name, share=share),
+        bound=Bound(part=name, share=most),
         remedy=remedy_for(facts, code),
     )
 

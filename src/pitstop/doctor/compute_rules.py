@@ -157,7 +157,8 @@ def recompilation(facts: Facts) -> Finding | None:
         return None
     spent_us = compiled.compile_after_warm_up_us
     share = max(spent_us / facts.total_us if facts.total_us else 0.0, facts.share("compile") or 0.0)
-    share = min(1.0, share + facts.spill_us("compile") / max(1.0, facts.total_us))
+    spill_share = facts.spill("compile").most_us / max(1.0, facts.total_us)
+    share = min(1.0, share + spill_share)
     many = compiled.recompiles_after_warm_up >= _MANY_RECOMPILES
     if share < WORTH_A_WARNING and not many:
         return None

@@ -47,6 +47,20 @@ class DeviceTimes:
     """From a part's first mark to its last: work, and gaps in which nothing was queued."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spill:
+    """Time that something apart adds to the steps it falls in; nothing where noise is larger."""
+
+    us: float = 0.0
+    error_us: float = 0.0
+    """One standard error."""
+
+    @property
+    def most_us(self) -> float:
+        """Two standard errors more."""
+        return self.us + 2 * self.error_us
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recomputed:
     """What ran forward again inside backward, each stretch of time once."""
@@ -173,7 +187,7 @@ class Facts:
         inside = 0.0 if times is None else self.inside_us(times)
         return (inside + (0.0 if apart is None else apart.total_us)) / self.total_us
 
-    def spill_us(self, name: str) -> float:
+    def spill(self, name: str) -> Spill:
         """Time by which what lay apart under a name lengthens the steps that it falls in.
 
         Saving empties the caches, new workers share their pages with the loop, a new graph is
@@ -184,22 +198,29 @@ class Facts:
         """
         apart = self.apart.get(name)
         if apart is None or self.on_gpu:
-            return 0.0
+            return Spill()
         kinds = np.zeros(self.steps, dtype=int)
         for other in self.apart.values():
             kinds[list(other.places)] += 1
         alone = [place for place in apart.places if kinds[place] == 1]
         struck, others = self.wall_us[alone], self.wall_us[kinds == 0]
         if min(len(struck), len(others)) < _FEWEST_ALIKE:
-            return 0.0
+            return Spill()
         longer = float(struck.mean() - others.mean())
         error = float(np.hypot(_error_of_mean(struck), _error_of_mean(others)))
-        return longer * len(struck) if longer > 2 * error else 0.0
+        if longer <= 2 * error:
+            return Spill()
+        return Spill(us=longer * len(struck), error_us=error * len(struck))
 
     def whole_share(self, name: str) -> float | None:
         """Share of what lay apart under a name, with what it adds to the steps around it."""
         share = self.share(name)
-        return None if share is None else min(1.0, share + self.spill_us(name) / self.total_us)
+        return None if share is None else min(1.0, share + self.spill(name).us / self.total_us)
+
+    def most_share(self, name: str) -> float | None:
+        """The most that `whole_share` can be: two standard errors more."""
+        share, spill = self.share(name), self.spill(name)
+        return None if share is None else min(1.0, share + spill.most_us / self.total_us)
 
     def share_error(self, part: str) -> float:
         """Standard error of a part's share: it falls unevenly, and few steps may be looked at."""

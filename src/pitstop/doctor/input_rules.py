@@ -171,10 +171,10 @@ def epoch_stalls(facts: Facts) -> Finding | None:
     stalls = _boundary_stalls(facts) or _waiting_stalls(facts)
     if stalls is None:
         return None
-    bound, stalls_us, words = stalls
+    share, bound, stalls_us, words = stalls
     loader = train_loader(facts)
     evidence = [
-        f"{times(len(stalls_us), 'stall')} {words} took {percent(bound.share)} of the time",
+        f"{times(len(stalls_us), 'stall')} {words} took {percent(share)} of the time",
         spread_ms(stalls_us).replace("median", "median stall", 1),
         *spill(facts, _EPOCH_BOUNDARY),
     ]
@@ -183,7 +183,7 @@ def epoch_stalls(facts: Facts) -> Finding | None:
         evidence.append(f"{times(loader.workers, 'worker')} ({kept}), {loader.passes} passes")
     return Finding(
         code="DATA002",
-        severity=severity_of(bound.share) if len(stalls_us) > 1 else "info",
+        severity=severity_of(share) if len(stalls_us) > 1 else "info",
         summary="each new epoch stalls the training loop",
         evidence=tuple(evidence),
         bound=bound,
@@ -191,14 +191,20 @@ def epoch_stalls(facts: Facts) -> Finding | None:
     )
 
 
-def _boundary_stalls(facts: Facts) -> tuple[Bound, np.ndarray, str] | None:
-    apart, share = facts.apart.get(_EPOCH_BOUNDARY), facts.whole_share(_EPOCH_BOUNDARY)
-    if apart is None or share is None or share < WORTH_A_WARNING:
+# Share of the time, bound, how long each took, and when they come.
+_Stalls = tuple[float, Bound, np.ndarray, str]
+
+
+def _boundary_stalls(facts: Facts) -> _Stalls | None:
+    name = _EPOCH_BOUNDARY
+    apart, share, most = facts.apart.get(name), facts.whole_share(name), facts.most_share(name)
+    if apart is None or share is None or most is None or share < WORTH_A_WARNING:
         return None
-    return Bound(part=_EPOCH_BOUNDARY, share=share), np.array(apart.times_us), "between epochs"
+    bound = Bound(part=name, share=most)
+    return share, bound, np.array(apart.times_us), "between epochs"
 
 
-def _waiting_stalls(facts: Facts) -> tuple[Bound, np.ndarray, str] | None:
+def _waiting_stalls(facts: Facts) -> _Stalls | None:
     """Find waits that come at even distances, as only passes over the data do."""
     timed = facts.parts_us.get("data")
     if timed is None or not facts.steps:
@@ -217,7 +223,7 @@ def _waiting_stalls(facts: Facts) -> tuple[Bound, np.ndarray, str] | None:
     bound = facts.waste("data", float(excess.sum()) / facts.total_us)
     if not even or of_workers or bound is None or bound.share < WORTH_A_WARNING:
         return None
-    return bound, excess, f"every {distances.mean():.0f} steps"
+    return bound.share, bound, excess, f"every {distances.mean():.0f} steps"
 
 
 def _waits_of_all(facts: Facts, timed: np.ndarray, least: float) -> np.ndarray:

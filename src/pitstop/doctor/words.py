@@ -33,7 +33,7 @@ def spread_ms(times_us: Array) -> str:
 
 def spill(facts: Facts, name: str) -> tuple[str, ...]:
     """What something apart adds to the steps it falls in, where that is told from noise."""
-    us = facts.spill_us(name)
+    us = facts.spill(name).us
     if not us:
         return ()
     share = percent(us / facts.total_us)

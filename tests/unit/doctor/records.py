@@ -1,5 +1,6 @@
 """Small runs made by hand: steps whose parts are known to the microsecond, and readings."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -320,7 +321,7 @@ def host_line(text: str, samples: int, *, part: str = "host", calls: str | None 
     return HostLine(
         part=part,
         file="/home/me/train.py",
-        line=abs(hash(text)) % 500,
+        line=zlib.crc32(text.encode()) % 10_000,  # one of its own, and the same in every run
         function="main",
         text=text,
         samples=samples,

@@ -86,10 +86,24 @@ def test_what_a_save_adds_to_its_step_is_found_in_noise(seed: int, longer_us: in
     run = facts({"forward": times}, steps=400, apart={"checkpoint": SAVES})
     added_us = 90 * longer_us
     # The error of a mean of 90 steps that vary by 1 ms is 0.1 ms: four of them here, and more.
-    assert run.spill_us("checkpoint") == pytest.approx(added_us, abs=90 * 500)
+    assert run.spill("checkpoint").us == pytest.approx(added_us, abs=90 * 500)
     share = run.whole_share("checkpoint")
     assert share is not None
     assert share == pytest.approx((90 * 20_000 + added_us) / run.total_us, abs=0.01)
+
+
+def test_the_most_a_save_can_have_added_is_seldom_less_than_it_did() -> None:
+    shares: list[tuple[float, float]] = []
+    for seed in range(100):
+        times = noisy(10_000, 400, seed, spread=0.1)
+        times[list(SAVES)] += 2_000
+        run = facts({"forward": times}, steps=400, apart={"checkpoint": SAVES})
+        most = run.most_share("checkpoint")
+        assert most is not None
+        shares.append((most, 90 * 22_000 / run.total_us))
+    # Two standard errors lie below one draw of forty-four, and reach no further than needed.
+    assert sum(most < true for most, true in shares) <= 8
+    assert np.mean([most - true for most, true in shares]) < 0.01
 
 
 def test_steps_that_differ_by_chance_alone_are_seldom_counted_with_a_save() -> None:
@@ -98,32 +112,32 @@ def test_steps_that_differ_by_chance_alone_are_seldom_counted_with_a_save() -> N
         for seed in range(100)
     ]
     # Above two standard errors lies one draw of forty-four.
-    assert sum(run.spill_us("checkpoint") > 0 for run in runs) <= 8
+    assert sum(run.spill("checkpoint").us > 0 for run in runs) <= 8
 
 
 def test_a_step_with_two_things_apart_tells_of_neither() -> None:
     times = np.full(400, 10_000.0)
     times[list(SAVES)] += 5_000
     both = {"checkpoint": SAVES, "evaluation": SAVES}
-    assert facts({"forward": times}, steps=400, apart=both).spill_us("checkpoint") == 0
+    assert facts({"forward": times}, steps=400, apart=both).spill("checkpoint").us == 0
     apart = {"checkpoint": SAVES, "evaluation": EVALUATIONS}
     run = facts({"forward": times}, steps=400, apart=apart)
     alone = [step for step in SAVES if step >= 40 and step not in EVALUATIONS]
-    assert run.spill_us("checkpoint") == pytest.approx(5_000 * len(alone))
+    assert run.spill("checkpoint").us == pytest.approx(5_000 * len(alone))
 
 
 def test_a_few_steps_or_the_hosts_clock_beside_a_gpu_tell_no_such_thing() -> None:
     times = np.full(100, 10_000.0)
     times[[50, 60, 70, 80]] += 5_000
     saves = dict.fromkeys([50, 60, 70, 80], 20_000)
-    assert facts({"forward": times}, apart={"checkpoint": saves}).spill_us("checkpoint") == 0
+    assert facts({"forward": times}, apart={"checkpoint": saves}).spill("checkpoint").us == 0
     times[90] += 5_000
     saves[90] = 20_000
-    assert facts({"forward": times}, apart={"checkpoint": saves}).spill_us("checkpoint") == 25_000
+    assert facts({"forward": times}, apart={"checkpoint": saves}).spill("checkpoint").us == 25_000
     run = facts({"forward": times}, apart={"checkpoint": saves}, readings=[SETUP, KERNELS])
     assert run.on_gpu
-    assert run.spill_us("checkpoint") == 0
-    assert run.spill_us("evaluation") == 0
+    assert run.spill("checkpoint").us == 0
+    assert run.spill("evaluation").us == 0
 
 
 def test_start_up_is_told_and_is_no_share() -> None:
