@@ -53,7 +53,6 @@ _LOOKING = "pitstop"
 # How often a script may catch its own end before it is ended for good.
 _PATIENCE = 3
 
-
 # Kind and values.
 _Reading = Tuple[str, Dict[str, Any]]
 
@@ -222,9 +221,11 @@ class Measurement:
         self._take_off()
 
     def pause(self) -> None:
-        """Take everything off for a while; the step under way is not measured.
+        """Take everything off for a while, to compare with; the step under way is not measured.
 
-        To be called, as is `resume`, on the thread that trains.
+        Between two steps alone, on the thread that trains, as `resume`; what hooks and signals
+        call comes in the middle of something. A loader that is iterated first in a pause is not
+        observed.
         """
         if self._closed or not self.watch.active:
             return

@@ -15,7 +15,7 @@ from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from pitstop_probe.parts import ALWAYS_APART, CLOSURE, EVAL, TRAIN, Noted
-from pitstop_probe.patches import Patch, replace
+from pitstop_probe.patches import Patch, Undo, replace
 from pitstop_probe.watch import Watch
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
@@ -121,14 +121,27 @@ class Optimizers:
         self._watch = watch
         self._is_compiling = torch.compiler.is_compiling
         self._around: Optional[str] = None
-        hooks = part_of(torch, "optim.optimizer")
+        self._is_stepping = False
+        self._hooks = hooks = part_of(torch, "optim.optimizer")
         self.patches: List[Patch] = [
             Patch(lambda: hooks.register_optimizer_step_pre_hook(self._before).remove),
-            Patch(lambda: hooks.register_optimizer_step_post_hook(self._after).remove),
+            Patch(self._put_after),
         ]
         self.scaled = False
         for scaler in _scalers(torch):
             self.patches.append(replace(scaler, "step", self._scaler))
+
+    def _put_after(self) -> Undo:
+        handle = self._hooks.register_optimizer_step_post_hook(self._after)
+
+        def undo() -> None:
+            if self._is_stepping:
+                # torch goes through its hooks right now: none may go, but ours may do nothing.
+                self._hooks._global_optimizer_post_hooks[handle.id] = _ignore
+            else:
+                handle.remove()
+
+        return undo
 
     def _before(self, _: Any, args: Any, kwargs: Any) -> Any:
         if self._is_compiling():
@@ -165,7 +178,11 @@ class Optimizers:
             self._known.add(identity)
             self.seen[identity] = optimizer
             weakref.finalize(optimizer, self._known.discard, identity)
-        watch.stepped(identity)
+        self._is_stepping = True
+        try:
+            watch.stepped(identity)
+        finally:
+            self._is_stepping = False
 
     def _scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -181,6 +198,10 @@ class Optimizers:
             return result
 
         return step
+
+
+def _ignore(*_: Any) -> None:
+    pass
 
 
 def _scalers(torch: Any) -> List[Any]:

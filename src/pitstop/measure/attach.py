@@ -44,16 +44,6 @@ class Attached:
         else:
             self._measurement.close("failed", f"{type(error).__name__}: {error}")
 
-    def pause(self) -> None:
-        """Take every wrapper off for a while: what follows is neither measured nor slowed down."""
-        if self._is_own:
-            self._measurement.pause()
-
-    def resume(self) -> None:
-        """Go on measuring, with the step that begins next."""
-        if self._is_own:
-            self._measurement.resume()
-
     def close(self) -> None:
         """Write what remains of the record and take every wrapper off. Harmless when repeated."""
         if self._is_own:

@@ -15,6 +15,8 @@ from pitstop.errors import PitstopError
 from pitstop.records.run import RankRecord
 from pitstop.records.script import Compiled, Setup, Work
 from pitstop.records.store import decode, read_run
+from pitstop_probe.attach import current
+from pitstop_probe.course import Measurement
 
 
 def train(steps: int = 30, *, evaluate: bool = False) -> list[torch.Tensor]:
@@ -99,6 +101,12 @@ def test_every_wrapper_is_taken_off_again(tmp_path: Path) -> None:
     assert [getattr(owner, name) for owner, name in watched] == before
 
 
+def under_way() -> Measurement:
+    measurement = current()
+    assert measurement is not None
+    return measurement
+
+
 # Classes and modules that are observed, and torch's own lists of hooks.
 OBSERVED = (
     ("torch", "Tensor"),
@@ -137,18 +145,19 @@ def test_a_pause_leaves_nothing_on_and_its_steps_out(
 ) -> None:
     monkeypatch.setattr("pitstop_probe.course.compile_counts", lambda: None)
     before, threads = everything_of_torch(), threading.active_count()
-    with pitstop.attach(tmp_path / "run") as attached:
+    with pitstop.attach(tmp_path / "run"):
+        measurement = under_way()
         train(30)
         on = everything_of_torch()
         assert on != before
         for _ in range(2):
-            attached.pause()
-            attached.pause()
+            measurement.pause()
+            measurement.pause()
             assert everything_of_torch() == before
             assert threading.active_count() == threads
             train(30)
-            attached.resume()
-            attached.resume()
+            measurement.resume()
+            measurement.resume()
             assert everything_of_torch() == on
             assert threading.active_count() == threads + 1
         train(30)
@@ -169,11 +178,12 @@ def test_a_pause_in_a_step_that_is_looked_into_leaves_no_half_of_a_reading(
     monkeypatch.setattr("pitstop_probe.course.compile_counts", lambda: None)
     model = nn.Sequential(nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pitstop.attach(tmp_path / "run") as attached:
+    with pitstop.attach(tmp_path / "run"):
+        measurement = under_way()
         for update in range(30):
             if update in (6, 8):  # the steps 5 and 7 have begun
-                attached.pause()
-                attached.resume()
+                measurement.pause()
+                measurement.resume()
             model(torch.zeros(2, 8)).sum().backward()
             optimizer.step()
     rank = read_run(tmp_path / "run").first
@@ -188,11 +198,12 @@ def test_what_is_compiled_in_a_pause_is_none_of_the_runs(
 ) -> None:
     counts = {"graphs": 3, "graph_breaks": 0, "reasons": []}
     monkeypatch.setattr("pitstop_probe.course.compile_counts", lambda: counts)
-    with pitstop.attach(tmp_path / "run") as attached:
+    with pitstop.attach(tmp_path / "run"):
+        measurement = under_way()
         train(30)
-        attached.pause()
+        measurement.pause()
         counts["graphs"] = 8
-        attached.resume()
+        measurement.resume()
         train(10)
         counts["graphs"] = 9
     rank = read_run(tmp_path / "run").first
@@ -201,9 +212,10 @@ def test_what_is_compiled_in_a_pause_is_none_of_the_runs(
 
 
 def test_a_pause_can_be_the_end(tmp_path: Path) -> None:
-    with pitstop.attach(tmp_path / "run") as attached:
+    with pitstop.attach(tmp_path / "run"):
+        measurement = under_way()
         train(30)
-        attached.pause()
+        measurement.pause()
     rank = read_run(tmp_path / "run").first
     assert rank.is_finished
     assert rank.steps is not None

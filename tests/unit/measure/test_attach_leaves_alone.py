@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 import pitstop
@@ -44,6 +45,21 @@ def train(model: nn.Module, steps: int, after: Callable[[int], object] = lambda 
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
         after(step)
+
+
+def test_measuring_may_end_in_the_midst_of_the_scripts_own_hooks() -> None:
+    """It ends inside an optimizer's step, while torch goes through all hooks of that step."""
+    calls: list[int] = []
+
+    handle = register_optimizer_step_post_hook(lambda *_: calls.append(1))
+    measurement = current()
+    assert measurement is not None
+    # As under --detach, where the last border closes the measurement.
+    measurement.watch.at_border = lambda steps: finish() if steps == 10 else None
+    train(network(), 30)
+    handle.remove()
+    assert measurement.is_closed
+    assert len(calls) == 30
 
 
 def test_the_whole_model_can_be_saved_after_any_step() -> None:
