@@ -46,6 +46,11 @@ FRAMEWORKS = {
 }
 
 
+# One of 26 runs of the FSDP2 script ended so where nobody measured it, after its last line, on two
+# busy cores: a thread of torch's is still there when the process goes.
+_TORCH_DIED_LEAVING = "terminate called without an active exception"
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_framework_is_measured_without_a_change_to_its_script(name: str) -> None:
     framework = FRAMEWORKS[name]
@@ -53,6 +58,8 @@ def test_a_framework_is_measured_without_a_change_to_its_script(name: str) -> No
         pytest.skip(f"{framework.needs} is not installed")
     line = command(f"frameworks/{framework.script}", framework.args, ranks=framework.ranks)
     said = doctor(line, steps=1_000)
+    if framework.ranks > 1 and _TORCH_DIED_LEAVING in said.stderr:
+        said = doctor(line, steps=1_000)
     assert said.exit_code == 0, said.stderr
     # It ran to its own end, and each of its updates was seen as one step.
     assert f"trained {framework.steps} steps" in said.stdout
