@@ -65,7 +65,10 @@ def test_a_framework_is_measured_without_a_change_to_its_script(name: str) -> No
     assert f"trained {framework.steps} steps" in said.stdout
     assert said.outcome in {"bottleneck", "healthy"}, said.verdict
     assert framework.steps * 0.7 < said.verdict["steps"] < framework.steps
-    assert sum(said.verdict["shares"].values()) == pytest.approx(1, abs=1e-6)
+    shares = said.verdict["shares"]
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-6)
+    # The rest lies between two points that were observed.
+    assert shares["unaccounted"] <= 0.05
 
 
 def test_a_crash_is_the_scripts_own_with_its_traceback_and_its_code() -> None:
