@@ -96,7 +96,6 @@ class Measurement:
         self._look: Any = None
         self._end_of_look: Callable[[int], _Reading] = lambda _: ("", {})
         self._before: Dict[str, Any] = {}
-        self._compiled_at_pause: Dict[str, int] = {}
         self._losses: List[Any] = []
         self._setup_seen: Optional[Dict[str, Any]] = None
         self.watch = Watch(self)
@@ -225,7 +224,7 @@ class Measurement:
 
         Between two steps alone, on the thread that trains, as `resume`; what hooks and signals
         call comes in the middle of something. A loader that is iterated first in a pause is not
-        observed.
+        observed, and what is compiled in one counts as the run's.
         """
         if self._closed or not self.watch.active:
             return
@@ -233,7 +232,6 @@ class Measurement:
         self._drop_look()
         self.watch.pause()
         self._patches_off()
-        self._compiled_at_pause = self._compiled()
 
     def resume(self) -> None:
         """Go on measuring, with the step that begins next."""
@@ -241,9 +239,6 @@ class Measurement:
             return
         for patch in self._all_patches:
             patch.on()
-        for name, now in self._compiled().items():
-            if name in self._before:  # what was compiled in the pause is none of the run's
-                self._before[name] += now - self._compiled_at_pause[name]
         self.watch.resume()
         if self.has_steps:
             self.looks.start()
@@ -368,14 +363,9 @@ class Measurement:
         self._before = {
             "looked": self.watch.looked,
             "allocator": allocator_counts(self._torch),
-            **self._compiled(),
+            "compiled": compile_counts() or {"graphs": 0},
+            "compile_us": self.compilation.total_us,
         }
-
-    def _compiled(self) -> Dict[str, int]:
-        """Count what was compiled so far, and how long it took."""
-        counts = compile_counts()
-        graphs = 0 if counts is None else counts["graphs"]
-        return {"graphs": graphs, "compile_us": self.compilation.total_us}
 
     def _keep_loss(self, steps: int) -> None:
         """Write the loss, read without waiting: on a GPU it is copied, and read once there."""
@@ -495,7 +485,7 @@ class Measurement:
         }
 
     def _compile_summary(self, counts: Dict[str, Any]) -> Dict[str, Any]:
-        graphs_before = self._before.get("graphs", counts["graphs"])
+        graphs_before = self._before.get("compiled", counts)["graphs"]
         us_before = self._before.get("compile_us", self.compilation.total_us)
         return {
             "step": self.watch.steps,

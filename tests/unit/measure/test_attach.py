@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pitstop
 from pitstop.errors import PitstopError
 from pitstop.records.run import RankRecord
-from pitstop.records.script import Compiled, Setup, Work
+from pitstop.records.script import Setup, Work
 from pitstop.records.store import decode, read_run
 from pitstop_probe.attach import current
 from pitstop_probe.course import Measurement
@@ -191,24 +191,6 @@ def test_a_pause_in_a_step_that_is_looked_into_leaves_no_half_of_a_reading(
     assert rank.steps is not None
     assert len(rank.steps) == 27
     assert {"modules", "work"}.isdisjoint(reading.kind for reading in rank.readings)
-
-
-def test_what_is_compiled_in_a_pause_is_none_of_the_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = {"graphs": 3, "graph_breaks": 0, "reasons": []}
-    monkeypatch.setattr("pitstop_probe.course.compile_counts", lambda: counts)
-    with pitstop.attach(tmp_path / "run"):
-        measurement = under_way()
-        train(30)
-        measurement.pause()
-        counts["graphs"] = 8
-        measurement.resume()
-        train(10)
-        counts["graphs"] = 9
-    rank = read_run(tmp_path / "run").first
-    compiled = next(decode(r, Compiled) for r in rank.readings if r.kind == "compiled")
-    assert compiled.recompiles_after_warm_up == 1
 
 
 def test_a_pause_can_be_the_end(tmp_path: Path) -> None:
