@@ -4,10 +4,13 @@ Whatever the script does, its output and its exit code are what they would have 
 """
 
 import importlib.util
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +18,7 @@ import psutil
 import pytest
 
 from tests.scripts.corpus import command
-from tests.scripts.run_corpus import doctor
+from tests.scripts.run_corpus import Said, doctor
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +72,61 @@ def test_a_framework_is_measured_without_a_change_to_its_script(name: str) -> No
     assert sum(shares.values()) == pytest.approx(1, abs=1e-6)
     # The rest lies between two points that were observed.
     assert shares["unaccounted"] <= 0.05
+
+
+COMPILER = "aot_eager" if shutil.which("c++") is None else "inductor"
+"""What `torch.compile` takes; by default it needs a compiler for C++ on a machine without a GPU."""
+
+# Steps of 30 ms and more, as real ones are: a trainer's own Python is a third of very short ones.
+ORDINARY = {
+    "plain loop": command("healthy/plain.py"),
+    "Lightning": command("frameworks/lightning_trainer.py", ("--batch-size", "8192")),
+    "Hugging Face Trainer": command("frameworks/huggingface_trainer.py", ("--batch-size", "128")),
+    "torchrun": command("frameworks/ddp.py", ("--batch-size", "512"), ranks=2),
+    "compile": command("frameworks/compiled.py", ("--batch-size", "2048", "--backend", COMPILER)),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_steps_lie_inside_calls_that_were_observed(name: str) -> None:
+    said = doctor(ORDINARY[name], steps=1_000)
+    assert said.exit_code == 0, said.stderr
+    assert observed_share(said) >= 0.95, said.verdict["shares"]
+
+
+def observed_share(said: Said) -> float:
+    """Of the wall clock, what lies inside observed calls and not merely between two of them."""
+    shares = said.verdict["shares"]
+    return 1 - shares["unaccounted"] - shares["host"] - shares["loss"]
+
+
+TORCH_AND_ITS_NEEDS = (
+    *("torch", "torchgen", "functorch", "numpy", "numpy.libs", "sympy", "mpmath", "networkx"),
+    *("jinja2", "markupsafe", "fsspec", "filelock", "typing_extensions.py"),
+)
+
+
+def test_a_script_is_measured_in_an_environment_that_has_no_pitstop(tmp_path: Path) -> None:
+    python = environment_with_torch_alone(tmp_path / "theirs")
+    for module, exit_code in (("torch", 0), ("pitstop", 1), ("pydantic", 1)):
+        done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
+        assert done.returncode == exit_code, done.stderr
+    said = doctor([python, *command("healthy/plain.py")[1:]], steps=1_000)
+    assert said.exit_code == 0, said.stderr
+    assert said.outcome in {"bottleneck", "healthy"}, said.verdict
+    assert said.verdict["steps"] > 70
+    assert observed_share(said) >= 0.95, said.verdict["shares"]
+
+
+def environment_with_torch_alone(folder: Path) -> str:
+    """Make an environment that shares torch and what torch needs with ours, and nothing else."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    ours = Path(sysconfig.get_path("platlib"))
+    theirs = Path(sysconfig.get_path("platlib", "venv", {"platbase": str(folder)}))
+    for name in TORCH_AND_ITS_NEEDS:
+        if (ours / name).exists():
+            (theirs / name).symlink_to(ours / name)
+    return str(folder / "bin" / "python")
 
 
 def test_a_crash_is_the_scripts_own_with_its_traceback_and_its_code() -> None:

@@ -4,11 +4,12 @@ import argparse
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--backend", default="inductor")
     args = parser.parse_args()
@@ -18,13 +19,18 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     compiled = torch.compile(model, backend=args.backend)
-    for _ in range(args.steps):
-        inputs = torch.randn(args.batch_size, 256)
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(compiled(inputs), inputs[:, :10].argmax(dim=1))
-        loss.backward()
-        optimizer.step()
-    print(f"trained {args.steps} steps")
+    inputs = torch.randn(60 * args.batch_size, 256)
+    data = TensorDataset(inputs, inputs[:, :10].argmax(dim=1))
+    loader = DataLoader(data, args.batch_size, shuffle=True)
+
+    steps = 0
+    for _ in range(args.epochs):
+        for batch, labels in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(compiled(batch), labels).backward()
+            optimizer.step()
+            steps += 1
+    print(f"trained {steps} steps")
 
 
 if __name__ == "__main__":
