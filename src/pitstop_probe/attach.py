@@ -6,13 +6,17 @@ the script imports torch; then torch's own entry points are observed.
 """
 
 import atexit
+import contextlib
+import functools
 import json
 import os
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
+from pitstop_probe.clock import monotonic_us
 from pitstop_probe.course import Measurement, Settings
 from pitstop_probe.imports import when_imported
+from pitstop_probe.patches import replace
 
 VARIABLE = "PITSTOP_PROBE"
 
@@ -29,12 +33,14 @@ def from_environment() -> None:
     text = os.environ.get(VARIABLE)
     if not text:
         return
+    started_us = monotonic_us()  # the interpreter is starting
     values: Dict[str, Any] = json.loads(text)
     settings = Settings(
         values["folder"],
         values.get("steps"),
         detach=bool(values.get("detach")),
         without=values.get("without"),
+        started_us=started_us,
     )
     when_imported("torch", lambda torch: start(torch, settings))
 
@@ -56,29 +62,61 @@ def attach(folder: str, steps: Optional[int] = None) -> Measurement:
 def start(torch: Any, settings: Settings) -> Measurement:
     """Begin to observe, and see to it that whatever was observed is written at the end."""
     global _current  # noqa: PLW0603 - a process has one torch, so it has one measurement
+    is_first = _current is None
     measurement = _current = Measurement(torch, settings)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=measurement.forking, after_in_child=measurement.forked)
-    atexit.register(_end, measurement)
-    _note_exceptions(measurement)
+    if is_first:
+        # Hooks of a fork cannot be taken back: those of the first measurement serve all.
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=_forking, after_in_child=_forked)
+        atexit.register(_end)
+    measurement.until_closed += [
+        replace(sys, "excepthook", lambda hook: _noting_exceptions(measurement, hook)),
+        # All other ways to become another program end in one of these.
+        replace(os, "execv", lambda execute: _closing_first(measurement, execute)),
+        replace(os, "execve", lambda execute: _closing_first(measurement, execute)),
+    ]
     return measurement
 
 
-def _end(measurement: Measurement) -> None:
-    if measurement.has_steps:
-        measurement.close()
+def _forking() -> None:
+    if _current is not None:
+        _current.forking()
+
+
+def _forked() -> None:
+    if _current is not None:
+        _current.forked()
+
+
+def _end() -> None:
+    measurement = _current
+    if measurement is None:
         return
-    if not measurement.is_child:
-        measurement.write_seen()
+    if measurement.has_record:
+        measurement.close()
+    elif not measurement.is_child:
+        with contextlib.suppress(OSError):
+            measurement.write_seen()
 
 
-def _note_exceptions(measurement: Measurement) -> None:
+def _noting_exceptions(measurement: Measurement, before: Callable[..., Any]) -> Callable[..., Any]:
     """Close the record as failed when an exception ends the script; it is shown as ever."""
-    before = sys.excepthook
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
         status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
         measurement.close(status, "{}: {}".format(kind.__name__, error)[:500])
         before(kind, error, trace)
 
-    sys.excepthook = hook
+    return hook
+
+
+def _closing_first(measurement: Measurement, execute: Callable[..., Any]) -> Callable[..., Any]:
+    """Close the record before the process becomes another program, which ends nothing itself."""
+
+    @functools.wraps(execute)
+    def closing(*args: Any, **kwargs: Any) -> Any:
+        if measurement.has_record:
+            measurement.close()
+        return execute(*args, **kwargs)
+
+    return closing

@@ -1,15 +1,18 @@
 """Steps that are slowed down to look more closely: modules, arithmetic and traffic, kernels.
 
 Each looks at whole steps, from one border to the next, and those count for nothing else. They may
-wait for the device; ordinary steps never do.
+wait for the device; ordinary steps never do. A look is put `on` and taken `off`, whole or in the
+middle; its `values` can be asked for afterwards.
 """
 
 import re
 import time
 import warnings
+from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from pitstop_probe.patches import replace_call
+from pitstop_probe.inventory import Float32Products
+from pitstop_probe.patches import Patch, replace_call
 from pitstop_probe.torch_hooks import part_of
 from pitstop_probe.watch import Watch
 
@@ -29,25 +32,36 @@ _TOP_KERNELS = 12
 class ModuleLook:
     """Times the children of a model in one step, forward and backward."""
 
+    kind = "modules"
+
     def __init__(self, watch: Watch, torch: Any, model: Any) -> None:
         self._watch = watch
         on_cuda = torch.cuda.is_initialized()
         self._synchronize = unwrapped(torch.cuda.synchronize) if on_cuda else None
+        self._is_capturing = torch.cuda.is_current_stream_capturing
         self._forward: Dict[str, int] = {}
         self._kinds: Dict[str, str] = {}
         self._names: Dict[int, str] = {}
         self._backward: Dict[str, List[int]] = {}
+        self._classes: Dict[Any, None] = {}
+        self._patches: List[Patch] = []
         for name, child in children_of(model):
             self._kinds[name] = type(child).__name__
             self._names[id(child)] = name
-        # Their classes are wrapped, not they: hooks on a module are copied and saved with it.
-        kinds = {type(child) for _, child in children_of(model)}
-        self._patches = [replace_call(kind, self._around) for kind in kinds]
+            self._classes[type(child)] = None
 
-    def end(self, step: int) -> Dict[str, Any]:
-        """Take the hooks off and give the times."""
+    def on(self) -> None:
+        """Wrap the children's classes, not them: hooks on a module are copied and saved with it."""
+        for kind in self._classes:
+            self._patches.append(replace_call(kind, self._around))
+
+    def off(self) -> None:
+        """Take the wrappers off."""
         for patch in self._patches:
             patch.off()
+
+    def values(self, step: int) -> Dict[str, Any]:
+        """Give the times as a reading."""
         modules = [
             {
                 "name": name,
@@ -60,7 +74,8 @@ class ModuleLook:
         return {"step": step, "modules": modules}
 
     def _now(self) -> int:
-        if self._synchronize is not None:
+        # Waiting would break a graph that the script captures in this step.
+        if self._synchronize is not None and not self._is_capturing():
             self._synchronize()
         return self._watch.now()
 
@@ -113,29 +128,55 @@ def _tensors(value: Any) -> List[Any]:
     return []
 
 
-def make_work_look(torch: Any) -> Any:
-    """Make a counter of one step's arithmetic and traffic; its class needs torch to exist."""
-    mode = part_of(torch, "utils._python_dispatch").TorchDispatchMode
-    formulas = part_of(torch, "utils.flop_counter").flop_registry
+class WorkLook:
+    """Counts one step's arithmetic and traffic, on the thread that it is put on by."""
 
-    class WorkLook(mode):
-        """Counts what every operation computes and moves."""
+    kind = "work"
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.tally = WorkTally(formulas)
+    def __init__(self, torch: Any) -> None:
+        self._modes = part_of(torch, "utils._python_dispatch")
+        self._tally = WorkTally(part_of(torch, "utils.flop_counter").flop_registry)
+        self._mode = _counting_mode(self._modes.TorchDispatchMode, self._tally)
+        self._thread: Optional[int] = None
+
+    def on(self) -> None:
+        """Begin to count, unless a mode of the script's is on: its end would end ours instead."""
+        if self._modes._get_current_dispatch_mode() is not None:
+            raise RuntimeError("the script has a dispatch mode on")
+        self._mode.__enter__()
+        self._thread = get_ident()
+
+    def off(self) -> None:
+        """Stop counting; another thread, or its child, has no such mode to end."""
+        if self._thread == get_ident():
+            self._thread = None
+            self._mode.__exit__(None, None, None)
+
+    def values(self, step: int) -> Dict[str, Any]:
+        """Give the totals as a reading."""
+        return self._tally.values(step)
+
+
+def _counting_mode(mode: Any, tally: "WorkTally") -> Any:
+    """Make a mode of torch's that shows every operation to a tally; its class needs torch."""
+
+    class Counting(mode):
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Let regions that are compiled in this step be so; else fullgraph=True fails."""
+            return True
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             result = func(*args, **(kwargs or {}))
             try:
-                self.tally.add(func, args, kwargs or {}, result)
+                tally.add(func, args, kwargs or {}, result)
             except Exception:  # noqa: BLE001 - counting must not fail where the operation did not
-                self.tally.left_out += 1
+                tally.left_out += 1
             return result
 
-    return WorkLook()
+    return Counting()
 
 
 _FREE = {
@@ -295,30 +336,54 @@ class KernelLook:
     a range of the first, which is gone by then, and crash the process.
     """
 
+    kind = "kernels"
+
     def __init__(self, watch: Watch, torch: Any, steps: int) -> None:
         self._watch = watch
         self._steps = steps
+        self._torch = torch
         self._synchronize = unwrapped(torch.cuda.synchronize)
-        activities = torch.profiler.ProfilerActivity
+        self._profile: Any = None
+        self._began = self._ended = 0
+
+    def on(self) -> None:
+        """Begin to profile, unless the script does: a second profile would end the first."""
+        if self._torch.autograd._profiler_enabled():
+            raise RuntimeError("the script is being profiled already")
+        activities = self._torch.profiler.ProfilerActivity
         self._synchronize()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._profile = torch.profiler.profile(activities=[activities.CPU, activities.CUDA])
-            self._profile.start()
-        self._began = watch.now()
+            profile = self._torch.profiler.profile(activities=[activities.CPU, activities.CUDA])
+            profile.start()
+        self._profile = profile
+        self._began = self._watch.now()
 
-    def end(self, step: int) -> Dict[str, Any]:
-        """Stop profiling and give the means of a step."""
+    def off(self) -> None:
+        """Stop profiling, where it began."""
+        if self._profile is None:
+            return
         self._synchronize()
-        wall_us = (self._watch.now() - self._began) / 1000 / self._steps
+        self._ended = self._watch.now()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._profile.stop()
+
+    def values(self, step: int) -> Dict[str, Any]:
+        """Give the means of a step as a reading."""
         events = [
-            (event.name(), _is_device(event), event.start_ns(), event.duration_ns())
+            (event.name(), _is_device(event), *_times_ns(event))
             for event in self._profile.profiler.kineto_results.events()
         ]
+        wall_us = (self._ended - self._began) / 1000 / self._steps
         return {"step": step, "wall_us": wall_us, **kernel_totals(events, self._steps)}
+
+
+def _times_ns(event: Any) -> Tuple[int, int]:
+    """Start and duration of a profiled event; before torch 2.4 they were in microseconds."""
+    if hasattr(event, "start_ns"):
+        return event.start_ns(), event.duration_ns()
+    return event.start_us() * 1000, event.duration_us() * 1000
 
 
 def unwrapped(function: Any) -> Any:
@@ -328,19 +393,19 @@ def unwrapped(function: Any) -> Any:
 
 def matrix_rates(torch: Any, device: str) -> Dict[str, Any]:
     """Time products on the script's own device: how much faster another number format is."""
-    backend = torch.backends.cuda.matmul
-    before = backend.allow_tf32
+    products = Float32Products(torch)
+    before = products.precision
     rates: Dict[str, float] = {}
     try:
-        for name, dtype, tf32 in (
-            ("fp32", torch.float32, False),
-            ("tf32", torch.float32, True),
-            ("bf16", torch.bfloat16, False),
+        for name, dtype, precision in (
+            ("fp32", torch.float32, products.full),
+            ("tf32", torch.float32, products.tf32),
+            ("bf16", torch.bfloat16, products.full),
         ):
-            backend.allow_tf32 = tf32
+            products.precision = precision
             rates[name] = _matrix_rate(torch, device, dtype)
     finally:
-        backend.allow_tf32 = before
+        products.precision = before
     return {"device": device, "flops_per_s": rates}
 
 

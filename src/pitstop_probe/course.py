@@ -1,29 +1,32 @@
 """The course of a measurement: find the models, warm up, look closely, measure, end.
 
 step   0-2            find which modules the script calls
-       3, 4           one step by module, one counted (compiled scripts: at the end)
+       5, 7           one step by module, one counted (not where something is compiled)
        .. WARM_UP     not judged
        WARM_UP ..     measured
        then           on a GPU three profiled steps; then the script ends, or runs on unmeasured
 """
 
+import contextlib
 import json
 import linecache
 import os
 import sys
 import threading
-import time
 from multiprocessing import util
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
-from pitstop_probe.closer_looks import KernelLook, ModuleLook, make_work_look, matrix_rates
+from pitstop_probe.clock import monotonic_us
+from pitstop_probe.closer_looks import KernelLook, ModuleLook, WorkLook, matrix_rates
 from pitstop_probe.device import cuda_timer
 from pitstop_probe.imports import when_imported
 from pitstop_probe.inventory import (
     allocator_counts,
     compile_counts,
     describe_setup,
+    device_memory,
     memory_by_owner,
+    shared_caches,
 )
 from pitstop_probe.loader_hooks import Loaders, WorkerTimer, read_worker_times
 from pitstop_probe.looks import Looks
@@ -38,6 +41,7 @@ from pitstop_probe.torch_hooks import (
     hook_functions,
     part_of,
 )
+from pitstop_probe.updates import OwnUpdates
 from pitstop_probe.watch import Watch
 from pitstop_probe.without import leave_out
 from pitstop_probe.writer import RecordWriter, describe_process
@@ -53,11 +57,6 @@ _LOOKING = "pitstop"
 # How often a script may catch its own end before it is ended for good.
 _PATIENCE = 3
 
-# Kind and values.
-_Reading = Tuple[str, Dict[str, Any]]
-
-_STARTED_US = time.perf_counter_ns() // 1000  # this is loaded while the interpreter starts
-
 
 class Settings:
     """How to measure.
@@ -67,6 +66,7 @@ class Settings:
         steps: Steps to measure after warm-up; None measures as long as the script runs.
         detach: Let the script run on, unmeasured, once enough was measured.
         without: What to leave out to measure a bound: ``data``, ``sync`` or ``log``.
+        started_us: When the process started; None where nobody saw it.
     """
 
     def __init__(
@@ -76,11 +76,13 @@ class Settings:
         *,
         detach: bool = False,
         without: Optional[str] = None,
+        started_us: Optional[int] = None,
     ) -> None:
         self.folder = folder
         self.steps = steps
         self.detach = detach
         self.without = without
+        self.started_us = started_us
 
 
 class Measurement:
@@ -93,13 +95,12 @@ class Measurement:
         self._writer: Optional[RecordWriter] = None
         self._parents_writer: Optional[RecordWriter] = None
         self._closed = False
+        self._origin_us = monotonic_us() if settings.started_us is None else settings.started_us
         self._look: Any = None
-        self._end_of_look: Callable[[int], _Reading] = lambda _: ("", {})
         self._before: Dict[str, Any] = {}
         self._losses: List[Any] = []
-        self._setup_seen: Optional[Dict[str, Any]] = None
         self.watch = Watch(self)
-        self.optimizers = Optimizers(self.watch, torch)
+        self.optimizers = Optimizers(self.watch, torch, self._search)
         self.models = Models(self.watch, torch)
         self.recomputation = Recomputation(self.watch, torch)
         self.compilation = Compilation(self.watch)
@@ -107,19 +108,23 @@ class Measurement:
         replay = WARM_UP // 2 if settings.without == "data" else None
         self.loaders = Loaders(self.watch, torch, self._search, replay)
         self.workers = WorkerTimer(torch, settings.folder, self.watch)
-        self.waits: Optional[Waits] = None
+        self.waits = Waits(self.watch, torch) if torch.cuda.is_available() else None
         self.looks = Looks(self.watch)
+        functions = hook_functions(self.watch, torch)
+        # Over one of these: a step that ends with a backward pass ends once the pass is noted.
+        self.updates = OwnUpdates(self.watch, torch)
         self._patches: List[Patch] = [
-            *hook_functions(self.watch, torch),
+            *functions,
+            self.updates.patch,
             *self.optimizers.patches,
             *self.recomputation.patches,
             *self.loaders.patches,
             *self.workers.patches,
             *leave_out(settings.without, torch, self._after_warm_up),
+            *([] if self.waits is None else self.waits.patches),
         ]
-        if torch.cuda.is_available():
-            self.waits = Waits(self.watch, torch)
-            self._patches += self.waits.patches
+        self.until_closed: List[Patch] = []
+        """Patches that stay on in a pause."""
         self.watch.at_border = self._at_border
         self.watch.at_failure = lambda error: self.close("failed", repr(error))
         util.register_after_fork(self, Measurement._close_at_its_end)
@@ -146,7 +151,7 @@ class Measurement:
                     "warm_up_steps": WARM_UP,
                     "steps_asked": self._settings.steps,
                 },
-                origin_us=_STARTED_US,
+                origin_us=self._origin_us,
             )
         return self._writer
 
@@ -161,6 +166,11 @@ class Measurement:
         return self.watch.steps > 0
 
     @property
+    def has_record(self) -> bool:
+        """Whether anything was written, which a first update is enough for."""
+        return self.has_steps or self._writer is not None
+
+    @property
     def is_child(self) -> bool:
         """Whether this process is a loader's worker."""
         return self._torch.utils.data.get_worker_info() is not None
@@ -172,7 +182,8 @@ class Measurement:
             "pid": os.getpid(),
             "command": sys.argv,
             "torch": str(self._torch.__version__),
-            "loaders": len(self.loaders.seen),
+            "backward_passes": self.updates.passes,
+            "compiled": compile_counts() is not None,
             "worker": self.is_child,
         }
         os.makedirs(self._settings.folder, exist_ok=True)
@@ -190,10 +201,12 @@ class Measurement:
             return
         # Kept, though never used: letting go of it would write its buffer a second time.
         self._parents_writer, self._writer = self._writer, None
-        self._look = None
+        # A profile is not ended here: it is the parent's, and so are its threads.
+        if isinstance(self._look, KernelLook):
+            self._look = None
+        self._drop_look()
         self._losses = []
         self._before = {}
-        self._setup_seen = None
         self.workers.restart()
         self.watch.restart()
         # Threads do not survive a fork; another one starts with the first step, if there is one.
@@ -208,16 +221,16 @@ class Measurement:
         if self._closed:
             return
         self._closed = True
-        try:
-            self.looks.stop()
-            self._drop_look()
-            self.watch.close()
-            if self.has_steps:
-                self._write_summary()
-                self.writer.close(status, reason)
-        except Exception as error:  # noqa: BLE001 - a full disk, an odd tensor: the script goes on
-            sys.stderr.write("pitstop: the record is incomplete: {!r}\n".format(error))
-        self._take_off()
+        stages: List[Callable[[], Any]] = [self.looks.stop, self._drop_look, self.watch.close]
+        if self.has_steps:
+            stages.append(self._write_summary)
+        if self.has_record:
+            stages.append(lambda: self.writer.close(status, reason))
+        for stage in (*stages, self._take_off):
+            try:
+                stage()
+            except Exception as error:  # noqa: BLE001 - a full disk, an odd tensor: the rest stands
+                sys.stderr.write("pitstop: the record is incomplete: {!r}\n".format(error))
 
     def pause(self) -> None:
         """Take everything off for a while, to compare with; the step under way is not measured.
@@ -253,6 +266,8 @@ class Measurement:
 
     def _take_off(self) -> None:
         self._patches_off()
+        for patch in self.until_closed:
+            patch.off()
         self.compilation.remove()
 
     def _after_warm_up(self) -> bool:
@@ -260,6 +275,8 @@ class Measurement:
 
     def _at_border(self, steps: int) -> None:
         """Decide what the next step is for."""
+        if self._is_capturing():
+            return  # a graph that the device's work goes into: waiting for it would break it
         if self._profiles(steps):
             self.watch.special(_LOOKING)
         else:
@@ -269,13 +286,17 @@ class Measurement:
         elif steps >= _SEARCH_STEPS and self.models.searching:
             self.models.settle()
         elif steps in (_MODULE_STEP, _WORK_STEP) and compile_counts() is None:
-            self._begin_look(steps)
-        if steps == WARM_UP:
+            self._look_closer(steps)
+        if steps >= WARM_UP and not self._before:
             self._measure_from_here()
         self._tend_to_loss(steps)
         self.watch.next_stop = self._next_stop(steps)
         if self._settings.steps is not None and steps >= WARM_UP + self._settings.steps:
             self._after_measuring(steps - WARM_UP - self._settings.steps)
+
+    def _is_capturing(self) -> bool:
+        cuda = self._torch.cuda
+        return cuda.is_initialized() and cuda.is_current_stream_capturing()
 
     def _next_stop(self, steps: int) -> int:
         """Say before which step there is something to do: after warm-up, before few."""
@@ -301,56 +322,61 @@ class Measurement:
         watch = self.watch
         if self._torch.cuda.is_initialized():
             watch.use_device(cuda_timer())
-        now_us = watch.now() // 1000
-        self.event("start-up", step=0, start_us=_STARTED_US, wall_us=now_us - _STARTED_US)
+        start_us = self._settings.started_us
+        if start_us is not None:
+            wall_us = watch.now() // 1000 - start_us
+            self.event("start-up", step=0, start_us=start_us, wall_us=wall_us)
+        if not self.updates.ends_steps:
+            self.updates.stop()
+            self._patches.remove(self.updates.patch)
         self._search()
         self.looks.start()
 
     def _search(self) -> None:
         """Look for models, a few times at most: it takes long enough to be told apart."""
-        self.watch.enter("pitstop")
-        self.models.search()
-        self.watch.leave("pitstop")
+        self.watch.enter(_LOOKING)
+        # An odd object may be among all there are; what was found till then is watched.
+        with contextlib.suppress(Exception):
+            self.models.search()
+        self.watch.leave(_LOOKING)
         self.watch.next_stop = 0
-
-    def _begin_look(self, steps: int) -> None:
-        """Slow the step that begins here down, to see more of it; where that can be done."""
-        try:
-            self._look_closer(steps)
-        except Exception:  # noqa: BLE001 - a model that cannot be looked into is still measured
-            self._look = None
 
     def _look_closer(self, steps: int) -> None:
         model = self.models.largest
+        if steps == _WORK_STEP:
+            self._begin_look(lambda: WorkLook(self._torch))
+        elif model is not None:
+            self._begin_look(lambda: ModuleLook(self.watch, self._torch, model))
+
+    def _begin_look(self, make: Callable[[], Any]) -> None:
+        """Slow the step that begins here down, to see more of it; where that can be done."""
         self.watch.special(_LOOKING)
-        if steps == _MODULE_STEP and model is not None:
-            self._look = ModuleLook(self.watch, self._torch, model)
-            self._end_of_look = lambda step: ("modules", self._look.end(step))
-        elif steps == _WORK_STEP:
-            self._look = make_work_look(self._torch)
-            self._look.__enter__()
-            self._end_of_look = self._end_work
-
-    def _end_work(self, step: int) -> _Reading:
-        self._look.__exit__(None, None, None)
-        return "work", self._look.tally.values(step)
-
-    def _begin_profile(self) -> None:
-        self._look = KernelLook(self.watch, self._torch, _PROFILED_STEPS)
-        self._end_of_look = lambda step: ("kernels", self._look.end(step))
+        try:
+            self._look = make()
+            self._look.on()
+        except Exception:  # noqa: BLE001 - a model that cannot be looked into is still measured
+            self._drop_look()
 
     def _end_look(self, steps: int) -> None:
         """End a closer look at the border it reaches to."""
-        if self._look is not None:
-            reading = self._end_of_look(steps - 1)
-            self._look = None
-            self._reading(*reading)
+        look = self._drop_look()
+        if look is None:
+            return
+        try:
+            values = look.values(steps - 1)
+        except Exception:  # noqa: BLE001 - a reading less; everything else is still measured
+            return
+        self._reading(look.kind, values)
 
-    def _drop_look(self) -> None:
-        """End a closer look in the middle of what it looks at: half of it is no reading."""
-        if self._look is not None:
-            self._end_of_look(self.watch.steps)
-            self._look = None
+    def _drop_look(self) -> Any:
+        """Take a closer look off and give it; in the middle, half of it is no reading."""
+        look, self._look = self._look, None
+        try:
+            if look is not None:
+                look.off()
+        except Exception:  # noqa: BLE001 - as above
+            return None
+        return look
 
     def _reading(self, kind: str, values: Dict[str, Any]) -> None:
         self.writer.reading(kind, values)
@@ -359,13 +385,24 @@ class Measurement:
         self.looks.forget()
         if self.waits is not None:
             self.waits.forget()
-        self._setup_seen = self._setup()
+        start = self.watch.now()
         self._before = {
+            "setup": self._setup(),
+            # Gradients live here, inside an optimizer's step; at the script's end they may be gone.
+            "owners": self._owners(),
             "looked": self.watch.looked,
             "allocator": allocator_counts(self._torch),
             "compiled": compile_counts() or {"graphs": 0},
             "compile_us": self.compilation.total_us,
         }
+        self._write_caches()
+        self.watch.note(_LOOKING, start)
+
+    def _write_caches(self) -> None:
+        # An odd cache, one whose maker is gone: then there is no reading of it.
+        with contextlib.suppress(Exception):
+            for values in shared_caches():
+                self._reading("cache", {"step": self.watch.steps, **values})
 
     def _keep_loss(self, steps: int) -> None:
         """Write the loss, read without waiting: on a GPU it is copied, and read once there."""
@@ -397,7 +434,7 @@ class Measurement:
     def _after_measuring(self, beyond: int) -> None:
         if self._profiles(self.watch.steps):
             if beyond == 0:
-                self._begin_profile()
+                self._begin_look(lambda: KernelLook(self.watch, self._torch, _PROFILED_STEPS))
             return
         self._measure_rates()
         self.close()
@@ -405,28 +442,27 @@ class Measurement:
             self._end_script()
 
     def _measure_rates(self) -> None:
-        setup = self._setup()
-        if setup["device_name"] is None:
-            return
-        try:
-            self._reading("rates", matrix_rates(self._torch, setup["device"]))
-        except RuntimeError:
-            pass  # no memory left for three small matrices: then the rates are not known
+        # Where no memory is left for three small matrices the rates are not known.
+        with contextlib.suppress(Exception):
+            setup = self._setup()
+            if setup["device_name"] is not None:
+                self._reading("rates", matrix_rates(self._torch, setup["device"]))
 
     def _end_script(self) -> None:
         """End at this border, in the way a script ends itself, so that it can clean up."""
-        mark_ended(self._settings.folder)
+        with contextlib.suppress(OSError):
+            mark_ended(self._settings.folder)
         if threading.current_thread() is not threading.main_thread():
             end_at_once()  # leaving this thread would leave the others waiting for it
         _Ending(self._torch)
         raise SystemExit(0)
 
     def _write_summary(self) -> None:
-        optimizers = list(self.optimizers.seen.values())
         setup = self._setup()
-        if setup["device"] is None and self._setup_seen is not None:
+        if setup["device"] is None and self._before:
             # The optimizers are gone already: what was seen of them in the steps stands.
-            setup = {**self._setup_seen, "models": setup["models"], "loaders": setup["loaders"]}
+            now = {name: setup[name] for name in ("models", "loaders")}
+            setup = {**self._before["setup"], **now}
         setup.update(
             autocast=self.models.autocast,
             scaler=self.optimizers.scaled,
@@ -435,8 +471,11 @@ class Measurement:
         )
         self._reading("setup", setup)
         self._reading("host_lines", self.looks.summary())
-        before = self._before.get("allocator", {})
-        self._reading("owners", memory_by_owner(self._torch, optimizers, before))
+        owners = self._before.get("owners") or self._owners()
+        if owners is not None:
+            before = self._before.get("allocator", {})
+            memory = device_memory(self._torch, owners["device"], before)
+            self._reading("owners", {**owners, **memory})
         if self.waits is not None and self._before:
             self._reading("syncs", self._sync_summary())
         exchange = self.models.exchanges.summary(self.watch.steps)
@@ -447,11 +486,23 @@ class Measurement:
             self._reading("compiled", self._compile_summary(counts))
         for times in read_worker_times(self._settings.folder, os.getpid()):
             self._reading("worker", times)
+        self._write_caches()
+
+    def _owners(self) -> Optional[Dict[str, Any]]:
+        try:
+            return memory_by_owner(self._updating)
+        except Exception:  # noqa: BLE001 - an odd optimizer: who holds what is not known
+            return None
+
+    @property
+    def _updating(self) -> List[Any]:
+        """Whatever updates weights: optimizers, or what stands in their place."""
+        own = [self.updates] if self.updates.ends_steps else []
+        return [*self.optimizers.seen.values(), *own]
 
     def _setup(self) -> Dict[str, Any]:
-        optimizers = list(self.optimizers.seen.values())
         models = list(self.models.names)
-        return describe_setup(self._torch, models, optimizers, self._loader_setups())
+        return describe_setup(self._torch, models, self._updating, self._loader_setups())
 
     def _loader_setups(self) -> List[Dict[str, Any]]:
         return [

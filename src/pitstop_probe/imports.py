@@ -6,20 +6,23 @@ import sys
 from typing import Any, Callable, Optional, Sequence
 
 
-class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds one module as the other finders would, and calls back once it is loaded."""
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds one module as the other finders would, and calls back once it is loaded.
+
+    Whoever asks whether the module exists is given a loader, too, which loads nothing.
+    """
 
     def __init__(self, name: str, callback: Callable[[Any], Any]) -> None:
         self._name = name
         self._callback = callback
-        self._loader: Any = None
         self._is_looking = False
+        self._is_done = False
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Any = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
         """Stand in for the finder that knows the module."""
-        if fullname != self._name or self._loader is not None or self._is_looking:
+        if fullname != self._name or self._is_looking:
             return None
         # Two that wait for one module ask each other: the one that is asked looks further.
         self._is_looking = True
@@ -36,25 +39,38 @@ class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                self._loader = spec.loader
-                spec.loader = self
+                spec.loader = _Loader(spec.loader, self.loaded)  # type: ignore[assignment]
                 return spec
         return None
 
-    def create_module(self, spec: Any) -> Any:
-        """Leave it to the module's own loader."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        """Load the module, put its own loader back, then call."""
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
+    def loaded(self, module: Any) -> None:
+        """Call back, the first time that the module is loaded."""
+        if self._is_done:
+            return
+        self._is_done = True
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         try:
             self._callback(module)
         except Exception as error:  # noqa: BLE001 - measuring must never keep a script from running
             sys.stderr.write("pitstop: not attached: {!r}\n".format(error))
+
+
+class _Loader:
+    """Loads a module as its own loader does, puts that one back, then tells."""
+
+    def __init__(self, loader: Any, loaded: Callable[[Any], None]) -> None:
+        self._loader = loader
+        self._loaded = loaded
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: Any) -> None:
+        """Load the module; one that fails to load may be tried again."""
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._loaded(module)
 
 
 def when_imported(name: str, callback: Callable[[Any], Any]) -> None:

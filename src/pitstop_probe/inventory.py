@@ -1,10 +1,14 @@
 """What a script uses, as seen in its objects: settings, memory by owner, compilations."""
 
+import dataclasses
 import gc
 import sys
 from typing import Any, Dict, Iterable, List, Optional
 
 _MOST_REASONS = 5
+
+# Before the name of a function, in the names that the compiler gives to what follows a break.
+_RESUME = "torch_dynamo_resume_in_"
 
 
 def describe_setup(
@@ -25,7 +29,7 @@ def describe_setup(
         "optimizers": [_optimizer_name(optimizer) for optimizer in optimizers],
         "parameters": sum(dtypes.values()) if parameters else None,
         "parameter_dtypes": dtypes,
-        "tf32": bool(torch.backends.cuda.matmul.allow_tf32) if on_cuda else None,
+        "tf32": Float32Products(torch).uses_tf32 if on_cuda else None,
         "compiled": compile_counts() is not None,
         "wrapper": _wrapper(models),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark) if on_cuda else None,
@@ -69,22 +73,78 @@ def _wrapper(models: List[str]) -> Optional[str]:
 
 def _total_steps() -> Optional[int]:
     """Ask a trainer that knows; nothing is guessed from loops or loaders."""
-    if "transformers.trainer_callback" not in sys.modules:
+    if not any(name in sys.modules for name in _TRAINERS):
         return None
-    states = [found for found in gc.get_objects() if type(found).__name__ == "TrainerState"]
-    steps = max((getattr(state, "max_steps", 0) or 0 for state in states), default=0)
-    return int(steps) if steps > 0 else None
+    steps = 0
+    for found in gc.get_objects():
+        kind = type(found)
+        if kind.__name__ == "TrainerState":
+            steps = max(steps, getattr(found, "max_steps", 0) or 0)
+        elif kind.__name__ == "Trainer" and kind.__module__.startswith(_LIGHTNING):
+            steps = max(steps, _lightning_steps(found))
+    return steps if steps > 0 else None
 
 
-def memory_by_owner(torch: Any, optimizers: List[Any], before: Dict[str, int]) -> Dict[str, Any]:
-    """Say who holds memory on the device of the parameters.
+def shared_caches() -> List[Dict[str, Any]]:
+    """What pitstop's own caches have done, where the script uses some."""
+    module = sys.modules.get("pitstop.data.cache")
+    caches = [] if module is None else module.open_caches()
+    return [dataclasses.asdict(cache.stats()) for cache in caches]
 
-    Args:
-        torch: The script's torch.
-        optimizers: Whose parameters and state are counted.
-        before: `allocator_counts` at the end of warm-up.
+
+_LIGHTNING = ("lightning.", "pytorch_lightning.")
+_TRAINERS = ("transformers.trainer_callback", "lightning.pytorch", "pytorch_lightning")
+
+
+def _lightning_steps(trainer: Any) -> int:
+    """Steps after which a trainer of Lightning ends; 0 where it does not say, or may go on."""
+    limits = [trainer.max_steps] if trainer.max_steps > 0 else []
+    batches = trainer.num_training_batches
+    if (trainer.max_epochs or 0) > 0 and 0 < batches < float("inf"):
+        of_epoch = -(-int(batches) // trainer.accumulate_grad_batches)
+        limits.append(trainer.max_epochs * of_epoch)
+    return int(min(limits, default=0))
+
+
+class Float32Products:
+    """How exactly torch multiplies float32 matrices on a GPU, asked and set in the newest way.
+
+    Once that was used, the older ways raise; where an older one was used, this one agrees.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._is_new = hasattr(torch.backends.cuda.matmul, "fp32_precision")
+        self.full, self.tf32 = ("ieee", "tf32") if self._is_new else ("highest", "high")
+
+    @property
+    def precision(self) -> str:
+        """In torch's own words, of which there are more than the two."""
+        if self._is_new:
+            return self._torch.backends.cuda.matmul.fp32_precision
+        return self._torch.get_float32_matmul_precision()
+
+    @precision.setter
+    def precision(self, precision: str) -> None:
+        if self._is_new:
+            self._torch.backends.cuda.matmul.fp32_precision = precision
+        else:
+            self._torch.set_float32_matmul_precision(precision)
+
+    @property
+    def uses_tf32(self) -> bool:
+        """Whether TF32 may be used."""
+        return self.precision in ("tf32", "high", "medium")
+
+
+def memory_by_owner(optimizers: List[Any]) -> Optional[Dict[str, Any]]:
+    """Say what the optimizers' parameters, gradients and state hold; None without parameters.
+
+    Where gradients live: between a backward pass and the next time they are let go.
     """
     parameters = trained_parameters(optimizers)
+    if not parameters:
+        return None
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     state = [
         value
@@ -94,24 +154,25 @@ def memory_by_owner(torch: Any, optimizers: List[Any], before: Dict[str, int]) -
         for value in values.values()
         if hasattr(value, "element_size")
     ]
-    device = str(parameters[0].device) if parameters else "cpu"
-    owners: Dict[str, Any] = {
-        "device": device,
+    return {
+        "device": str(parameters[0].device),
         "parameters_bytes": _bytes(parameters),
         "gradients_bytes": _bytes(gradients),
         "optimizer_bytes": _bytes(state),
-        "peak_bytes": None,
-        "reserved_bytes": None,
-        "total_bytes": None,
-        "alloc_retries": None,
-        "inactive_split_bytes": None,
     }
-    if device.startswith("cuda"):
-        owners.update(_device_memory(torch, device, before))
-    return owners
 
 
-def _device_memory(torch: Any, device: str, before: Dict[str, int]) -> Dict[str, Any]:
+def device_memory(torch: Any, device: str, before: Dict[str, int]) -> Dict[str, Any]:
+    """Say what a device's allocator holds and held; None where it does not count.
+
+    Args:
+        torch: The script's torch.
+        device: Of the parameters.
+        before: `allocator_counts` at the end of warm-up.
+    """
+    if not device.startswith("cuda"):
+        names = ("peak", "reserved", "total", "inactive_split")
+        return {"alloc_retries": None, **{name + "_bytes": None for name in names}}
     stats = torch.cuda.memory_stats(device)
     counts = allocator_counts(torch)
     return {
@@ -150,9 +211,12 @@ def compile_counts() -> Optional[Dict[str, Any]]:
     if counters is None or not counters["stats"].get("unique_graphs"):
         return None
     breaks = counters.get("graph_break", {})
-    reasons = sorted(breaks.items(), key=lambda item: -item[1])[:_MOST_REASONS]
+    # A branch on a tensor's value is not counted as a break, but what it goes on with is.
+    places = [str(name).replace(_RESUME, "") for name in counters.get("resumes", {})]
+    reasons = [str(reason)[:200] for reason in sorted(breaks, key=breaks.get, reverse=True)]
+    reasons += ["a break in {0}, line {2}".format(*place.rpartition("_at_")) for place in places]
     return {
         "graphs": int(counters["stats"]["unique_graphs"]),
-        "graph_breaks": int(sum(breaks.values())),
-        "reasons": [str(reason)[:200] for reason, _ in reasons],
+        "graph_breaks": max(int(sum(breaks.values())), len(places)),
+        "reasons": reasons[:_MOST_REASONS],
     }

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import weakref
+from multiprocessing import parent_process, util
 from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional
 
@@ -20,6 +21,7 @@ from pitstop_probe.watch import Watch
 
 _WRITE_EVERY_NS = 500_000_000
 _MOST_FILES = 8
+_LENGTH_ASKED = "_IterableDataset_len_called"
 # Batches that stand for all when loading is left out.
 _REPLAYED = 8
 
@@ -90,6 +92,8 @@ class Loaders:
             finally:
                 if entered:
                     watch.leave("loader start")
+            known = seen.about["pids"]
+            known += [pid for pid in _pids_of(iterator) if pid not in known]
             iterator._pitstop = _Pass(seen, fetch)
             return iterator
 
@@ -153,6 +157,11 @@ class Loaders:
         return seen
 
 
+def _pids_of(iterator: Any) -> List[int]:
+    """The processes that load a pass: its workers, or this one."""
+    return [worker.pid for worker in getattr(iterator, "_workers", ())] or [os.getpid()]
+
+
 def _is_usual(course: _Pass, watch: Watch) -> bool:
     """Whether a fetch is one of many that are all alike, on the watched thread."""
     plain = course.plain
@@ -163,10 +172,6 @@ def describe_loader(loader: Any) -> Dict[str, Any]:
     """Say how a loader was built."""
     context = getattr(loader, "multiprocessing_context", None)
     method = getattr(context, "get_start_method", lambda: None)()
-    try:
-        length: Optional[int] = len(loader)
-    except (TypeError, NotImplementedError):
-        length = None
     return {
         "dataset": type(loader.dataset).__name__,
         "workers": int(loader.num_workers),
@@ -175,8 +180,22 @@ def describe_loader(loader: Any) -> Dict[str, Any]:
         "pinned": bool(loader.pin_memory),
         "persistent": bool(loader.persistent_workers),
         "start_method": method,
-        "length": length,
+        "length": _length_of(loader),
+        "pids": [],
     }
+
+
+def _length_of(loader: Any) -> Optional[int]:
+    """Batches of a pass; None where the dataset does not tell, for whatever reason."""
+    asked = getattr(loader, _LENGTH_ASKED, None)
+    try:
+        return len(loader)
+    except Exception:  # noqa: BLE001 - the script never asked: its dataset's answer is its own
+        return None
+    finally:
+        # A stream that was asked is held to its answer: torch warns of every sample beyond.
+        if getattr(loader, _LENGTH_ASKED, None) is not asked:
+            setattr(loader, _LENGTH_ASKED, asked)
 
 
 class WorkerTimer:
@@ -197,9 +216,12 @@ class WorkerTimer:
         self._batches = 0
         self._passed_by = 0
         self._first_ns: Optional[int] = None
+        self._last_ns = 0
+        self._cpu_before_s = 0.0
+        self._bytes_before: Optional[int] = None
         self._written_ns = 0
+        self._written_batches = 0
         self._files = _OpenedFiles(os.path.abspath(folder))
-        self._listens = False
         fetch = part_of(torch, "utils.data._utils.fetch")
         self.patches: List[Patch] = [
             replace(fetch._MapDatasetFetcher, "fetch", self._fetch),
@@ -209,7 +231,7 @@ class WorkerTimer:
     def restart(self) -> None:
         """Forget the times of the parent, in a process just forked."""
         self._read_ns = self._collate_ns = self._batches = self._passed_by = 0
-        self._written_ns = 0
+        self._written_ns = self._written_batches = 0
         self._first_ns = None
 
     def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -224,6 +246,8 @@ class WorkerTimer:
                 fetcher.collate_fn = _TimedCollate(fetcher.collate_fn)
             collate = fetcher.collate_fn
             start = time.perf_counter_ns()
+            if self._first_ns is None:
+                self._begin(start)
             collated_before = collate.total_ns
             batch = original(fetcher, index)
             self._add(start, time.perf_counter_ns(), collate.total_ns - collated_before)
@@ -231,34 +255,48 @@ class WorkerTimer:
 
         return fetch
 
-    def _add(self, start: int, end: int, collating: int) -> None:
-        if not self._listens and self._worker_info() is not None:
-            self._listens = True
+    def _begin(self, now: int) -> None:
+        """See to a process that loads its first batch; what it did until then is no loading."""
+        self._first_ns = now
+        self._cpu_before_s = time.process_time()
+        self._bytes_before = _storage_bytes()
+        if self._worker_info() is not None:
             sys.addaudithook(self._files)
-        self._first_ns = start if self._first_ns is None else self._first_ns
+            util.Finalize(None, self._write, exitpriority=0)
+
+    def _add(self, start: int, end: int, collating: int) -> None:
         self._batches += 1
         self._collate_ns += collating
         self._read_ns += end - start - collating
-        if end - self._written_ns >= _WRITE_EVERY_NS:
-            self._written_ns = end
-            self._write(end)
+        self._last_ns = end
+        # Of the last batch only workers are told, if they are not killed, and the first alone is
+        # no measure of the others.
+        is_twice_as_many = self._batches >= 2 * self._written_batches
+        if is_twice_as_many or end - self._written_ns >= _WRITE_EVERY_NS:
+            self._write()
 
-    def _write(self, now: int) -> None:
+    def _write(self) -> None:
+        if self._batches == self._written_batches:
+            return
+        self._written_ns, self._written_batches = self._last_ns, self._batches
         info = self._worker_info()
         path = os.path.join(self._folder, "worker-{}.jsonl".format(os.getpid()))
-        alive_ns = now - (self._first_ns or now)
+        alive_ns = self._last_ns - (self._first_ns or self._last_ns)
+        parent = parent_process() if info is not None else None
+        before, cpu_s = self._bytes_before, time.process_time() - self._cpu_before_s
         line = {
             "pid": os.getpid(),
-            "parent": os.getppid() if info is not None else os.getpid(),
+            # Not the one that the system names: a fork server stands between.
+            "parent": os.getpid() if parent is None else parent.pid,
             "worker": -1 if info is None else info.id,
             "batches": self._batches,
             "read_us": self._read_ns // 1000,
             "collate_us": self._collate_ns // 1000,
             # The part of it that belongs to the batches that were timed.
             "alive_us": alive_ns * self._batches // (self._batches + self._passed_by) // 1000,
-            "read_bytes": _storage_bytes(),
+            "read_bytes": None if before is None else (_storage_bytes() or before) - before,
             # Of the training process it would be that of the training.
-            "cpu_us": None if info is None else int(time.process_time() * 1e6),
+            "cpu_us": None if info is None else int(cpu_s * 1e6),
             "files": list(self._files.names),
         }
         try:
@@ -297,10 +335,11 @@ def _storage_bytes() -> Optional[int]:
 
 
 class _OpenedFiles:
-    """Notes some of the files that a worker opens, for naming the volume they are on."""
+    """Notes some of the files that a worker reads, for naming the volume they are on."""
 
     def __init__(self, own: str) -> None:
-        self._own = own
+        folders = ("/dev", "/proc", "/sys", sys.prefix, sys.base_prefix, own)
+        self._no_data = tuple(os.path.join(folder, "") for folder in folders)
         self.names: Dict[str, None] = {}
         self.full = False
 
@@ -308,8 +347,10 @@ class _OpenedFiles:
         """Called by the interpreter at each audited event; cannot be taken off again."""
         if self.full or event != "open" or not isinstance(args[0], str):
             return
+        if isinstance(args[-1], int) and args[-1] & os.O_CREAT:
+            return  # handing over a batch makes files of its own
         name = os.path.abspath(args[0])
-        if not name.startswith(("/dev", "/proc", "/sys", sys.prefix, sys.base_prefix, self._own)):
+        if not name.startswith(self._no_data):
             self.names[name] = None
             self.full = len(self.names) >= _MOST_FILES
 

@@ -6,24 +6,29 @@ that share no period with a loop.
 """
 
 import linecache
+import opcode
 import os
 import sys
 import sysconfig
 import threading
 import time
 from collections import Counter
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from pitstop_probe.parts import CLOSURE
-from pitstop_probe.watch import Watch
+from pitstop_probe.watch import Undecided, Watch
 
 EVERY_S = 0.010
 _COSTS_APART = 400  # Looks are so many times as far apart as one takes, or further.
 _FURTHEST = 10  # Times the least distance: one look that was interrupted must not be the last.
 _COST_WEIGHT = 1 / 16
 _GENERATOR = 0x20  # inspect.CO_GENERATOR, without importing inspect
+_FOR_ITER = opcode.opmap["FOR_ITER"]
+_GIVERS = ("__next__", "__getitem__")
+_QUEUES = ("queue.py", "queues.py")
 _MOST_LINES = 40
 _FEWEST_LOOKS = 5
+_MOST_UNDECIDED = 1 << 14  # Looks of one step; a script that has ended its training runs on.
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
 
@@ -49,16 +54,16 @@ class Looks:
         self._running = threading.Lock()
         self._places: "Counter[Place]" = Counter()
         self._generators: Dict[Optional[str], List[int]] = {}
-        self._present: "Counter[Place]" = Counter()
-        self._step = 0
+        self._undecided = Undecided(watch, _MOST_UNDECIDED)
+        self._loop: Set[int] = set()
         self.taken = 0
-        self._taken = 0
-        self._foreign = _library_folders()
+        self._foreign = library_folders()
         self._libraries: Dict[str, bool] = {}
         self._thread: Optional[threading.Thread] = None
 
     def start(self) -> None:
-        """Begin to look, or go on."""
+        """Begin to look, or go on; called where a step ends, in the loop that trains."""
+        self._learn_loop(sys._getframe())  # pyright: ignore[reportPrivateUsage]
         thread = threading.Thread(target=self._run, name="pitstop-looks", daemon=True)
         self._running.acquire()
         try:
@@ -74,17 +79,17 @@ class Looks:
         if thread is not None:
             self._running.release()
             thread.join()
-        self._present.clear()
-        self._taken = 0
+        self._undecided.drop_step()
 
     def forget(self) -> None:
         """Begin counting anew, after warm-up."""
         self._places.clear()
-        self._present.clear()
-        self.taken = self._taken = 0
+        self._undecided.clear()
+        self.taken = 0
 
     def summary(self) -> Dict[str, Any]:
-        """Give the lines found, most looks first."""
+        """Give the lines found in steps that were handed over, most looks first."""
+        self._settle()
         lines = [
             {
                 "part": part,
@@ -139,35 +144,44 @@ class Looks:
         before = watch.last_kind
         if part is None:
             part = self._gap_part(before, self._is_feeding(frame))
-        if watch.steps != self._step:
-            self._settle(watch.steps)
-        self._taken += 1
-        place = self._place(part, frame)
-        if place is not None:
-            self._present[place] += 1
+        self._undecided.add(watch.now(), self._place(part, frame))
+        self._settle()
 
-    def _settle(self, step: int) -> None:
-        """Count the looks of a step once it has ended: after the last one comes no training."""
-        self._places.update(self._present)
-        self.taken += self._taken
-        self._present.clear()
-        self._step, self._taken = step, 0
+    def _settle(self) -> None:
+        """Count the looks of the steps that were handed over."""
+        for place in self._undecided.decided():
+            self.taken += 1
+            if place is not None:
+                self._places[place] += 1
+
+    def _learn_loop(self, frame: Any) -> None:
+        """Keep which functions of the script's own are around its training."""
+        while frame is not None:
+            if not self._is_library(frame.f_code.co_filename):
+                self._loop.add(id(frame.f_code))
+            frame = frame.f_back
 
     def _is_feeding(self, frame: Any) -> bool:
-        """Whether a generator of the script's own is at work."""
+        """Whether the next batch is being made.
+
+        By a generator of the script's own, by what gives one item at a time, or by whatever the
+        training loop goes through; or it is waited for at a queue.
+        """
+        innermost = frame
         while frame is not None:
             code = frame.f_code
+            if self._is_library(code.co_filename):
+                if code.co_name == "get" and code.co_filename.endswith(_QUEUES):
+                    return True
+            elif id(code) in self._loop:
+                return frame is not innermost and _is_iterating(frame)
+            elif code.co_flags & _GENERATOR or code.co_name in _GIVERS:
+                return frame.f_back is not None
             frame = frame.f_back
-            if (
-                code.co_flags & _GENERATOR
-                and frame is not None
-                and not self._is_library(code.co_filename)
-            ):
-                return True
         return False
 
     def _gap_part(self, before: Optional[str], feeding: bool) -> str:  # noqa: FBT001 - a tally's key
-        """Tell a generator that prepares batches from other work between two observed points."""
+        """Tell what prepares batches from other work between two observed points."""
         tally = self._generators.setdefault(before, [0, 0])
         tally[feeding] += 1
         fed = tally[1] >= _FEWEST_LOOKS and tally[1] > tally[0]
@@ -207,12 +221,20 @@ def _innermost(regions: List[Any]) -> Optional[str]:
     return None if kind == CLOSURE else kind
 
 
+def _is_iterating(frame: Any) -> bool:
+    """Whether a function waits for the next item of what a loop of its goes through."""
+    code, place = frame.f_code.co_code, frame.f_lasti
+    while place > 0 and not code[place]:  # what an instruction keeps lies behind it
+        place -= 2
+    return code[place] == _FOR_ITER
+
+
 def _name(code: Any) -> str:
     module = os.path.splitext(os.path.basename(code.co_filename))[0]
     return "{}.{}".format(module, getattr(code, "co_qualname", code.co_name))
 
 
-def _library_folders() -> Tuple[str, ...]:
+def library_folders() -> Tuple[str, ...]:
     """Where code is that the script did not write: the standard library, packages, the probe."""
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}

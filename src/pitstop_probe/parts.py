@@ -39,6 +39,16 @@ class Fetch(NamedTuple):
     """The fetch that found no further batch."""
 
 
+class Unset(NamedTuple):
+    """Detail of a ``forward`` region of a model that is set to evaluate, with gradients on.
+
+    Most often it evaluates; but who never sets it back to train trains it so, and so does who
+    wants its statistics left alone.
+    """
+
+    model: int
+
+
 class Apart(NamedTuple):
     """A stretch that is no part of the step: a name, and its first and last region."""
 
@@ -95,7 +105,8 @@ def aparts_of(regions: Sequence[Region], evaluates: Set[int], trains: Set[int]) 
     Args:
         regions: Sorted by start, parents before their children.
         evaluates: Loaders known to feed evaluations; those that this step shows are added.
-        trains: Loaders known to feed training steps; likewise.
+        trains: Loaders known to feed training steps, likewise; and models that train though set to
+            evaluate.
     """
     if all(is_plain(region.kind, region.detail, trains) for region in regions):
         return []
@@ -134,17 +145,37 @@ def _purposes(
     A batch is for whatever forward pass comes next. A loader keeps the purpose it was first seen
     with, so that starting it and finding its end are known too.
     """
+    evaluates |= _never_trained_with(regions) - trains
     following: Optional[str] = None
     for region in reversed(regions):
-        if region.kind == "forward":
-            following = region.detail
-        elif region.kind in _TRAINING:
-            following = TRAIN
+        if region.kind == "forward" or region.kind in _TRAINING:
+            following = _purpose(region, evaluates, trains) or following
         elif isinstance(region.detail, Fetch) and _feeds(region) and following is not None:
             loader = region.detail.loader
             if loader not in evaluates and loader not in trains:
                 (evaluates if following == EVAL else trains).add(loader)
     return [_purpose(region, evaluates, trains) for region in regions]
+
+
+def _never_trained_with(regions: Sequence[Region]) -> Set[int]:
+    """Loaders whose next batch was asked for after a pass without gradients, and nothing else.
+
+    Within a step, what passes without gradients is for the step: a teacher, samples for a critic.
+    """
+    found: Set[int] = set()
+    fetched: Optional[int] = None
+    passed: Optional[int] = None
+    for region in regions:
+        if isinstance(region.detail, Fetch):
+            if region.detail.loader == passed:
+                found.add(region.detail.loader)
+            fetched = region.detail.loader if _feeds(region) else None
+            passed = None
+        elif region.kind == "forward" and region.detail is None:
+            passed = fetched
+        elif region.kind == "forward" or region.kind in _TRAINING:
+            fetched = passed = None
+    return found
 
 
 def _feeds(region: Region) -> bool:
@@ -153,15 +184,15 @@ def _feeds(region: Region) -> bool:
 
 
 def _purpose(region: Region, evaluates: Set[int], trains: Set[int]) -> Optional[str]:
-    if region.kind == "forward":
-        return region.detail
     if region.kind in _TRAINING:
         return TRAIN
+    if isinstance(region.detail, Unset):
+        return TRAIN if region.detail.model in trains else EVAL
     if isinstance(region.detail, Fetch):
         if region.detail.loader in evaluates:
             return EVAL
         return TRAIN if region.detail.loader in trains else None
-    return None
+    return region.detail if region.kind == "forward" else None
 
 
 def _evaluations(regions: Sequence[Region], purposes: Sequence[Optional[str]]) -> List[Apart]:
@@ -205,6 +236,61 @@ def _first_batch(regions: Sequence[Region], start: int, fetch: Fetch) -> int:
             if isinstance(other, Fetch) and other.loader == fetch.loader and other.first:
                 return place
     return start
+
+
+class Rounds(NamedTuple):
+    """How often a step went forward and back, and what that says about its samples."""
+
+    made: int
+    is_known: bool = True
+    """Whether each was made with a batch of its own."""
+    may_repeat: bool = True
+    """Whether calls beyond one a round have the same samples: two views, real ones and fakes."""
+
+
+def rounds_of(regions: Sequence[Noted], trains: Set[int]) -> Rounds:
+    """Count rounds by what was fetched, and between two updates by what went forward and back.
+
+    An update of a critic and one of a generator are made with one batch unless two were fetched.
+    More rounds than batches is either one batch in pieces or the same batch again.
+
+    Args:
+        regions: As noted.
+        trains: Loaders known to feed training steps.
+    """
+    rounds, went_forward = [0], False
+    batches: Dict[int, int] = {}
+    for kind, _, _, detail, _, _ in regions:
+        if kind == "forward":
+            went_forward = True
+        elif kind == "backward":
+            rounds[-1] += went_forward
+            went_forward = False
+        elif kind in ("optimizer", CLOSURE):
+            rounds.append(0)
+        elif kind == "data" and isinstance(detail, Fetch) and detail.loader in trains:
+            batches[detail.loader] = batches.get(detail.loader, 0) + (not detail.last)
+    fetched = max(batches.values(), default=0)
+    made = max(*rounds, min(fetched, sum(rounds)))
+    return Rounds(made, not 0 < fetched < made, len(batches) <= 1)
+
+
+def samples_of(sizes: Sequence[Sequence[Optional[int]]], rounds: Rounds) -> Optional[int]:
+    """Add up the samples of a step; None where its calls do not tell.
+
+    Args:
+        sizes: Of each model, in the order of their first calls, the samples of each call.
+        rounds: What the calls were made in.
+    """
+    if rounds.is_known:
+        for calls in sizes:
+            known = [size for size in calls if size is not None]
+            if len(calls) == len(known) == rounds.made:
+                return sum(known)
+        for calls in sizes if rounds.may_repeat and rounds.made else ():
+            if calls[0] is not None and len(set(calls)) == 1 and len(calls) % rounds.made == 0:
+                return calls[0] * rounds.made
+    return None
 
 
 Times = Dict[str, List[int]]

@@ -2,9 +2,10 @@
 
 Each function puts wrappers around a few of torch's own entry points and gives back patches, to take
 them off. Wrappers pass everything through, results and exceptions alike, and cost around a
-microsecond; none is put inside a compiled region.
+microsecond. A compiler that traces one finds no more than what it stands in place of.
 """
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -12,11 +13,11 @@ import os
 import sys
 import weakref
 from threading import get_ident
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from pitstop_probe.parts import ALWAYS_APART, CLOSURE, EVAL, TRAIN, Noted
-from pitstop_probe.patches import Patch, Undo, replace
-from pitstop_probe.watch import Watch
+from pitstop_probe.parts import ALWAYS_APART, CLOSURE, EVAL, TRAIN, Noted, Unset
+from pitstop_probe.patches import Patch, Undo, once_imported, replace, tracing_test
+from pitstop_probe.watch import Undecided, Watch
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
 
@@ -34,6 +35,17 @@ _COLLECTIVES = (
     "reduce_scatter_tensor",
 )
 
+# Those that are not torch's own, or not loaded with it: module, who has them, what they are called.
+_SAVERS = (
+    ("safetensors.torch", ("",), ("save_file", "save_model")),
+    (
+        "torch.distributed.checkpoint",
+        ("", "state_dict_saver"),
+        ("save", "async_save", "save_state_dict"),
+    ),
+    ("transformers.modeling_utils", ("PreTrainedModel",), ("save_pretrained",)),
+)
+
 _WAITS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__")
 
 
@@ -43,13 +55,14 @@ def part_of(torch: Any, name: str) -> Any:
 
 
 def timed(
-    watch: Watch, kind: str, *, keeps_loss: bool = False
+    watch: Watch, kind: str, is_traced: Callable[[], bool], *, keeps_loss: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Wrap a function so that its calls are regions; one inside another is part of it.
 
     Args:
         watch: Who is told.
         kind: What its calls are.
+        is_traced: What `tracing_test` gives.
         keeps_loss: It is given the loss, which is kept when somebody wants it.
     """
     # What lies apart is noted in every step.
@@ -58,6 +71,8 @@ def timed(
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if is_traced():
+                return original(*args, **kwargs)
             if keeps_loss and watch.wants_loss:
                 _keep_loss(watch, args)
             if not watch.looking and is_part and get_ident() == watch.thread:
@@ -68,9 +83,7 @@ def timed(
                     watch.at, watch.last_kind = around, kind
                     if watch.looking:  # a border lay in there, or something to be noted
                         watch.leave(kind)
-            if watch.open and watch.inside(kind):
-                return original(*args, **kwargs)
-            region = watch.begin(kind)
+            region = None if watch.open and watch.inside(kind) else watch.begin(kind)
             if region is None:
                 return original(*args, **kwargs)
             try:
@@ -92,35 +105,58 @@ def _keep_loss(watch: Watch, args: Any) -> None:
 
 def hook_functions(watch: Watch, torch: Any) -> List[Patch]:
     """Observe what is a function: backward passes, clipping, saving, collectives."""
+    is_traced = tracing_test(torch)
+    save, zero_grad = (timed(watch, kind, is_traced) for kind in ("checkpoint", "zero_grad"))
     patches = [
-        replace(torch.autograd, "backward", timed(watch, "backward", keeps_loss=True)),
-        replace(torch.autograd, "grad", timed(watch, "backward")),
-        replace(torch, "save", timed(watch, "checkpoint")),
-        replace(torch.optim.Optimizer, "zero_grad", timed(watch, "zero_grad")),
-        replace(torch.nn.Module, "zero_grad", timed(watch, "zero_grad")),
+        replace(torch.autograd, "backward", timed(watch, "backward", is_traced, keeps_loss=True)),
+        replace(torch.autograd, "grad", timed(watch, "backward", is_traced)),
+        replace(torch, "save", save),
+        replace(torch.optim.Optimizer, "zero_grad", zero_grad),
+        replace(torch.nn.Module, "zero_grad", zero_grad),
+        *[
+            once_imported(module, functools.partial(_replace_all, owners, names, save))
+            for module, owners, names in _SAVERS
+        ],
     ]
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        make = timed(watch, "clip")
+        make = timed(watch, "clip", is_traced)
         patches += [
             replace(torch.nn.utils, name, make),
             replace(part_of(torch, "nn.utils.clip_grad"), name, make),
         ]
     if torch.distributed.is_available():
-        make = timed(watch, "sync")
+        make = timed(watch, "sync", is_traced)
         patches += [replace(torch.distributed, name, make) for name in _COLLECTIVES]
     return patches
 
 
-class Optimizers:
-    """Observes every optimizer's step, whoever made it."""
+def _replace_all(
+    owners: Sequence[str], names: Sequence[str], make: Callable[[Any], Any], module: Any
+) -> List[Patch]:
+    """Put `make(original)` in the place of whatever goes by such a name in a module."""
+    found = [getattr(module, owner, None) if owner else module for owner in owners]
+    return [replace(owner, name, make) for owner in found for name in names]
 
-    def __init__(self, watch: Watch, torch: Any) -> None:
+
+class Optimizers:
+    """Observes every optimizer's step, whoever made it.
+
+    Args:
+        watch: Who is told.
+        torch: The script's torch.
+        on_new: Called when one has stepped for the first time, the first of all excepted.
+    """
+
+    def __init__(self, watch: Watch, torch: Any, on_new: Callable[[], None] = lambda: None) -> None:
         self.seen: Dict[int, Any] = weakref.WeakValueDictionary()  # type: ignore[assignment]
         """Optimizers that stepped, while they live."""
         self._known: Set[int] = set()
         self._watch = watch
-        self._is_compiling = torch.compiler.is_compiling
+        self._on_new = on_new
+        self._is_traced = tracing_test(torch)
         self._around: Optional[str] = None
+        self._nests = False
+        self._is_new = False
         self._is_stepping = False
         self._hooks = hooks = part_of(torch, "optim.optimizer")
         self.patches: List[Patch] = [
@@ -143,10 +179,16 @@ class Optimizers:
 
         return undo
 
-    def _before(self, _: Any, args: Any, kwargs: Any) -> Any:
-        if self._is_compiling():
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if self._is_traced():
             return None
         watch = self._watch
+        if watch.at == "optimizer" or (watch.open and watch.inside("optimizer")):
+            # Inside another's step, or its own class's; or after one that raised, whose end has
+            # to come with this one's.
+            self._nests = True
+            self._meet(optimizer)
+            return None
         if not watch.looking:
             if get_ident() == watch.thread:
                 self._around, watch.at = watch.at, "optimizer"
@@ -159,41 +201,56 @@ class Optimizers:
         if closure is None or not callable(closure):
             return None
         # Its passes are parts of their own, and its Python is not the optimizer's.
-        observed = timed(self._watch, CLOSURE)(closure)
+        observed = timed(self._watch, CLOSURE, self._is_traced)(closure)
         if len(args) > 1:
             return (args[0], observed, *args[2:]), kwargs
         return args, {**kwargs, "closure": observed}
 
     def _after(self, optimizer: Any, *_: Any) -> None:
-        if self._is_compiling():
+        if self._is_traced():
             return
         watch, identity = self._watch, id(optimizer)
-        if watch.steps_by(identity, self._around):
+        if self._nests:
+            self._nests = _is_within_another(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        if self._nests or watch.steps_by(identity, self._around):
             return
-        if watch.at == "optimizer" and get_ident() == watch.thread:
-            watch.at, watch.last_kind = self._around, "optimizer"
-        elif watch.open:
-            watch.leave("optimizer")
-        if identity not in self._known:
-            self._known.add(identity)
-            self.seen[identity] = optimizer
-            weakref.finalize(optimizer, self._known.discard, identity)
+        if get_ident() == watch.thread:
+            if watch.at == "optimizer":
+                watch.at, watch.last_kind = self._around, "optimizer"
+            if watch.open:
+                watch.leave("optimizer")
+        self._meet(optimizer)
         self._is_stepping = True
         try:
             watch.stepped(identity)
         finally:
             self._is_stepping = False
+        is_new, self._is_new = self._is_new, False
+        if is_new and watch.steps and watch.is_mine:
+            self._on_new()
+
+    def _meet(self, optimizer: Any) -> None:
+        """Keep an optimizer that steps for the first time."""
+        identity = id(optimizer)
+        if identity not in self._known:
+            self._is_new = True
+            self._known.add(identity)
+            self.seen[identity] = optimizer
+            weakref.finalize(optimizer, self._known.discard, identity)
 
     def _scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_traced():
+                return original(scaler, optimizer, *args, **kwargs)
             watch = self._watch
-            before = watch.steps
+            before = watch.steps, watch.pace.others
             began = watch.raw is not None
             self.scaled = self.scaled or bool(scaler.is_enabled())
             result = original(scaler, optimizer, *args, **kwargs)
             # Gradients were not finite, so the update was left out; the step is over all the same.
-            if began and watch.steps == before and id(optimizer) in self.seen:
+            was_left_out = before == (watch.steps, watch.pace.others)
+            if began and was_left_out and id(optimizer) in self.seen:
                 watch.stepped(id(optimizer))
             return result
 
@@ -202,6 +259,16 @@ class Optimizers:
 
 def _ignore(*_: Any) -> None:
     pass
+
+
+def _is_within_another(frame: Any) -> bool:
+    """Whether a function was called by itself, however far away."""
+    code = frame.f_code
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is code:
+            return True
+    return False
 
 
 def _scalers(torch: Any) -> List[Any]:
@@ -270,7 +337,7 @@ class Models:
         self._exchanging: Set[int] = set()
         # Those that train and exchange nothing: of their calls there is nothing left to find out.
         self._usual: Set[int] = set()
-        self._is_compiling = torch.compiler.is_compiling
+        self._is_traced = tracing_test(torch)
         self._wrapped: Dict[Any, Patch] = {}
         self._searches = 0
         self.searching = False
@@ -281,7 +348,9 @@ class Models:
         Those of modules in no other, and of the next two levels: a module that only holds others
         is never called itself.
         """
-        if self._searches >= _MOST_SEARCHES:
+        # Before the first border nothing is seen of a call, but a compiler that meets a wrapper
+        # compiles anew when that comes off.
+        if self._searches >= _MOST_SEARCHES or self._watch.raw is None:
             return
         self._searches += 1
         self.searching = True
@@ -313,7 +382,7 @@ class Models:
     def _observed(self, kind: Any) -> Callable[..., Any]:
         """Make a call that observes the one it replaces, found in the way of `replace_call`."""
         own = vars(kind).get("__call__")
-        watch, is_compiling = self._watch, self._is_compiling
+        watch, is_traced = self._watch, self._is_traced
         observe, glance = self._observe, self._glance
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -321,7 +390,7 @@ class Models:
                 super(kind, module).__call__ if own is None else functools.partial(own, module)
             )
             # Most calls are of modules inside others: these must come first.
-            if is_compiling() or watch.at in _INNER or (watch.open and _within(watch.open)):
+            if is_traced() or watch.at in _INNER or (watch.open and _within(watch.open)):
                 return original(*args, **kwargs)
             if not watch.looking and get_ident() == watch.thread:
                 part = glance(module, args, kwargs)
@@ -354,8 +423,11 @@ class Models:
         """
         watch, identity = self._watch, id(module)
         if identity in self._usual and module.training and watch.raw is not None:
-            shape = getattr(args[0], "shape", None) if args else None
-            samples = shape[0] if shape else _batch_size(args) or _batch_size(kwargs)
+            try:
+                shape = getattr(args[0], "shape", None) if args else None
+                samples = shape[0] if shape else _batch_size(args) or _batch_size(kwargs)
+            except Exception:  # noqa: BLE001 - a nested tensor, for one, has no shape
+                samples = None
             watch.raw.calls.append((identity, samples))
             return "forward"
         try:
@@ -412,17 +484,23 @@ class Models:
         for known in (self._known, self._trained, self._losses, self._exchanging, self._usual):
             known.discard(identity)
 
-    def _purpose(self, identity: int, module: Any) -> str:
-        """Tell a training pass from an evaluation.
+    def _purpose(self, identity: int, module: Any) -> Any:
+        """Tell a training pass from an evaluation: the detail of its region.
 
-        A module that never trains (a teacher, fixed features) is part of the training step, and so
-        is one called without gradients while it is set to train (samples for a discriminator).
+        None is for whatever its batch was fetched for. Without gradients that is all there is to
+        know of a module that never trains (a teacher, an average of weights) and of one that is
+        set to train (samples for a critic, or an evaluation that does not care).
         """
         if module.training:
             if identity not in self._trained:
                 self._trained.add(identity)
-            return TRAIN
-        return EVAL if identity in self._trained else TRAIN
+        elif identity in self._trained:
+            if not self._torch.is_grad_enabled():
+                return EVAL
+            return TRAIN if identity in self._watch.trains else Unset(identity)
+        # In a step that is not looked at an evaluation begins with its loader, and looking with it.
+        is_doubted = self._watch.looking and not self._torch.is_grad_enabled()
+        return None if is_doubted else TRAIN
 
     def look_again(self) -> None:
         """Look at autocast at the next forward pass; every one would cost a microsecond."""
@@ -430,27 +508,47 @@ class Models:
 
     def _look_at_autocast(self) -> None:
         self._looked = True
-        torch = self._torch
-        for device in ("cuda", "cpu"):
-            if torch.is_autocast_enabled(device):
-                self.autocast = str(torch.get_autocast_dtype(device)).replace("torch.", "")
+        for is_enabled, dtype in _autocasts(self._torch):
+            if is_enabled():
+                self.autocast = str(dtype()).replace("torch.", "")
                 return
+
+
+def _autocasts(torch: Any) -> List[Tuple[Callable[[], bool], Callable[[], Any]]]:
+    """Say of each device how to ask whether autocast is on and for its format."""
+    if hasattr(torch, "get_autocast_dtype"):
+        is_enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+        return [
+            (functools.partial(is_enabled, device), functools.partial(dtype, device))
+            for device in ("cuda", "cpu")
+        ]
+    # Before 2.4 there was a function for each.
+    return [
+        (torch.is_autocast_enabled, torch.get_autocast_gpu_dtype),
+        (torch.is_autocast_cpu_enabled, torch.get_autocast_cpu_dtype),
+    ]
 
 
 def _outer_modules(torch: Any) -> List[Any]:
     """Modules that are in no other, and two levels of what they hold; compiled ones among them."""
     kind = torch.nn.Module
     modules = [found for found in gc.get_objects() if issubclass(type(found), kind)]
-    inner = {id(child) for module in modules for child in module.children()}
+    inner = {id(child) for module in modules for child in _children(module)}
     level = [module for module in modules if id(module) not in inner]
     found = list(level)
     for _ in range(2):
-        level = [child for module in level for child in module.children()]
+        level = [child for module in level for child in _children(module)]
         found += level
     return found
 
 
-_MOST_SEARCHES = 4
+def _children(module: Any) -> List[Any]:
+    """What a module holds; one half made holds nothing, and one may call its own so."""
+    held = vars(module).get("_modules")
+    return [] if held is None else [child for child in held.values() if child is not None]
+
+
+_MOST_SEARCHES = 8
 _INNER = frozenset(("forward", "loss", "backward"))
 
 
@@ -483,8 +581,11 @@ def _batch_size(value: Any, depth: int = 0) -> Optional[int]:
                 if size is not None:
                     return size
         return None
-    shape = getattr(value, "shape", None)
-    return int(shape[0]) if shape is not None and len(shape) else None
+    try:
+        shape = getattr(value, "shape", None)
+        return int(shape[0]) if shape is not None and len(shape) else None
+    except Exception:  # noqa: BLE001 - a nested tensor, for one, has no shape
+        return None
 
 
 _DEEPEST = 3
@@ -567,10 +668,13 @@ class Compilation:
 
     def remove(self) -> None:
         """Stop being told."""
-        if self._handler is not None:
-            self._handler.remove_start_callback(self._start)
-            self._handler.remove_end_callback(self._end)
-            self._handler = None
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            # Resetting the compiler takes everybody's off.
+            with contextlib.suppress(ValueError):
+                handler.remove_start_callback(self._start)
+            with contextlib.suppress(ValueError):
+                handler.remove_end_callback(self._end)
 
     def _start(self, *_: Any) -> None:
         self._began = self._watch.now()
@@ -587,7 +691,8 @@ class Waits:
     def __init__(self, watch: Watch, torch: Any) -> None:
         self._watch = watch
         self._torch_folder = os.path.dirname(torch.__file__)
-        self.lines: Dict[Tuple[str, int, str], List[int]] = {}
+        self._lines: Dict[Tuple[str, int, str], List[int]] = {}
+        self._undecided = Undecided(watch)
         tensor = torch.Tensor
         self.patches: List[Patch] = [replace(tensor, name, self._wait(name)) for name in _WAITS]
         self.patches.append(replace(tensor, "to", self._move))
@@ -602,7 +707,20 @@ class Waits:
 
     def forget(self) -> None:
         """Begin counting anew, after warm-up."""
-        self.lines.clear()
+        self._lines.clear()
+        self._undecided.clear()
+
+    @property
+    def lines(self) -> Dict[Tuple[str, int, str], List[int]]:
+        """Calls and nanoseconds by file, line and operation, in steps that were handed over."""
+        self._settle()
+        return self._lines
+
+    def _settle(self) -> None:
+        for place, took in self._undecided.decided():
+            entry = self._lines.setdefault(place, [0, 0])
+            entry[0] += 1
+            entry[1] += took
 
     def _wait(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -674,11 +792,9 @@ class Waits:
         if raw is None or not raw.looked:
             return  # the steps that were looked at stand for all
         file, line = self._caller()
-        if file.startswith(_OWN):
-            return
-        entry = self.lines.setdefault((file, line, name), [0, 0])
-        entry[0] += 1
-        entry[1] += self._watch.now() - start
+        if not file.startswith(_OWN):
+            self._undecided.add(start, ((file, line, name), self._watch.now() - start))
+            self._settle()
 
     def _caller(self) -> Tuple[str, int]:
         """The innermost line outside torch and the probe."""

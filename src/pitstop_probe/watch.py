@@ -9,21 +9,27 @@ Short steps are not all looked at: see `Watch.looking`.
 
 import sys
 import time
+from bisect import bisect
 from collections import deque
 from threading import get_ident
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from pitstop_probe.clock import HAND_OVER_US, DeviceTimer, Sink, Span, Step, Timeline, chosen
 from pitstop_probe.parts import (
+    ALWAYS_APART,
     CLOSURE,
     RECOMPUTE,
     GapNames,
     Names,
     Noted,
     Region,
+    Rounds,
     Times,
+    Unset,
     aparts_of,
     is_plain,
+    rounds_of,
+    samples_of,
     split,
     split_plain,
 )
@@ -34,6 +40,7 @@ from pitstop_probe.sampling import SHORT, Rate, Sampling
 _HAND_OVER_STEPS = 64
 _MOST_PENDING = 4 * _HAND_OVER_STEPS
 _TIMELINE_EVERY = 64
+_MOST_APARTS = 1024
 # An optimizer that steps this much more rarely than the others does not set the pace.
 _RARE = 20
 
@@ -122,6 +129,7 @@ class Watch:
     # Found by place: a dictionary of so many names is read more slowly, from memory gone cold.
     __slots__ = (
         "_around",
+        "_counts",
         "_hand_over_at",
         "_last_mark",
         "_last_marked",
@@ -130,10 +138,10 @@ class Watch:
         "_paused_at",
         "_plain_until",
         "_root",
-        "_samples",
         "_sampling",
         "_waiting",
         "active",
+        "aparts",
         "at",
         "at_border",
         "at_failure",
@@ -141,6 +149,7 @@ class Watch:
         "evaluates",
         "gap_names",
         "handed_over",
+        "is_capturing",
         "last_kind",
         "looked",
         "looking",
@@ -150,6 +159,7 @@ class Watch:
         "open",
         "pace",
         "raw",
+        "settled",
         "sink",
         "steps",
         "thread",
@@ -174,7 +184,9 @@ class Watch:
         self.loss: Any = None
         """The last loss of a step whose loss was wanted, without its graph."""
         self.evaluates: Set[int] = set()
+        """Loaders that feed evaluations."""
         self.trains: Set[int] = set()
+        """Loaders that feed training steps, and models that train though set to evaluate."""
         self._last_mark: Any = None
         self._last_marked = 0
         self._hand_over_at = now_ns() + HAND_OVER_US * _NS
@@ -202,9 +214,15 @@ class Watch:
         self.next_stop = 0
         """The step before which `at_border` is called next; unless it says so, before each."""
         self.handed_over = 0
+        self.settled = 0
+        """The step before which all were handed over."""
+        self.aparts: List[Tuple[int, int]] = []
+        """Of these, what lay apart of late, special steps among it: start and end, microseconds."""
+        # Tells whether work for a GPU is being recorded into a graph; None without a GPU.
+        self.is_capturing: Optional[Callable[[], bool]] = None
         self.looked = 0
-        """Steps that ended and were looked at, special ones included."""
-        self._samples = 0
+        """Steps that ended and were looked at, special ones excepted."""
+        self._counts = _Counts()
         self._sampling = Sampling()
         # Borders that lead to a step before this one only add to the run of steps under way.
         self._plain_until = 0
@@ -225,8 +243,8 @@ class Watch:
 
     @property
     def samples_per_step(self) -> Optional[float]:
-        """Mean over the steps handed over; None where no batch was seen."""
-        return self._samples / self.handed_over if self._samples else None
+        """Mean over the steps whose samples are known; None where no batch was seen."""
+        return self._counts.samples_per_step
 
     def begin(self, kind: str, detail: Any = None) -> Optional[Noted]:
         """Note that something begins; None when it is not to be noted, then there is no end.
@@ -348,11 +366,12 @@ class Watch:
         if not self.active:
             return
         if self.raw is None and self.steps == 0:
-            self.thread = get_ident()
+            self.thread, self.is_capturing = get_ident(), _capture_test()
         if get_ident() != self.thread or not self.pace.closes(optimizer):
             return
         try:
-            self._border()
+            if self.is_capturing is None or not self.is_capturing():  # else it was only recorded
+                self._border()
         except Exception as error:  # noqa: BLE001 - measuring must never stop a training
             self.active = False
             sys.stderr.write("pitstop: measuring stopped: {!r}\n".format(error))
@@ -397,7 +416,7 @@ class Watch:
     def _take_in(self, raw: _Raw, end: int) -> None:
         """Learn from what has ended how many steps to look at."""
         sampling, all_were = self._sampling, self._sampling.rate is None
-        self.looked += raw.looked
+        self.looked += raw.looked and raw.special is None
         start = raw.start
         if not raw.looked:
             for border in raw.calls:
@@ -483,6 +502,12 @@ class Watch:
         return self._mark()
 
     def _mark(self) -> Any:
+        if self.is_capturing is not None and self.is_capturing():
+            # A mark would go into the graph; and half of the marks tell nothing of the step.
+            self._marking = False
+            if self.raw is not None:
+                self.raw.start_mark = None
+            return None
         mark = self.device.mark()  # type: ignore[union-attr]  # only called where there is one
         if self.raw is not None and self.raw.marks is not None:
             self.raw.marks.append(mark)
@@ -505,25 +530,29 @@ class Watch:
             self._hand_over(waiting.popleft(), None)
 
     def _hand_over(self, raw: _Raw, device: Optional[DeviceTimer]) -> None:
-        start_us, end_us = raw.start // _NS, raw.end // _NS
         if raw.special is not None:
-            wall_us = end_us - start_us
-            self.sink.event(raw.special, step=raw.index, start_us=start_us, wall_us=wall_us)
-            return
-        if not raw.looked:
-            self._hand_over_run(raw)
+            self._lay_apart(raw.special, raw.index, raw.start // _NS, raw.end // _NS)
+            self.settled = raw.index + 1
+        elif raw.looked:
+            self._hand_over_looked(raw, device)
+            self.settled = raw.index + 1
+        else:
+            self.settled = self._hand_over_run(raw)
             if device is not None and raw.start_mark is not None:
                 self._release(raw, device)
-            return
+
+    def _hand_over_looked(self, raw: _Raw, device: Optional[DeviceTimer]) -> None:
+        start_us, end_us = raw.start // _NS, raw.end // _NS
         step = Step(raw.index, start_us)
         names = self.gap_names if raw.calls else _BlindGapNames(self.gap_names)
         times = split_plain(raw.regions, self.trains, (raw.start, raw.end), names)
         if times is None:
-            times = self._split(step, raw, names)
+            times = self._split(step, raw, names, raw.calls)
         step.wall_us = end_us - start_us - step.apart_us
         self._fill(step, raw, times)
         if raw.calls:
-            self._add_counts(step, raw.calls)
+            rounds = rounds_of(raw.regions, self.trains) if len(raw.calls) > 1 else None
+            self._counts.add(step, raw.calls, rounds)
         if device is not None:
             self._add_device(step, raw, device)
             self._release(raw, device)
@@ -533,8 +562,12 @@ class Watch:
         self.sink.step(step)
         self.handed_over += 1
 
-    def _hand_over_run(self, raw: _Raw) -> None:
-        """Hand over steps whose parts were not looked at: how long they took, what lay apart."""
+    def _hand_over_run(self, raw: _Raw) -> int:
+        """Hand over steps whose parts were not looked at: how long they took, what lay apart.
+
+        Returns:
+            The number of the step after them.
+        """
         index, start, calls = raw.index, raw.start, []
         for item in raw.calls:
             if item.__class__ is int:
@@ -545,14 +578,15 @@ class Watch:
         step = Step(index, start // _NS)
         if raw.regions:
             raw.start = start
-            self._split(step, raw, self.gap_names)
+            self._split(step, raw, self.gap_names, calls)
         self._hand_over_bare(step, raw.end, calls)
+        return index + 1
 
     def _hand_over_bare(self, step: Step, end: int, calls: List[Any]) -> None:
         step.looked_at = False
         step.wall_us = end // _NS - step.start_us - step.apart_us
         if calls:
-            self._add_counts(step, calls)
+            self._counts.add(step, calls)
         self.sink.step(step)
         self.handed_over += 1
 
@@ -563,15 +597,26 @@ class Watch:
         if ours:
             device.release(ours)
 
-    def _split(self, step: Step, raw: _Raw, names: Names) -> Times:
+    def _split(self, step: Step, raw: _Raw, names: Names, calls: List[Any]) -> Times:
         """Divide a step of which something nests or lies apart; hand over what lies apart."""
         regions = _in_order(raw)
+        # What a whole step did not set to train trains as it is.
+        set_to_train = {model for model, _ in calls}
+        unset = {region.detail.model for region in regions if isinstance(region.detail, Unset)}
+        self.trains |= unset - set_to_train
         aparts = aparts_of(regions, self.evaluates, self.trains)
         times, stretches = split(regions, aparts, (raw.start // _NS, raw.end // _NS), names)
         for name, start, end in stretches:
             step.apart_us += end - start
-            self.sink.event(name, step=step.index, start_us=start, wall_us=end - start)
+            self._lay_apart(name, step.index, start, end)
         return times
+
+    def _lay_apart(self, name: str, step: int, start_us: int, end_us: int) -> None:
+        """Hand over what is no part of a step."""
+        self.sink.event(name, step=step, start_us=start_us, wall_us=end_us - start_us)
+        self.aparts.append((start_us, end_us))
+        if len(self.aparts) > 2 * _MOST_APARTS:
+            self.aparts = self.aparts[_MOST_APARTS:]  # another thread may be reading the other
 
     def _fill(self, step: Step, raw: _Raw, times: Times) -> None:
         """Give a step its host times and what was counted."""
@@ -581,23 +626,6 @@ class Watch:
                 host_us[spans.get(name) or self._span(name)] = entry
         if raw.recompute is not None:
             self._add_recompute(step, raw.recompute)
-
-    def _add_counts(self, step: Step, made: List[Tuple[int, Optional[int]]]) -> None:
-        """Count samples and micro-steps by the model that was called most."""
-        if len(made) == 1:
-            step.micro_steps, step.samples = 1, made[0][1]
-            self._samples += step.samples or 0
-            return
-        calls: Dict[int, int] = {}
-        samples: Dict[int, int] = {}
-        for model, size in made:
-            calls[model] = calls.get(model, 0) + 1
-            if size is not None:
-                samples[model] = samples.get(model, 0) + size
-        step.micro_steps = max(calls.values())
-        if samples:
-            step.samples = max(samples.values())
-            self._samples += step.samples
 
     def _span(self, name: str, parent: Optional[Span] = None) -> Span:
         place = self._root if parent is None else parent
@@ -640,8 +668,106 @@ class Watch:
         return tuple(
             Timeline(self._span(r.kind), r.start - zero_us, r.end - zero_us, None, None)
             for r in regions
-            if r.kind != CLOSURE
+            if r.kind != CLOSURE and r.kind not in ALWAYS_APART
         )
+
+
+class _Counts:
+    """Counts the samples and the micro-steps of steps, by the calls of their models."""
+
+    __slots__ = ("_last", "_samples", "_steps")
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._steps = 0
+        # How often each model was called in the last step that was looked at, and in what.
+        self._last: Tuple[Dict[int, int], Optional[Rounds]] = ({}, None)
+
+    @property
+    def samples_per_step(self) -> Optional[float]:
+        """Mean over the steps whose samples are known."""
+        return self._samples / self._steps if self._samples else None
+
+    def add(
+        self, step: Step, made: List[Tuple[int, Optional[int]]], rounds: Optional[Rounds] = None
+    ) -> None:
+        """Count for a step; one without known rounds is taken to be as one with such calls."""
+        if len(made) == 1:
+            step.micro_steps, step.samples = 1, made[0][1]
+        else:
+            self._count(step, made, rounds)
+        if step.samples is not None:
+            self._samples += step.samples
+            self._steps += 1
+
+    def _count(
+        self, step: Step, made: List[Tuple[int, Optional[int]]], rounds: Optional[Rounds]
+    ) -> None:
+        sizes: Dict[int, List[Optional[int]]] = {}
+        for model, size in made:
+            sizes.setdefault(model, []).append(size)
+        calls = {model: len(of_model) for model, of_model in sizes.items()}
+        if rounds is not None:
+            self._last = calls, rounds
+        elif self._last[0] == calls:
+            rounds = self._last[1]
+        elif max(calls.values()) == 1:
+            rounds = Rounds(1)
+        if rounds is not None and rounds.made:
+            step.micro_steps = rounds.made
+            step.samples = samples_of(list(sizes.values()), rounds)
+
+
+class Undecided:
+    """What was seen at moments of steps that are not handed over yet.
+
+    Only then is it known what lay apart from the training.
+
+    Args:
+        watch: The thread under observation.
+        most: Of so many the latest are kept; all unless given.
+    """
+
+    def __init__(self, watch: Watch, most: Optional[int] = None) -> None:
+        self._watch = watch
+        self._seen: Deque[Tuple[int, int, Any]] = deque(maxlen=most)
+
+    def add(self, moment_ns: int, what: Any) -> None:
+        """Keep something until its step is handed over."""
+        self._seen.append((self._watch.steps, moment_ns // _NS, what))
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._seen.clear()
+
+    def drop_step(self) -> None:
+        """Let go of what was seen of the step under way, for nobody will see its end."""
+        while self._seen and self._seen[-1][0] >= self._watch.steps:
+            self._seen.pop()
+
+    def decided(self) -> Iterator[Any]:
+        """Give what was seen of the training itself, of all steps handed over since."""
+        settled, seen = self._watch.settled, self._seen
+        try:
+            while seen[0][0] < settled:
+                _, moment_us, what = seen.popleft()
+                if not _lies_in(self._watch.aparts, moment_us):
+                    yield what
+        except IndexError:
+            return  # no more, or another thread has cleared it
+
+
+def _lies_in(stretches: List[Tuple[int, int]], moment_us: int) -> bool:
+    place = bisect(stretches, (moment_us, sys.maxsize)) - 1
+    return place >= 0 and moment_us < stretches[place][1]
+
+
+def _capture_test() -> Optional[Callable[[], bool]]:
+    """Give what tells whether a CUDA graph is being captured; None where CUDA is not in use."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return torch.cuda.is_current_stream_capturing
 
 
 class _BlindGapNames:

@@ -6,11 +6,15 @@ Leaving out the loading of data is in loader_hooks, where batches are.
 
 import builtins
 import functools
+import io
 import logging
+import os
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from pitstop_probe.patches import Patch, replace
+from pitstop_probe.imports import when_imported
+from pitstop_probe.looks import library_folders
+from pitstop_probe.patches import Patch, Undo, replace
 
 Ready = Callable[[], bool]
 
@@ -23,13 +27,93 @@ def leave_out(what: Optional[str], torch: Any, ready: Ready) -> List[Patch]:
             replace(torch.cuda, "synchronize", _silent(ready)),
         ]
     if what == "log":
-        owners: List[Tuple[Any, str]] = [(builtins, "print"), (logging.Logger, "handle")]
-        tensorboard = sys.modules.get("torch.utils.tensorboard")
-        if tensorboard is not None:
-            names = ("add_scalar", "add_scalars", "add_histogram", "add_image", "flush")
-            owners += [(tensorboard.SummaryWriter, name) for name in names]
-        return [replace(owner, name, _silent(ready)) for owner, name in owners]
+        return [
+            replace(builtins, "print", _silent(ready)),
+            replace(logging.Logger, "handle", _silent(ready)),
+            replace(os, "fsync", _silent(ready)),
+            *[replace(owner, "open", _quiet_files(ready)) for owner in (builtins, io)],
+            *[_silent_later(*logger, ready=ready) for logger in _LOGGERS],
+        ]
     return []
+
+
+_TO_TENSORBOARD = ("add_scalar", "add_scalars", "add_histogram", "add_image", "flush")
+_ON_A_BAR = ("display", "refresh", "set_description", "set_postfix", "set_postfix_str")
+# Module, class and methods; a script imports these after torch if at all.
+_LOGGERS = (
+    ("torch.utils.tensorboard", "SummaryWriter", _TO_TENSORBOARD),
+    ("tensorboardX", "SummaryWriter", _TO_TENSORBOARD),
+    ("tqdm.std", "tqdm", _ON_A_BAR),
+    ("wandb.sdk.wandb_run", "Run", ("log",)),
+)
+
+
+def _silent_later(module: str, kind: str, names: Tuple[str, ...], *, ready: Ready) -> Patch:
+    """Leave out what a class writes, once its module is imported."""
+    patches: List[Patch] = []
+
+    def silence(imported: Any) -> None:
+        owner = getattr(imported, kind)
+        patches.extend(replace(owner, name, _silent(ready)) for name in names)
+
+    def put() -> Undo:
+        for patch in patches:
+            patch.on()
+        return undo
+
+    def undo() -> None:
+        for patch in patches:
+            patch.off()
+
+    when_imported(module, silence)
+    return Patch(put)
+
+
+def _quiet_files(ready: Ready) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Open text files of the script's own that take nothing once `ready` says so.
+
+    Those that libraries open hold more than words about the training: code that was compiled.
+    """
+    libraries = library_folders()
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            file = original(*args, **kwargs)
+            if not isinstance(file, io.TextIOWrapper) or not file.writable():
+                return file
+            caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            if "pathlib" in caller.f_code.co_filename and caller.f_back is not None:
+                caller = caller.f_back
+            if caller.f_code.co_filename.startswith(libraries):
+                return file
+            encoding, errors, by_line = file.encoding, file.errors, file.line_buffering
+            quiet = _QuietText(
+                file.detach(),
+                encoding,
+                errors,
+                line_buffering=by_line,
+                newline=kwargs.get("newline", args[5] if len(args) > 5 else None),
+            )
+            quiet.ready = ready
+            return quiet
+
+        return call
+
+    return make
+
+
+class _QuietText(io.TextIOWrapper):
+    """A text file that takes nothing once `ready` says so; what it has taken, it writes."""
+
+    ready: Ready
+
+    def write(self, text: str) -> int:
+        return 0 if self.ready() else super().write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        if not self.ready():
+            super().writelines(lines)
 
 
 def _silent(ready: Ready) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -75,16 +75,44 @@ def plain(value: Any) -> Any:
 def describe_process() -> Dict[str, Any]:
     """Say what this process is: interpreter, torch, rank, command."""
     torch = sys.modules.get("torch")
+    rank, world_size = _place_among_ranks(torch)
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "torch": None if torch is None else str(torch.__version__),
         "command": list(sys.argv),
-        "rank": int(os.environ.get("RANK", "0")),
-        "local_rank": int(os.environ.get("LOCAL_RANK", "0")),
-        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "rank": rank,
+        "local_rank": _from_environment("LOCAL_RANK", 0),
+        "world_size": world_size,
     }
+
+
+def _place_among_ranks(torch: Any) -> Tuple[int, int]:
+    """Rank and number of ranks, as torch was told, else as the launcher says."""
+    distributed = getattr(torch, "distributed", None)
+    try:
+        if distributed is not None and distributed.is_initialized():
+            return distributed.get_rank(), distributed.get_world_size()
+    except Exception:  # noqa: BLE001, S110 - built without it, or of a kind that has no ranks
+        pass
+    return _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
+
+
+def _from_environment(name: str, default: int) -> int:
+    """A launcher's number; the default where it is not given, empty or no such number."""
+    text = os.environ.get(name, "").strip()
+    return int(text) if text.isdecimal() else default
+
+
+class _Layout:
+    """What the numbers of a row are: a number, and the line that says so until it is written."""
+
+    __slots__ = ("head", "number")
+
+    def __init__(self, number: int, head: bytes) -> None:
+        self.number = number
+        self.head = head
 
 
 class _Choice:
@@ -95,7 +123,7 @@ class _Choice:
     def __init__(self, host_places: List[int], device_places: List[int]) -> None:
         self.host_places = host_places
         self.device_places = device_places
-        self.layout: Optional[int] = None
+        self.layout: Optional[_Layout] = None
 
 
 class _Shape:
@@ -220,9 +248,9 @@ class RecordWriter:
         self._bytes_per_step = bytes_per_step
         self._credit = FIRST_CREDIT
         self._span_ids: Dict[Span, int] = {}
-        self._layouts: Dict[Tuple[Tuple[int, ...], Optional[Tuple[int, ...]]], int] = {}
+        self._layouts: Dict[Tuple[Tuple[int, ...], Optional[Tuple[int, ...]]], _Layout] = {}
         self._shapes: Dict[Any, _Shape] = {}
-        self._bare: Optional[_Shape] = None
+        self._bare: Optional[Tuple[_Shape, int]] = None  # and the number of its layout
         self._block = _Block()
         self._end_us: Optional[int] = None
         self._steps = 0
@@ -351,34 +379,36 @@ class RecordWriter:
         shape.rows.append(row)
         fixed = self._fixed(step)
         for choice in shape.choices:
-            layout, head = choice.layout, b""
+            layout = choice.layout
             if layout is None:
                 if len(self._layouts) >= MOST_LAYOUTS and choice is not shape.choices[-1]:
                     continue
-                layout, head = self._new_layout(shape, choice)
-            values = [layout, *fixed, *[host[place] for place in choice.host_places]]
+                layout = choice.layout = self._layout(shape, choice)
+            values = [layout.number, *fixed, *[host[place] for place in choice.host_places]]
             if shape.has_device_wall:
                 values.append(step.device_wall_us)
                 values += [device[place] for place in choice.device_places]
-            line = head + ("[" + ",".join(map(str, values)) + "]\n").encode()
+            line = layout.head + ("[" + ",".join(map(str, values)) + "]\n").encode()
             if len(line) <= self._credit or choice is shape.choices[-1]:
-                choice.layout = layout
+                layout.head = b""
                 self._spend(line)
                 break
         self._end_us = step.start_us + step.apart_us + step.wall_us
 
     def _append_bare(self, step: Step) -> None:
         """Write the row of a step whose parts were not looked at."""
-        shape = self._bare
-        if shape is None:
-            shape = self._bare = self._shape(step)
-            shape.choices[-1].layout, head = self._new_layout(shape, shape.choices[-1])
-            self._spend(head)
+        if self._bare is None:
+            shape = self._shape(step)
+            layout = self._layout(shape, shape.choices[-1])
+            self._spend(layout.head)
+            layout.head = b""
+            self._bare = shape, layout.number
+        shape, number = self._bare
         wall_us, samples, micro_steps = step.wall_us, step.samples, step.micro_steps
         shape.rows.append((wall_us, _NONE, _NONE, _NONE, None))
         start_us = step.start_us
         line = "[{},{},{},{},{},{},{}]\n".format(
-            shape.choices[-1].layout,
+            number,
             step.index,
             start_us - (self._origin_us if self._end_us is None else self._end_us),
             step.apart_us,
@@ -416,20 +446,19 @@ class RecordWriter:
             "null" if step.micro_steps is None else step.micro_steps,
         ]
 
-    def _new_layout(self, shape: _Shape, choice: _Choice) -> Tuple[int, bytes]:
-        """Find the layout that says what a row's numbers are, or make it and give its line."""
+    def _layout(self, shape: _Shape, choice: _Choice) -> _Layout:
+        """Find the layout that says what a row's numbers are, or make it."""
         host = tuple(self._id(shape.host_spans[place]) for place in choice.host_places)
         device = None
         if shape.has_device_wall:
             device = tuple(self._id(shape.device_spans[place]) for place in choice.device_places)
-        number = self._layouts.get((host, device))
-        if number is not None:
-            return number, b""
-        number = self._layouts[host, device] = len(self._layouts)
-        line: Dict[str, Any] = {"kind": "layout", "id": number, "host": host}
-        if device is not None:
-            line["device"] = device
-        return number, _line(line)
+        layout = self._layouts.get((host, device))
+        if layout is None:
+            line: Dict[str, Any] = {"kind": "layout", "id": len(self._layouts), "host": host}
+            if device is not None:
+                line["device"] = device
+            layout = self._layouts[host, device] = _Layout(line["id"], _line(line))
+        return layout
 
     def _append_timeline(self, step: Step) -> None:
         rows = [_timeline_row(self._id(row.span), row) for row in step.timeline]

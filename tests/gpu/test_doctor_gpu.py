@@ -9,7 +9,7 @@ import torch
 
 from pitstop.measure.launch import run_script
 from pitstop.records.run import RankRecord
-from pitstop.records.script import Kernels, Syncs
+from pitstop.records.script import Kernels, Setup, Syncs
 from pitstop.records.store import decode, read_run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -96,3 +96,64 @@ def test_every_part_has_device_time_on_marked_steps(script: Path, tmp_path: Path
     for step in marked:
         assert step.device_wall_us is not None
         assert sum(step.device_us.values()) == pytest.approx(step.device_wall_us, rel=0.02)
+
+
+CAPTURED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+x = torch.randn(512, 256, device="cuda")
+
+
+def step():
+    optimizer.zero_grad(set_to_none=True)
+    loss = (model(x) - x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+beside = torch.cuda.Stream()
+beside.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(beside):
+    for _ in range(WARM):
+        step()
+torch.cuda.current_stream().wait_stream(beside)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = step()
+for _ in range(100):
+    graph.replay()
+print(loss.item())
+"""
+
+
+# Before, at and after the steps that are looked at closely.
+@pytest.mark.parametrize("warm", [3, 5, 7, 30])
+def test_a_step_that_is_captured_in_a_graph_stays_what_it_was(tmp_path: Path, warm: int) -> None:
+    script = tmp_path / "captured.py"
+    script.write_text(CAPTURED.replace("WARM", str(warm)))
+    command = [sys.executable, str(script)]
+    bare = subprocess.run(command, capture_output=True, text=True, check=True)
+    verdict = tmp_path / "verdict.json"
+    doctor = [sys.executable, "-m", "pitstop", "doctor", "--json", str(verdict), "--"]
+    seen = subprocess.run([*doctor, *command], capture_output=True, text=True, check=False)
+    assert seen.returncode == 0, seen.stderr
+    assert "measuring stopped" not in seen.stderr
+    assert seen.stdout == bare.stdout
+
+
+def test_products_in_tf32_by_the_newer_setting_are_seen_and_left_so(tmp_path: Path) -> None:
+    script = tmp_path / "newer.py"
+    script.write_text(
+        SCRIPT.replace(
+            "width = 2048", 'torch.backends.cuda.matmul.fp32_precision = "tf32"\nwidth = 512'
+        )
+    )
+    rank = watched(script, tmp_path / "record")
+    setup = next(decode(r, Setup) for r in rank.readings if r.kind == "setup")
+    assert setup.tf32 is True
+    assert any(r.kind == "rates" for r in rank.readings)

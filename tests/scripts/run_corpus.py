@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -250,7 +250,16 @@ def _first(codes: Sequence[str]) -> str | None:
     return codes[0] if codes else None
 
 
-def _chosen(cases: Iterable[Case | Healthy], only: Sequence[str]) -> list[Case | Healthy]:
+def _chosen(cases: Sequence[Case | Healthy], only: Sequence[str]) -> list[Case | Healthy]:
+    """Choose cases by parts of their names.
+
+    Raises:
+        ValueError: A part is in no name.
+    """
+    for word in only:
+        if not any(word in case.name for case in cases):
+            names = ", ".join(case.name for case in cases)
+            raise ValueError(f"no case has {word!r} in its name; there are: {names}")
     return [case for case in cases if not only or any(word in case.name for word in only)]
 
 
@@ -266,7 +275,7 @@ def _line(row: Row) -> str:
     )
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--json", type=Path, help="where the table goes")
@@ -275,14 +284,20 @@ def main() -> None:
     parser.add_argument(
         "--quiet-s", type=float, default=0.0, help="wait this long at most for others to be quiet"
     )
-    args = parser.parse_args()
+    args = parser.parse_args(words)
+    if args.device == "cuda":
+        print("the healthy scripts train on a CPU: left out", flush=True)
+    try:
+        chosen = _chosen((*SICK, *HEALTHY) if args.device == "cpu" else ON_GPU, args.only)
+    except ValueError as error:
+        parser.error(f"--only: {error}")
     table: list[dict[str, object]] = []
-    for case in _chosen((*(SICK if args.device == "cpu" else ON_GPU), *HEALTHY), args.only):
+    for case in chosen:
         if isinstance(case, Case):
             row = run_case(case, pairs=args.pairs, quiet_s=args.quiet_s)
             table.append(asdict(row))
             print(_line(row), flush=True)
-        elif args.device == "cpu":
+        else:
             wait_for_quiet(args.quiet_s)
             said = doctor(case.command(), steps=case.steps)
             table.append({"name": case.name, "expected": None, "named": said.codes})

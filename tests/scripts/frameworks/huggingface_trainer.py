@@ -5,10 +5,13 @@
 import argparse
 import tempfile
 
+# Before torch, as many scripts have it: it asks whether there is a torch before anyone imports it.
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+# isort: split
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 
 class Tokens(Dataset[dict[str, Tensor]]):

@@ -213,8 +213,30 @@ def test_two_trainings_one_after_the_other_have_two_records(tmp_path: Path) -> N
 
 def test_a_folder_with_a_record_is_refused(tmp_path: Path) -> None:
     measured(tmp_path / "run")
-    with pytest.raises(PitstopError, match="holds a record already"):
+    with pytest.raises(PitstopError, match=r"holds rank-0\.jsonl of another run"):
         pitstop.attach(tmp_path / "run")
+
+
+def test_a_place_that_can_hold_no_record_is_refused_at_once(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    for place in (taken, Path("/proc/x"), ""):
+        with pytest.raises(PitstopError, match="cannot write a record to"):
+            pitstop.attach(place)
+    assert current() is None
+
+
+def test_the_record_is_where_it_was_asked_for_whatever_the_training_changes_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pitstop.attach("run") as attached:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        train()
+    assert attached.folder == tmp_path / "run"
+    assert read_run(tmp_path / "run").first.is_finished
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_failed_training_leaves_a_record_that_says_so(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
 """Looks at the training thread: as far apart as they are dear."""
 
+import queue
+import sys
 import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
 from pitstop_probe.looks import EVERY_S, Looks
+from pitstop_probe.parts import EVAL
 from pitstop_probe.watch import Watch
 from tests.fakes import ListSink
 
@@ -88,3 +93,135 @@ def test_a_pause_takes_no_look_away(watch: Watch, monkeypatch: pytest.MonkeyPatc
     for _ in range(400):
         looks._run()  # pyright: ignore[reportPrivateUsage]
     assert len(looked) == pytest.approx(now_s[0] / EVERY_S, rel=0.05)
+
+
+class Script:
+    """A script's ways to come by a batch; each is looked at from inside."""
+
+    def __init__(self, looks: Looks) -> None:
+        self.looks = looks
+        self.seen: list[bool] = []
+
+    def look(self, *_: Any) -> int:
+        self.seen.append(self.looks._is_feeding(sys._getframe()))  # pyright: ignore
+        return len(self.seen)
+
+    def generator(self) -> Iterator[int]:
+        while True:
+            yield self.look()
+
+    def __next__(self) -> int:
+        return self.look()
+
+    def __iter__(self) -> "Script":
+        return self
+
+    def __getitem__(self, index: int) -> int:
+        return self.look(index)
+
+
+def train_in_a_loop(looks: Looks, batches: Iterable[Any]) -> None:
+    """Make two turns: with the second the loop is known."""
+    for turn, _ in enumerate(batches):
+        looks.start()
+        looks.stop()
+        if turn == 1:
+            return
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        pytest.param(lambda script: script.generator(), id="a generator"),
+        pytest.param(lambda script: script, id="an iterator"),
+        pytest.param(lambda script: map(script.look, range(9)), id="a map"),
+        pytest.param(lambda script: enumerate(map(script.look, "abc")), id="pairs"),
+        pytest.param(lambda script: iter(script.look, None), id="a function, called on and on"),
+    ],
+)
+def test_whatever_the_training_loop_goes_through_feeds_it(watch: Watch, batches: Any) -> None:
+    looks = Looks(watch)
+    script = Script(looks)
+    train_in_a_loop(looks, batches(script))
+    assert script.seen[-1]
+
+
+def test_a_dataset_of_the_scripts_own_feeds_however_it_is_read(watch: Watch) -> None:
+    script = Script(Looks(watch))
+    assert next(script)
+    assert script[5]
+    assert next(script.generator())
+    assert script.seen == [True] * 3
+
+
+def test_waiting_at_a_queue_is_waiting_for_data(watch: Watch) -> None:
+    looks = Looks(watch)
+    batches: queue.Queue[int] = queue.Queue()
+    seen: list[bool] = []
+
+    class Lock:
+        """Looked at while the queue waits for its turn."""
+
+        def __enter__(self) -> None:
+            seen.append(looks._is_feeding(sys._getframe()))  # pyright: ignore
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    batches.put(1)
+    batches.not_empty = batches.not_full = Lock()  # type: ignore[assignment]
+    batches.not_full.notify = lambda: None  # type: ignore[method-assign]
+    assert batches.get() == 1
+    assert seen == [True]
+
+
+def test_other_work_of_the_loop_does_not_feed_it(watch: Watch) -> None:
+    looks = Looks(watch)
+    script = Script(looks)
+
+    def measure() -> None:
+        for _ in map(script.look, range(3)):
+            pass
+
+    def train() -> Iterator[int]:
+        """The whole training is a generator, and still no loading."""
+        for _ in range(2):
+            looks.start()
+            looks.stop()
+            measure()
+            script.look()
+            yield 0
+
+    for _ in train():
+        pass
+    assert script.seen == [False] * 8
+
+
+def test_looks_in_an_evaluation_and_in_a_step_that_is_dropped_count_for_nothing() -> None:
+    now_ns = [1_000_000]
+    watch = Watch(ListSink(), now_ns=lambda: now_ns[0])
+    looks = Looks(watch)
+
+    def pass_through(kind: str, detail: str | None = None) -> None:
+        watch.enter(kind, detail)
+        now_ns[0] += 5_000
+        looks._look()  # pyright: ignore[reportPrivateUsage]
+        now_ns[0] += 5_000
+        watch.leave(kind)
+
+    watch.stepped(1)
+    for _ in range(3):
+        pass_through("forward", EVAL)
+        pass_through("backward")
+        watch.stepped(1)
+    pass_through("backward")
+    looks.stop()
+    assert looks.summary()["samples"] == 0
+    watch.pause()
+    watch.resume()
+    for _ in range(2):
+        watch.stepped(1)
+    watch.close()
+    summary = looks.summary()
+    assert summary["samples"] == 3
+    assert {line["part"] for line in summary["lines"]} == {"backward"}

@@ -2,7 +2,10 @@
 
 import random
 from collections import Counter
+from collections.abc import Collection
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +17,12 @@ from pitstop_probe.parts import (
     Fetch,
     GapNames,
     Region,
+    Rounds,
+    Unset,
     aparts_of,
     name_gap,
+    rounds_of,
+    samples_of,
     split,
     split_plain,
 )
@@ -170,6 +177,98 @@ def test_an_evaluation_reaches_from_its_first_fetch_to_its_last() -> None:
     aparts = aparts_of(regions, evaluates, trains)
     assert aparts == [Apart("evaluation", 0, 3)]
     assert (evaluates, trains) == ({2}, {1})
+
+
+def test_an_evaluation_in_training_mode_is_known_by_a_loader_that_nothing_trains_with() -> None:
+    training, held_out = Fetch(loader=1, workers=0), Fetch(loader=2, workers=0)
+    regions = [
+        Region("data", 0, 5, training),
+        Region("loader start", 10, 12, held_out),
+        Region("data", 12, 20, held_out),
+        Region("forward", 20, 30, None),
+        Region("data", 35, 40, held_out._replace(last=True)),
+        Region("forward", 55, 60, TRAIN),
+        Region("backward", 60, 70),
+        Region("optimizer", 70, 80),
+    ]
+    evaluates: set[int] = set()
+    assert aparts_of(regions, evaluates, {1}) == [Apart("evaluation", 1, 4)]
+    assert evaluates == {2}
+
+
+def test_a_pass_without_gradients_inside_a_step_is_part_of_it() -> None:
+    """A teacher; labels that are made up for other batches; a batch that is left out."""
+    taught = ("1", "no grad", "forward", "backward")
+    made_up_first = ("1", "no grad", "2", "1", "forward", "backward")
+    assert loaders_of(*taught, *taught, "optimizer") == (set(), {1})
+    assert loaders_of(*made_up_first, *made_up_first, "optimizer") == (set(), {1, 2})
+    left_out = ("1", "no grad", *taught, "checkpoint", "optimizer")
+    assert loaders_of(*left_out, known={1}) == (set(), {1})
+
+
+def loaders_of(*kinds: str, known: Collection[int] = ()) -> tuple[set[int], set[int]]:
+    """Give the loaders that a step shows to evaluate and to train."""
+    evaluates: set[int] = set()
+    trains = set(known)
+    regions = [Region(*fields[:4]) for fields in noted(*kinds)]
+    aparts_of([r._replace(start=n, end=n + 1) for n, r in enumerate(regions)], evaluates, trains)
+    return evaluates, trains
+
+
+def test_a_model_that_is_set_to_evaluate_trains_once_that_is_known_of_it() -> None:
+    regions = [Region("forward", 0, 5, Unset(7)), Region("backward", 5, 9)]
+    assert aparts_of(regions, set(), set()) == [Apart("evaluation", 0, 0)]
+    assert aparts_of(regions, set(), {7}) == []
+
+
+def noted(*kinds: str) -> list[list[Any]]:
+    """Regions by name; a fetch by the number of its loader."""
+    named: dict[str, tuple[str, object]] = {"forward": ("forward", TRAIN)}
+    named["no grad"] = ("forward", None)
+    named |= {kind: ("data", Fetch(int(kind), 0)) for kind in kinds if kind.isdigit()}
+    told = [named.get(kind, (kind, None)) for kind in kinds]
+    return [[kind, 0, 0, detail, None, None] for kind, detail in told]
+
+
+ROUND = ("forward", "backward")
+GAN = ("forward", "forward", *ROUND, "optimizer", *ROUND, "optimizer")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "sizes", "expected"),
+    [
+        pytest.param((*ROUND, *ROUND, "optimizer"), [[8, 6]], (2, 14), id="accumulation"),
+        pytest.param(("1", *ROUND, "1", *ROUND), [[8, 6]], (2, 14), id="accumulation, loader"),
+        pytest.param(("1", "1", *ROUND, *ROUND), [[8, 6]], (2, 14), id="fetched beforehand"),
+        pytest.param(("1", "1", *ROUND), [[8]], (1, 8), id="one batch ahead"),
+        pytest.param(("forward", *ROUND), [[8, 8]], (1, 8), id="two views"),
+        pytest.param(("forward", *ROUND), [[8, 9]], (1, None), id="two unequal calls"),
+        pytest.param(("1", "2", "forward", *ROUND), [[8, 8]], (1, None), id="two loaders"),
+        pytest.param((*ROUND, "backward"), [[8], [8]], (1, 8), id="a penalty on gradients"),
+        pytest.param(GAN, [[8], [8, 8, 8]], (1, 8), id="critic and generator"),
+        pytest.param(("1", *GAN), [[8], [8, 8, 8]], (1, 8), id="critic and generator, loader"),
+        pytest.param(
+            ("1", *ROUND, "optimizer") * 3 + (*ROUND, "optimizer"),
+            [[8] * 4, [8] * 3],
+            (3, 24),
+            id="three batches for the critic",
+        ),
+        pytest.param(("1", *ROUND, *ROUND), [[4, 4]], (2, None), id="in pieces, or once more"),
+        pytest.param(("optimizer", *("closure", *ROUND) * 5), [[8] * 5], (1, 8), id="closure"),
+        pytest.param((*ROUND, *ROUND), [[8, None]], (2, None), id="a size not known"),
+    ],
+)
+def test_samples_are_those_of_batches_however_often_a_model_is_called(
+    kinds: tuple[str, ...], sizes: list[list[int | None]], expected: tuple[int, int | None]
+) -> None:
+    rounds = rounds_of(noted(*kinds), {1, 2})
+    assert (rounds.made, samples_of(sizes, rounds)) == expected
+
+
+def test_without_a_way_forward_and_back_there_is_nothing_to_count() -> None:
+    rounds = rounds_of(noted("forward", "optimizer"), set())
+    assert rounds == Rounds(0)
+    assert samples_of([[8]], rounds) is None
 
 
 def test_a_loader_is_known_by_what_it_was_first_used_for() -> None:

@@ -1,8 +1,13 @@
 """What is put in another's place comes off without a trace and can be put on again."""
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Any
 
-from pitstop_probe.patches import Patch, replace
+import pytest
+
+from pitstop_probe.patches import Patch, once_imported, replace
 
 
 class Base:
@@ -92,3 +97,21 @@ def test_a_hook_is_put_on_again_by_whoever_put_it_on() -> None:
     assert hooks == []
     patch.on()
     assert hooks == ["hook"]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_module_is_patched_when_it_comes_unless_the_patch_is_off(
+    is_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "comes_late.py").write_text("def word(): return 'word'")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "comes_late", raising=False)
+    patch = once_imported("comes_late", lambda module: [replace(module, "word", louder)])
+    if not is_on:
+        patch.off()
+    module = importlib.import_module("comes_late")
+    assert module.word() == ("WORD" if is_on else "word")
+    patch.on()
+    assert module.word() == "WORD"
+    patch.off()
+    assert module.word() == "word"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from pitstop_probe.parts import EVAL
-from pitstop_probe.torch_hooks import Models, Optimizers, hook_functions
+from pitstop_probe.parts import EVAL, TRAIN, Unset
+from pitstop_probe.torch_hooks import Models, Optimizers, Waits, hook_functions
 from pitstop_probe.watch import Watch
 
 torch.set_num_threads(1)
@@ -32,6 +32,11 @@ def watch() -> Iterator[Watch]:
     yield watch
     for patch in patches:
         patch.off()
+
+
+def details(watch: Watch) -> list[Any]:
+    assert watch.raw is not None
+    return [detail for _, _, _, detail, *_ in watch.raw.regions]
 
 
 def kinds(watch: Watch) -> list[str]:
@@ -111,11 +116,67 @@ def test_an_evaluation_is_noted_in_a_step_that_is_not_looked_at(watch: Watch) ->
     unlooked(watch)
     model(torch.zeros(5, 3))
     model.eval()
+    with torch.no_grad():
+        model(torch.zeros(7, 3))
     model(torch.zeros(7, 3))
-    assert kinds(watch) == ["forward"]
+    assert details(watch) == [EVAL, Unset(id(model))]
     assert watch.raw is not None
-    assert watch.raw.regions[0][3] == EVAL
     assert watch.raw.calls == [(id(model), 5)]
+
+
+def test_a_model_known_to_train_as_it_is_trains_though_set_to_evaluate(watch: Watch) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    model(torch.zeros(5, 3))
+    watch.stepped(1)
+    model.eval()
+    watch.trains.add(id(model))
+    model(torch.zeros(7, 3))
+    with torch.no_grad():
+        model(torch.zeros(7, 3))
+    assert details(watch) == [TRAIN, EVAL]
+    assert watch.raw is not None
+    assert watch.raw.calls == [(id(model), 7)]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_pass_without_gradients_is_for_what_its_batch_is_for(
+    watch: Watch, mode: Any, training: bool
+) -> None:
+    """It is not counted, be it an evaluation, a teacher or samples for a critic."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3)).train(training)
+    watch.stepped(1)
+    with mode():
+        model(torch.zeros(5, 3))
+    model(torch.zeros(6, 3))
+    assert details(watch) == [None, TRAIN]
+    assert watch.raw is not None
+    assert watch.raw.calls == [(id(model), 6)]
+
+
+def test_waits_in_an_evaluation_or_a_slowed_step_are_not_the_steps() -> None:
+    watch = Watch(Nobody())
+    waits = Waits(watch, torch)
+
+    def step(purpose: str) -> None:
+        for kind, detail in (("forward", purpose), ("backward", None)):
+            watch.enter(kind, detail)
+            waits._timed("item", lambda: None)  # pyright: ignore[reportPrivateUsage]
+            watch.leave(kind)
+        watch.stepped(1)
+
+    try:
+        watch.stepped(1)
+        for purpose in (TRAIN, EVAL, TRAIN):
+            step(purpose)
+        watch.special("pitstop")
+        step(TRAIN)
+        watch.close()
+    finally:
+        for patch in waits.patches:
+            patch.off()
+    ((_, _, operation), (calls, _)), *others = waits.lines.items()
+    assert (operation, calls, others) == ("item", 2 + 1 + 2, [])
 
 
 def test_what_a_thread_is_in_is_known_in_a_step_that_is_not_looked_at(watch: Watch) -> None:

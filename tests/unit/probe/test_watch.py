@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pitstop_probe.clock import HAND_OVER_US
-from pitstop_probe.parts import TRAIN
-from pitstop_probe.watch import Pace, Watch
+from pitstop_probe.parts import EVAL, TRAIN, Unset
+from pitstop_probe.watch import Pace, Undecided, Watch
 
 
 class Keeper:
@@ -124,6 +124,91 @@ def test_a_special_step_is_told_apart_and_counts_for_nothing(
     watch.close()
     assert [step.index for step in sink.steps] == [0, 2]
     assert sink.events == [("pitstop", 11)]
+    assert watch.looked == 2
+
+
+def test_a_model_that_is_never_set_back_to_train_trains_as_it_is(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    """Who sets it to train in a step evaluates with it where it is not."""
+    for step in range(4):
+        region(watch, ticks, "forward", 20, Unset(1))
+        region(watch, ticks, "forward", 30, Unset(2))
+        if step != 2:
+            watch.count(1, 8)
+        region(watch, ticks, "backward", 40)
+        watch.stepped(1)
+    watch.close()
+    assert watch.trains == {1, 2}
+    assert sink.events == [("evaluation", 20)]
+    assert [named(step)["forward"] for step in sink.steps] == [30, 50, 50]
+
+
+def test_calls_of_a_step_that_is_not_looked_at_are_counted_as_of_one_that_is(
+    watch: Watch, sink: Keeper, ticks: Ticks
+) -> None:
+    for step in range(201):
+        for _ in range(2):
+            region(watch, ticks, "forward", 100, TRAIN)
+            watch.count(1, 8)
+        if step % 50 == 49:
+            watch.count(1, 8)
+        region(watch, ticks, "backward", 300)
+        watch.stepped(1)
+    watch.close()
+    bare = [step for step in sink.steps if not step.looked_at]
+    odd = [step.index for step in bare if step.samples is None]
+    assert len(bare) > 100
+    assert {(step.micro_steps, step.samples) for step in bare} == {(1, 8), (None, None)}
+    assert set(odd) <= {48, 98, 148, 198}
+    assert watch.samples_per_step == 8
+
+
+def test_what_lies_apart_has_no_row_in_a_timeline(watch: Watch, sink: Keeper, ticks: Ticks) -> None:
+    watch.stepped(1)
+    region(watch, ticks, "pitstop", 5)
+    region(watch, ticks, "forward", 20, TRAIN)
+    watch.stepped(1)
+    watch.close()
+    assert [row.span.name for row in sink.steps[0].timeline] == ["forward"]
+
+
+def test_what_was_seen_in_an_evaluation_or_a_slowed_step_is_not_the_trainings(
+    watch: Watch, ticks: Ticks
+) -> None:
+    seen = Undecided(watch)
+    for step in range(4):
+        if step == 3:
+            watch.special("pitstop")
+        for kind, detail in (("forward", EVAL), ("backward", None), ("optimizer", None)):
+            watch.enter(kind, detail)
+            ticks.pass_us(5)
+            seen.add(ticks(), (step, kind))
+            ticks.pass_us(5)
+            watch.leave(kind)
+        watch.stepped(1)
+    seen.add(ticks(), "after the last step")
+    assert list(seen.decided()) == []
+    watch.close()
+    training = [(step, kind) for step in range(3) for kind in ("backward", "optimizer")]
+    # All of the first step lay before the first border.
+    assert list(seen.decided()) == [(0, "forward"), *training]
+    seen.drop_step()
+    watch.settled += 1
+    assert list(seen.decided()) == []
+
+
+@pytest.mark.parametrize("most", [2048, 5000])
+def test_however_much_lay_apart_the_latest_is_known(watch: Watch, ticks: Ticks, most: int) -> None:
+    seen = Undecided(watch)
+    for _ in range(most):
+        region(watch, ticks, "checkpoint", 10)
+        watch.stepped(1)
+    seen.add(ticks() - 1_000, "in the last")
+    watch.close()
+    watch.settled += 1
+    assert list(seen.decided()) == []
+    assert len(watch.aparts) <= 2048
 
 
 def test_recomputation_is_a_child_of_the_backward_pass(
@@ -294,6 +379,29 @@ def test_steps_the_device_has_passed_are_handed_over_without_asking_for_each(
     assert device.asked <= 4
     watch.close()
     assert [step.device_wall_us for step in sink.steps[8:]] == [None] * 4
+
+
+def test_while_a_graph_is_captured_nothing_is_asked_of_the_device(
+    sink: Keeper, ticks: Ticks
+) -> None:
+    """A mark would go into the graph, and a question would break it."""
+    device = Device(passed=10**9)
+    device.span_marks_every = 1
+    watch = Watch(sink, device, ticks)
+    for step in range(12):
+        watch.is_capturing = lambda step=step: step == 5
+        before = device.made, device.asked
+        ticks.pass_us(HAND_OVER_US // 2)
+        region(watch, ticks, "forward", 50_000, TRAIN)
+        watch.stepped(1)
+        assert step != 5 or before == (device.made, device.asked)
+    watch.close()
+    # What was captured was not made: it lies in the step around it, which has no device time.
+    assert [step.index for step in sink.steps] == list(range(10))
+    long = max(sink.steps, key=lambda step: step.wall_us)
+    assert [step.device_wall_us is None for step in sink.steps] == [
+        step is long for step in sink.steps
+    ]
 
 
 # Of short steps one in ten is looked at, and every second of those marked; of middling ones one in

@@ -1,13 +1,20 @@
 """The writer: bounded bytes, whole lines, nothing lost that a block does not hold."""
 
 import json
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pitstop.records import store
 from pitstop.records.summary import summarise
 from pitstop_probe import Clock, RecordWriter, Span, Step
+from pitstop_probe.writer import describe_process
 from tests.fakes import FakeClock, FakeDevice
 
 
@@ -162,6 +169,33 @@ def test_rank_and_world_size_come_from_the_launcher(
     assert run.notes == ("3 of 4 ranks left no record: 0, 1, 2",)
 
 
+@pytest.mark.parametrize("odd", ["", " ", "-1", "none", "1.5"])
+def test_an_odd_rank_in_the_environment_is_none_at_all(
+    monkeypatch: pytest.MonkeyPatch, odd: str
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, odd)
+    process = describe_process()
+    assert (process["rank"], process["local_rank"], process["world_size"]) == (0, 0, 1)
+
+
+def test_ranks_that_torch_alone_was_told_of_have_their_own_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    group = SimpleNamespace(
+        is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2
+    )
+    torch = SimpleNamespace(__version__="2.1", distributed=group)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    process = describe_process()
+    assert (process["rank"], process["world_size"]) == (1, 2)
+    # A build of torch without them.
+    torch.distributed = SimpleNamespace(is_available=lambda: False)
+    assert describe_process()["rank"] == 0
+
+
 def test_a_step_whose_parts_were_not_looked_at_is_read_without_any(tmp_path: Path) -> None:
     """Not looked at is not nothing: neither zero parts nor all of it unaccounted."""
     writer = RecordWriter(str(tmp_path / "rank-0.jsonl"), now_us=lambda: 0, origin_us=0)
@@ -205,3 +239,44 @@ def test_a_block_without_any_look_is_written_and_read(tmp_path: Path) -> None:
     summary = summarise(store.read_run(tmp_path).first)
     assert (summary.steps, summary.looked_steps, summary.spans) == (300, 0, ())
     assert summary.unaccounted_share is None
+
+
+def _steps_of(choices: list[tuple[int, int]]) -> Iterator[Step]:
+    """Steps with so many spans of the top level, each with so many of its own."""
+    root = Span(None, "", None)  # type: ignore[arg-type]
+    tops = [Span(None, f"part{n}", root) for n in range(12)]  # type: ignore[arg-type]
+    below = [[Span(None, f"block{n}", top) for n in range(8)] for top in tops]  # type: ignore[arg-type]
+    for number, (wide, deep) in enumerate(choices):
+        step = Step(number, number * 10_000_000)
+        step.wall_us, step.looked_at = 10_000_000, wide > 0
+        for top, children in zip(tops[:wide], below, strict=False):
+            step.host_us[top] = [1, 500_000]
+            step.host_us.update((child, [1, 1_000]) for child in children[:deep])
+        yield step
+
+
+@given(
+    choices=st.lists(st.tuples(st.integers(0, 12), st.sampled_from([0, 1, 8])), max_size=80),
+    bytes_per_step=st.sampled_from([60, 120, 195]),
+)
+def test_what_a_rows_numbers_are_is_said_before_it(
+    choices: list[tuple[int, int]], bytes_per_step: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rank-0.jsonl"
+        writer = RecordWriter(str(path), now_us=lambda: 0, bytes_per_step=bytes_per_step)
+        for step in _steps_of(choices):
+            writer.step(step)
+        writer.close()
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        record = store.read_run(path).first
+    said: dict[int, int] = {}
+    for line in lines:
+        if isinstance(line, list):
+            assert len(line) == 7 + said[line[0]]
+        elif line["kind"] == "layout":
+            assert line["id"] not in said, "said twice"
+            said[line["id"]] = len(line["host"])
+    assert record.notes == ()
+    assert record.steps is not None
+    assert len(record.steps) == len(choices)
