@@ -19,6 +19,7 @@ class Apart:
     """Everything of one name that lay between counted steps."""
 
     times_us: tuple[float, ...]
+    """How long each time took; what falls in one step is one time."""
     places: tuple[int, ...] = ()
     """Which of the counted steps it fell in, counted from the first of them."""
 
@@ -31,6 +32,15 @@ class Apart:
     def total_us(self) -> float:
         """All of it together."""
         return sum(self.times_us)
+
+    @property
+    def once_us(self) -> float:
+        """By how much the longest exceeds the mean of the others, as one does that compiles first.
+
+        What came once alone has no others to exceed.
+        """
+        longest, others = max(self.times_us), self.count - 1
+        return longest - (self.total_us - longest) / others if others else 0.0
 
 
 def apart_between(
@@ -66,8 +76,10 @@ def apart_between(
 
 
 def _apart(shares: Iterable[tuple[float, int]]) -> Apart:
-    times_us, places = zip(*shares, strict=True)
-    return Apart(times_us=times_us, places=tuple(dict.fromkeys(places)))
+    by_place: dict[int, float] = {}
+    for us, place in shares:
+        by_place[place] = by_place.get(place, 0.0) + us
+    return Apart(times_us=tuple(by_place.values()), places=tuple(by_place))
 
 
 def _shared_out(events: Iterable[Event], apart_us: float) -> list[tuple[str, float]]:

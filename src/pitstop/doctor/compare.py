@@ -5,15 +5,18 @@ cut into stretches, and how these differ says how much the run varies by itself.
 same program differ by more than that on a busy host; a change must also exceed `LEAST_CHANGE`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from pitstop.doctor.examine import judged_rank
+from pitstop.doctor.examine import judged_rank, with_host_readings
 from pitstop.doctor.facts import Facts, facts_of
+from pitstop.doctor.machine_rules import contention
 from pitstop.errors import RecordError
 from pitstop.records.comparison import Change, Comparison, PartChange, Ratio, RunPace
+from pitstop.records.engine import EngineSetup
+from pitstop.records.memory import HostLoad
 from pitstop.records.run import Array, RunRecord
 from pitstop.records.script import Setup, Work
 
@@ -37,14 +40,18 @@ def compare(before: RunRecord, after: RunRecord) -> Comparison:
     Raises:
         RecordError: They did not do the same work, so that times say nothing.
     """
-    first = judged_rank([facts_of(rank) for rank in before.ranks])
-    second = judged_rank([facts_of(rank) for rank in after.ranks])
+    first, second = judged(before), judged(after)
     same, unknown = _require_same_work(before, first, after, second)
-    ratios = _ratios(first, second)
+    ratios = ratios_of(first, second)
     change = _change(ratios)
+    sentence = _sentence(change, ratios, fewest=min(first.steps, second.steps))
+    crowded = _crowded(before, first, after, second)
+    if crowded and not _is_own_doing(change, _processor_ratio(first, second)):
+        change = "not enough evidence"
+        sentence += ", but others use the host's cores, and its own processor time does not show it"
     return Comparison(
         change=change,
-        sentence=_sentence(change, ratios, fewest=min(first.steps, second.steps)),
+        sentence=sentence,
         before=_pace(before, first),
         after=_pace(after, second),
         step=None if ratios is None else ratios[0],
@@ -52,8 +59,45 @@ def compare(before: RunRecord, after: RunRecord) -> Comparison:
         parts=_part_changes(first, second),
         same_work=same,
         not_checked=unknown,
-        notes=(*before.notes, *after.notes),
+        notes=(*before.notes, *after.notes, *crowded),
     )
+
+
+def judged(record: RunRecord) -> Facts:
+    """Give the rank that the others of its run wait for."""
+    return judged_rank([facts_of(rank) for rank in with_host_readings(record.ranks)])
+
+
+def _crowded(before: RunRecord, first: Facts, after: RunRecord, second: Facts) -> list[str]:
+    """Say which of the runs had to share a host that has no core to spare."""
+    found = ((before.source, contention(first)), (after.source, contention(second)))
+    return [f"{source}: {words}" for source, words in found if words is not None]
+
+
+def _is_own_doing(change: Change, processor: float | None) -> bool:
+    """Whether what others do on a full host leaves a change standing.
+
+    Who has to wait for a core takes longer, but computes no more than before.
+    """
+    if change not in ("slower", "faster"):
+        return True
+    if processor is None:
+        return False
+    return processor >= 1 + LEAST_CHANGE if change == "slower" else processor <= 1 - LEAST_CHANGE
+
+
+def _processor_ratio(first: Facts, second: Facts) -> float | None:
+    """Processor time of a step in the second run over that in the first; None where not known."""
+    before, after = _processor_us(first), _processor_us(second)
+    return after / before if before and after else None
+
+
+def _processor_us(facts: Facts) -> float | None:
+    loads = facts.readings.all(HostLoad)
+    cores = [load.tree_cpu_cores for load in loads if load.tree_cpu_cores is not None]
+    if not cores or not facts.steps:
+        return None
+    return float(np.median(cores)) * facts.total_us / facts.steps
 
 
 def _require_same_work(
@@ -72,14 +116,28 @@ def _require_same_work(
         if one is None or other is None:
             unknown.append(what)
         elif not _is_equal(what, one, other):
-            raise RecordError(
-                f"{before.source} and {after.source} did not do the same work: {what} is "
-                f"{_shown(one)} in the first and {_shown(other)} in the second; compare runs that "
-                "differ in speed alone"
-            )
+            raise _unequal(before, after, what, _shown(one), _shown(other))
         else:
             same.append(f"{what}: {_shown(one)}")
+    settings = _settings(second)
+    for name, one in _settings(first).items():
+        if name in settings and settings[name] != one:
+            raise _unequal(before, after, name, str(one), str(settings[name]))
     return tuple(same), tuple(unknown)
+
+
+def _settings(facts: Facts) -> Mapping[str, Any]:
+    """Settings that decide the work, of a run of the engine."""
+    engine = facts.readings.last(EngineSetup)
+    return {} if engine is None else engine.settings
+
+
+def _unequal(before: RunRecord, after: RunRecord, what: str, *shown: str) -> RecordError:
+    one, other = shown
+    return RecordError(
+        f"{before.source} and {after.source} did not do the same work: {what} is {one} in the "
+        f"first and {other} in the second; compare runs that differ in speed alone"
+    )
 
 
 _SAMPLES: Final = "samples a step over all ranks"
@@ -88,15 +146,27 @@ _FLOPS: Final = "FLOPs of a step"
 
 def _described(facts: Facts) -> dict[str, float | str | None]:
     """What must be equal for times to be comparable; None where the record does not tell."""
-    setup, work = facts.setup, facts.readings.last(Work)
-    samples = _samples(facts)
+    work, samples = facts.readings.last(Work), _samples(facts)
     return {
         _SAMPLES: None if samples is None else samples * facts.summary.world_size,
         _FLOPS: None if work is None else float(work.flops),
-        "trained parameters": None if setup is None else setup.parameters,
-        "model": None if setup is None else ", ".join(setup.models) or None,
-        "number format": None if setup is None else _number_format(setup),
-        "device": None if setup is None else setup.device_name or setup.device,
+        **_what_trains(facts.setup or facts.readings.last(EngineSetup)),
+    }
+
+
+def _what_trains(setup: Setup | EngineSetup | None) -> dict[str, float | str | None]:
+    parameters = model = number_format = device = None
+    if isinstance(setup, EngineSetup):
+        parameters, model = setup.parameters, setup.model
+        number_format, device = setup.number_format, setup.device
+    elif setup is not None:
+        parameters, model = setup.parameters, ", ".join(setup.models) or None
+        number_format, device = _number_format(setup), setup.device_name or setup.device
+    return {
+        "trained parameters": parameters,
+        "model": model,
+        "number format": number_format,
+        "device": device,
     }
 
 
@@ -146,12 +216,22 @@ def _ratio(before: Array, after: Array) -> Ratio:
     return Ratio(value=value, low=min(value, float(low)), high=max(value, float(high)))
 
 
-def _ratios(first: Facts, second: Facts) -> tuple[Ratio, Ratio] | None:
+def _steps_us(facts: Facts) -> Array:
+    """The usual step of each stretch."""
+    return _stretches(facts.wall_us, np.median)
+
+
+def _periods_us(facts: Facts) -> Array:
+    """Mean time from step to step in each stretch, what lay apart included."""
+    return _stretches(_period_us(facts), np.mean)
+
+
+def ratios_of(first: Facts, second: Facts) -> tuple[Ratio, Ratio] | None:
     """Give the ratio of steps and the ratio of whole runs; None where there are too few steps."""
     if min(first.steps, second.steps) < _FEWEST_STEPS:
         return None
-    step = _ratio(_stretches(first.wall_us, np.median), _stretches(second.wall_us, np.median))
-    run = _ratio(_stretches(_period_us(first), np.mean), _stretches(_period_us(second), np.mean))
+    step = _ratio(_steps_us(first), _steps_us(second))
+    run = _ratio(_periods_us(first), _periods_us(second))
     # One evaluation more or less may have happened to fall among the counted steps.
     doubt = sum(
         apart.total_us / apart.count / facts.total_us
@@ -191,12 +271,12 @@ def _sentence(change: Change, ratios: tuple[Ratio, Ratio] | None, *, fewest: int
 
 def _pace(record: RunRecord, facts: Facts) -> RunPace:
     samples = _samples(facts)
-    run_s = facts.total_us / max(1, facts.steps) / 1e6
+    run_s = float(_periods_us(facts).mean()) / 1e6 if facts.steps else 0.0
     return RunPace(
         source=record.source,
         rank=facts.summary.rank,
         steps=facts.steps,
-        step_s=float(np.median(facts.wall_us)) / 1e6 if facts.steps else 0.0,
+        step_s=float(_steps_us(facts).mean()) / 1e6 if facts.steps else 0.0,
         run_s=run_s,
         samples_per_s=None
         if samples is None or not run_s
@@ -215,11 +295,11 @@ def _part_changes(first: Facts, second: Facts) -> tuple[PartChange, ...]:
 
 
 def _part_change(name: str, first: Facts, second: Facts) -> PartChange:
-    times = [_part_us(facts, name) for facts in (first, second)]
-    before, after = (None if t is None else float(t.mean()) / 1e6 for t in times)
+    found = [_part_us(facts, name) for facts in (first, second)]
+    before, after = (None if us is None else us[0] / 1e6 for us in found)
     low = high = None
-    if times[0] is not None and times[1] is not None:
-        low, high = _difference(_stretches(times[0], np.mean), _stretches(times[1], np.mean))
+    if found[0] is not None and found[1] is not None:
+        low, high = _difference(found[0], found[1])
     # The limit is that of the whole step: a part that doubles from nothing is no news.
     least_s = LEAST_CHANGE / 2 * first.step_us / 1e6
     far = before is not None and after is not None and abs(after - before) >= least_s
@@ -234,25 +314,28 @@ def _part_change(name: str, first: Facts, second: Facts) -> PartChange:
     )
 
 
-def _part_us(facts: Facts, name: str) -> Array | None:
-    """Time of a part in each step; what lay apart is spread evenly over them."""
-    if not facts.steps:
-        return None
-    if name == "unaccounted":
-        return facts.unaccounted_us
-    inside, apart = facts.parts_us.get(name), facts.apart.get(name)
-    if inside is None and apart is None:
-        return None
-    even = np.full(
-        facts.steps if inside is None else len(inside),
-        0.0 if apart is None else apart.total_us / facts.steps,
-    )
-    return even if inside is None else inside + even
+def _part_us(facts: Facts, name: str) -> tuple[float, Array] | None:
+    """Mean time of a part in a step, and in a step of each stretch; what lay apart spread evenly.
+
+    The mean is that of all steps, as shares are. The stretches tell how it varies: each is one of
+    ten equal pieces of the run, however many of its steps were looked at.
+    """
+    inside = facts.unaccounted_us if name == "unaccounted" else facts.parts_us.get(name)
+    apart = facts.apart.get(name)
+    even_us = 0.0 if apart is None else apart.total_us / facts.steps
+    if inside is None or not len(inside):
+        return None if apart is None else (even_us, np.array([even_us]))
+    stretch = facts.looked * min(_STRETCHES, max(1, facts.steps // 2)) // facts.steps
+    means = [inside[stretch == number].mean() for number in np.unique(stretch)]
+    return facts.mean_us(inside) + even_us, np.array(means) + even_us
 
 
-def _difference(before: Array, after: Array) -> tuple[float, float]:
+def _difference(before: tuple[float, Array], after: tuple[float, Array]) -> tuple[float, float]:
+    """Interval of the difference of two means: around it, as wide as stretches drawn anew give."""
     draws = np.random.default_rng(_SEED)
-    old = draws.choice(before, (_DRAWS, len(before))).mean(axis=1)
-    new = draws.choice(after, (_DRAWS, len(after))).mean(axis=1)
+    old, new = (
+        mean_us + draws.choice(figures - figures.mean(), (_DRAWS, len(figures))).mean(axis=1)
+        for mean_us, figures in (before, after)
+    )
     low, high = np.percentile(new - old, _CONFIDENCE) / 1e6
     return float(low), float(high)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.grading import (
     LOSS_WORTH,
@@ -12,6 +14,7 @@ from pitstop.doctor.grading import (
     severity_of,
 )
 from pitstop.doctor.remedies import remedy_for
+from pitstop.doctor.sampled import estimate
 from pitstop.doctor.words import ms, percent, spill, spread_ms, times
 from pitstop.records.memory import MemoryReading
 from pitstop.records.script import Compiled, Modules, Owners
@@ -34,7 +37,7 @@ def optimizer_bound(facts: Facts) -> Finding | None:
     if "optimizer" not in costs:
         return None
     share = min(1.0, sum(bound.share for bound in costs.values()))
-    if not is_sure(facts, "optimizer", share, least=OPTIMIZER_WORTH):
+    if share - 2 * _error_of_sum(facts, tuple(costs)) < OPTIMIZER_WORTH:
         return None
     parts = ", ".join(f"{name} {percent(bound.share)}" for name, bound in costs.items())
     evidence = [
@@ -61,6 +64,12 @@ def optimizer_bound(facts: Facts) -> Finding | None:
         ),
         remedy=remedy_for(facts, "OPT001"),
     )
+
+
+def _error_of_sum(facts: Facts, parts: tuple[str, ...]) -> float:
+    """Standard error of the share of several parts together."""
+    times_us = np.sum([facts.parts_us[part] for part in parts], axis=0)
+    return estimate(times_us, facts.sample, facts.wall_us).error_us / facts.total_us
 
 
 def _is_fused(facts: Facts) -> bool:
@@ -163,14 +172,20 @@ def recompilation(facts: Facts) -> Finding | None:
     if share < WORTH_A_WARNING and not many:
         return None
     severity: Severity = severity_of(share)
+    if many and severity == "info":
+        severity = "warning"
+    # Where its time is known, so are the steps that it fell in; in evaluations it is their time.
+    apart = facts.apart.get("compile")
+    once = bool(spent_us) and (apart is None or apart.count == 1)
     return Finding(
         code="COMPILE001",
-        severity="warning" if many and severity == "info" else severity,
+        severity="info" if once else severity,
         summary="the model is compiled again after warm-up",
         evidence=(
             f"{times(compiled.recompiles_after_warm_up, 'recompile')} after warm-up, "
             f"{ms(spent_us)} of {ms(facts.total_us)}",
             *spill(facts, "compile"),
+            *(("in one training step at most, so no series of it is known",) if once else ()),
             *compiled.reasons[:3],
         ),
         bound=Bound(part="compile", share=share),

@@ -270,9 +270,10 @@ def precision(facts: Facts) -> Finding | None:
 
 def _saved_by_bf16(facts: Facts, setup: Setup, now: str) -> tuple[float, str]:
     slow, fast = _rate(facts, setup, now), _rate(facts, setup, "bf16")
-    if slow is None or fast is None or fast <= slow:
+    if slow is None or fast is None:
         return 1.0, "how much faster bf16 is here was not measured: the bound is all of that time"
-    return 1 - slow / fast, f"bf16 was measured to be {fast / slow:.1f} times as fast as {now} here"
+    words = f"bf16 was measured to be {fast / slow:.1f} times as fast as {now} here"
+    return max(0.0, 1 - slow / fast), words
 
 
 def _rate(facts: Facts, setup: Setup, dtype: str) -> float | None:
@@ -321,12 +322,19 @@ def _deciding(facts: Facts) -> DeviceStep | None:
     return step
 
 
-def sync_share(facts: Facts) -> float:
-    """Share of the wall clock in which the host waits for the device; 0 where nobody looked."""
+def hidden_sync_share(facts: Facts) -> float | None:
+    """Share of the wall clock in which the host waits for the device outside the part for waits.
+
+    Operations that wait without being asked to lie in whatever part calls them. None where nobody
+    looked: only a profiled step shows them.
+    """
+    if not facts.on_gpu:
+        return 0.0
     step = device_step(facts)
     if step is None or not facts.total_us:
-        return 0.0
-    return min(1.0, _sync_us(facts, step) * facts.steps / facts.total_us)
+        return None
+    hidden_us = max(0.0, step.sync_us - _mean(facts, "wait"))
+    return min(1.0, hidden_us * facts.steps / facts.total_us)
 
 
 def _sync_us(facts: Facts, step: DeviceStep) -> float:
@@ -337,6 +345,7 @@ def _sync_us(facts: Facts, step: DeviceStep) -> float:
 
 
 def _mean(facts: Facts, part: str) -> float:
+    """Mean host time of a part; 0 where no step that was looked at opened it."""
     found = facts.parts_us.get(part)
     return 0.0 if found is None else facts.mean_us(found)
 

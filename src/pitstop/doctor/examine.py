@@ -9,6 +9,8 @@ import numpy as np
 from pitstop.doctor.combine import combined_bound, ladder
 from pitstop.doctor.compute_rules import slowest_modules
 from pitstop.doctor.facts import Facts, facts_of
+from pitstop.doctor.machine_rules import contention
+from pitstop.doctor.memory_rules import unsettled_growth
 from pitstop.doctor.rank_rules import own_parts_us
 from pitstop.doctor.rules import ENTRIES, RANK_RULES, RULES
 from pitstop.records.run import RankRecord, Reading, RunRecord
@@ -23,6 +25,8 @@ _OF_THE_HOST: Final = ("memory", "load", "machine")
 
 # Ranks that wait for each other have steps of one length, up to this.
 _SAME_LENGTH: Final = 0.98
+# What makes every further step useless.
+_IN_VAIN: Final = ("NAN001",)
 # A specific finding comes before the general one that it explains at least half of.
 _EXPLAINS: Final = 0.5
 
@@ -47,7 +51,8 @@ def examine(record: RunRecord) -> Verdict:
     findings = _ordered(found, principal)
     # What is told as information is not to be mended, so nothing is promised for it.
     to_mend = [finding for finding in findings if finding.severity != "info"]
-    outcome = _outcome(principal, facts)
+    doubt = _doubt(found, facts)
+    outcome = _outcome(principal, doubt)
     hours = _whole_run_hours(facts)
     return Verdict(
         outcome=outcome,
@@ -55,7 +60,7 @@ def examine(record: RunRecord) -> Verdict:
         if principal is not None and outcome == "bottleneck"
         else outcome,
         principal=None if principal is None else principal.code,
-        sentence=_sentence(principal, facts),
+        sentence=_sentence(principal, facts) if principal is not None or doubt is None else doubt,
         findings=findings,
         shares=facts.shares(),
         combined_bound=combined_bound(to_mend),
@@ -104,12 +109,13 @@ def _principal(found: Sequence[Finding]) -> Finding | None:
     """Choose the finding that decides: the largest bound, unless another one explains it."""
     grave = [finding for finding in found if finding.severity != "info"]
     bounded = [finding for finding in grave if finding.bound is not None]
-    if not bounded:
+    largest = max(bounded, key=_share, default=None)
+    fatal = max(filter(_is_fatal, grave), key=lambda f: f.code in _IN_VAIN, default=None)
+    if fatal is not None and (largest is None or _goes_before(fatal, largest)):
+        return fatal
+    if largest is None:
         # What was not measured is the last thing to blame.
-        return max(
-            grave, key=lambda f: (f.code != "TIME001", f.severity == "critical"), default=None
-        )
-    largest = max(bounded, key=_share)
+        return max(grave, key=lambda f: f.code != "TIME001", default=None)
     for finding in bounded:
         assert finding.bound is not None
         assert largest.bound is not None
@@ -120,13 +126,42 @@ def _principal(found: Sequence[Finding]) -> Finding | None:
     return largest
 
 
+def _is_fatal(finding: Finding) -> bool:
+    """Whether a finding is critical though no time is won by mending it: the run itself is lost."""
+    return finding.severity == "critical" and finding.bound is None
+
+
+def _goes_before(fatal: Finding, bounded: Finding) -> bool:
+    """Steps that train nothing need not be fast; else what is critical goes before what is not."""
+    return fatal.code in _IN_VAIN or bounded.severity != "critical"
+
+
 def _ordered(found: Sequence[Finding], principal: Finding | None) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=lambda f: (f is principal, _share(f)), reverse=True))
+    return tuple(
+        sorted(found, key=lambda f: (f is principal, _is_fatal(f), _share(f)), reverse=True)
+    )
 
 
-def _outcome(principal: Finding | None, facts: Facts) -> Outcome:
+def _doubt(found: Sequence[Finding], facts: Facts) -> str | None:
+    """Say why a run in which nothing is to mend is not called healthy all the same."""
+    if _kernels_unseen(facts):
+        return (
+            "kernels were not looked at, so nothing tells whether the GPU works or idles; "
+            f"{_what_shows_kernels(facts)}"
+        )
+    others = contention(facts)
+    # A wait of a tenth or more is mere information only where others keep the processors busy.
+    if others is None or not any(f.code == "DATA001" and f.severity == "info" for f in found):
+        return None
+    return (
+        f"the host is shared, and whether the loop waits for data or for a processor cannot be "
+        f"told: {others}; measure again when they are gone"
+    )
+
+
+def _outcome(principal: Finding | None, doubt: str | None) -> Outcome:
     if principal is None:
-        return "not enough evidence" if _kernels_unseen(facts) else "healthy"
+        return "healthy" if doubt is None else "not enough evidence"
     # What was not measured may hide anything: that is no verdict on what was.
     return "not enough evidence" if principal.code == "TIME001" else "bottleneck"
 
@@ -155,20 +190,16 @@ def _share(finding: Finding) -> float:
 
 
 def _too_little(facts: Facts) -> str:
-    if not facts.parts_us:
+    if facts.steps >= _FEWEST_STEPS:
         return "the record holds no measured parts of the step"
     return f"{facts.steps} steps after warm-up are too few to judge; {_FEWEST_STEPS} are needed"
 
 
 def _sentence(principal: Finding | None, facts: Facts) -> str:
-    if principal is None and _kernels_unseen(facts):
-        return (
-            "kernels were not looked at, so nothing tells whether the GPU works or idles; "
-            f"{_what_shows_kernels(facts)}"
-        )
     if principal is None:
         shares = {name: share for name, share in facts.shares().items() if name != "unaccounted"}
-        name = max(shares, key=shares.__getitem__, default=None)
+        surely = {name: share - 2 * facts.share_error(name) for name, share in shares.items()}
+        name = max(surely, key=surely.__getitem__, default=None)
         most = f"most of the time is {name} ({shares[name]:.0%})" if name else "no time was seen"
         modules = slowest_modules(facts)
         inside = f", above all {modules[0]}" if modules else ""
@@ -205,6 +236,7 @@ def _about(facts: Facts) -> Mapping[str, Any]:
 
 def _notes(record: RunRecord, ranks: Sequence[Facts]) -> tuple[str, ...]:
     notes = [*record.notes, *(note for rank in record.ranks for note in rank.notes)]
+    notes += [note for facts in ranks[:1] if (note := unsettled_growth(facts)) is not None]
     damaged = sum(facts.readings.damaged for facts in ranks)
     if damaged:
         notes.append(f"{damaged} readings could not be understood and were left out")

@@ -230,13 +230,18 @@ class Facts:
         return self._estimate(times).error_us / total
 
     def shares(self) -> dict[str, float]:
-        """Share of every part, of what lay apart and of what is unaccounted; they add up to one."""
+        """Share of every part, of what lay apart and of what is unaccounted; they add up to one.
+
+        Where no step was looked at, what lay apart is all that is known.
+        """
         total = self.total_us
         if not total:
             return {}
         names = (*self.parts_us, *(name for name in self.apart if name not in self.parts_us))
         shares = {name: share for name in names if (share := self.share(name)) is not None}
-        return {**shares, "unaccounted": self.inside_us(self.unaccounted_us) / total}
+        if len(self.looked):
+            shares["unaccounted"] = self.inside_us(self.unaccounted_us) / total
+        return shares
 
     def busy_share(self) -> float | None:
         """Share of the wall clock in which the device computed; None when nobody looked."""
@@ -420,9 +425,9 @@ def _error_of_mean(values: Array) -> float:
 
 
 def _mean(values: Array, weights: Array) -> float | None:
-    """Weighted mean of what is known; None where most is not."""
+    """Weighted mean of what is known; None where that is too little."""
     known = ~np.isnan(values)
-    if known.sum() <= len(values) / 2:
+    if known.sum() < _FEWEST_MARKED_STEPS:
         return None
     return float(np.average(values[known], weights=weights[known]))
 

@@ -1,5 +1,6 @@
 """Who prepares the batches and where that time goes: workers, stages, processor, volume."""
 
+import math
 import os.path
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -64,8 +65,16 @@ class Feeding:
 def feeding_of(facts: Facts) -> Feeding | None:
     """Gather what the workers told; None where they told nothing."""
     told = facts.readings.all(WorkerTimes)
-    # The training process tells of itself, too, where it loads; beside workers that is evaluation.
-    workers = tuple(times for times in told if times.worker >= 0) or told
+    loaders = () if facts.setup is None else facts.setup.loaders
+    training = {pid for loader in loaders if loader.trains for pid in loader.pids}
+    # Where no loader names its processes: one of training and evaluation may have workers, and the
+    # other load in the process itself.
+    itself = workers_of(facts) == 0
+    workers = (
+        tuple(times for times in told if times.pid in training)
+        or tuple(times for times in told if (times.worker < 0) == itself)
+        or told
+    )
     if workers:
         return _of_workers(workers)
     readings = facts.readings.all(LoaderReading)
@@ -93,18 +102,18 @@ def workers_of(facts: Facts) -> int | None:
 
 def usable_cores(facts: Facts) -> float | None:
     """Cores this process may use; None where nobody looked."""
-    load = facts.readings.last(HostLoad)
-    if load is not None and load.usable_cores is not None:
-        return load.usable_cores
-    machine = facts.readings.last(Machine)
-    return None if machine is None else machine.cpu.usable_cores
+    load, machine = facts.readings.last(HostLoad), facts.readings.last(Machine)
+    counts = (load and load.usable_cores, machine and machine.cpu.usable_cores)
+    # A damaged record may hold any number.
+    return next((count for count in counts if count and 0 < count < math.inf), None)
 
 
 def _of_workers(workers: tuple[WorkerTimes, ...]) -> Feeding:
     reading = sum(worker.read_us for worker in workers)
     collating = sum(worker.collate_us for worker in workers)
     return Feeding(
-        workers=sum(times.worker >= 0 for times in workers),
+        # Workers that start anew for every pass have their numbers again.
+        workers=len({times.worker for times in workers if times.worker >= 0}),
         batches=sum(worker.batches for worker in workers),
         stages_us={"dataset": reading, "collate": collating},
         busy_us=reading + collating,

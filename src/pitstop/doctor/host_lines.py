@@ -9,18 +9,23 @@ from typing import Final
 from pitstop.doctor.facts import Facts
 from pitstop.records.script import HostLine, HostLines, Syncs
 
-# Fewer looks tell no shares: the error of one half is then above a tenth.
-_FEWEST_SAMPLES: Final = 20
+# Fewer looks tell no shares: the error of one half is then above a seventh.
+_FEWEST_SAMPLES: Final = 8
+
+# Looks added to both sides before an error is taken: of eight that all met a line it is not zero.
+_NOT_YET_SEEN: Final = 2
 
 # Parts whose calls stand in the training loop.
 _TRAINING: Final = ("forward", "backward", "optimizer", "zero_grad")
+
+_PASSES: Final = ("forward", "loss", "backward")
 
 # A function with this share of its time on lines that write is there for writing.
 _MOSTLY_LOGGING: Final = 0.2
 
 _LOGGING: Final = re.compile(
     r"\b(print|pprint)\b"
-    r"|\b(logging|logger|loguru|tqdm|wandb|mlflow|comet_ml|tensorboardX?|json|csv)\b"
+    r"|\b(logging|logger|loguru|tqdm|wandb|mlflow|comet_ml|tensorboardX?|json|csv)\b(?!\s*=)"
     r"|\b(set_postfix|set_description|SummaryWriter|add_scalars?|add_histogram|add_images?"
     r"|writerows?|log_metrics?|log_dict)\b"
     r"|\b(stdout|stderr|log\w*|\w*_log|log_file|fh|fp|f)\.(write|flush|info|debug|warning)\b"
@@ -42,7 +47,9 @@ class HostTime:
 
     def error_of(self, share: float) -> float:
         """Standard error of such a share: looks hit or miss a line."""
-        return math.sqrt(max(0.0, share * (1 - share)) / self.samples)
+        looks = self.samples + 2 * _NOT_YET_SEEN
+        settled = (share * self.samples + _NOT_YET_SEEN) / looks
+        return math.sqrt(settled * (1 - settled) / looks)
 
 
 def lines_of_part(facts: Facts, part: str) -> HostTime | None:
@@ -116,6 +123,20 @@ def is_sync(facts: Facts, line: HostLine) -> bool:
     if syncs is None:
         return False
     return any((line.file, line.line) == (other.file, other.line) for other in syncs.lines)
+
+
+def may_load(facts: Facts, line: HostLine) -> bool:
+    """Whether a line may make the next batch: it does not stand below the passes of its function.
+
+    Loading that is neither a DataLoader's nor a generator's is not told from other Python.
+    """
+    found = facts.readings.last(HostLines)
+    passes = [
+        other.line
+        for other in (() if found is None else found.lines)
+        if other.part in _PASSES and (other.file, other.function) == (line.file, line.function)
+    ]
+    return not passes or line.line < min(passes)
 
 
 def line_text(line: HostLine) -> str:

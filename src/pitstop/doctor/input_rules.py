@@ -33,9 +33,14 @@ _MOST_STALLS = 0.05
 # Hits a policy may lack of the most that is possible before it is blamed.
 _ENOUGH_OF_THE_MOST = 0.9
 _FEWEST_LOOKUPS = 200
+# Orders in which samples that share items follow each other.
+_NEIGHBOURS = ("by sequence", "in order")
 
 # Workers this many times as fast as the loop cannot be what it waits for.
 _MUCH_FASTER = 3.0
+
+# Bytes a second; the slowest of disks delivers more where it is what others wait for.
+_LEAST_DELIVERED = 1 << 18
 
 # Workers that work less than this share of their life are not what the loop waits for.
 _WORKERS_SATURATED = 0.7
@@ -98,7 +103,10 @@ def _stage_evidence(feeding: Feeding | None, host: HostTime | None) -> Iterator[
 
 def _worker_evidence(feeding: Feeding) -> Iterator[str]:
     if feeding.processor_share is not None:
-        rest = "storage, or a processor" if feeding.waits_for_storage else "the processor"
+        rest = "the processor"
+        if feeding.waits_for_storage:
+            other = "a processor, a lock or the network"
+            rest = "storage, or a processor" if _reads_storage(feeding) else other
         share = percent(feeding.processor_share)
         yield f"workers computed for {share} of that, so the stage waits for {rest}"
     if feeding.unfinished_share is not None:
@@ -106,12 +114,25 @@ def _worker_evidence(feeding: Feeding) -> Iterator[str]:
         yield f"{share} of the wait was for batches not finished, the rest for handing them over"
     if feeding.used_share is not None:
         yield f"workers worked for {percent(feeding.used_share)} of their life"
-    if feeding.read_bytes and feeding.alive_us:
-        per_s = feeding.read_bytes * feeding.workers / (feeding.alive_us / 1e6)
+    per_s = _delivered_bytes_per_s(feeding)
+    if per_s is not None and per_s >= _LEAST_DELIVERED:
         place = "storage" if feeding.volume is None else feeding.volume
         yield f"{place} delivered {size(per_s)} a second"
     elif feeding.volume is not None:
         yield f"the files lie under {feeding.volume}"
+
+
+def _delivered_bytes_per_s(feeding: Feeding) -> float | None:
+    """What storage delivered to all workers; None where nobody counted."""
+    if feeding.read_bytes is None or not feeding.alive_us:
+        return None
+    return feeding.read_bytes * feeding.workers / (feeding.alive_us / 1e6)
+
+
+def _reads_storage(feeding: Feeding) -> bool:
+    """Whether storage may be what workers wait for: it delivers something, or nobody counted."""
+    per_s = _delivered_bytes_per_s(feeding)
+    return per_s is None or per_s >= _LEAST_DELIVERED
 
 
 def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
@@ -121,7 +142,7 @@ def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
         yield _more_workers(facts, enough)
         yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
         return
-    if feeding is not None and feeding.waits_for_storage:
+    if feeding is not None and feeding.waits_for_storage and _reads_storage(feeding):
         place = feeding.volume or "the dataset"
         yield f"copy {place} to a local disk, or pack its small files into few large ones"
         yield _cache_words(facts)
@@ -198,7 +219,9 @@ _Stalls = tuple[float, Bound, np.ndarray, str]
 def _boundary_stalls(facts: Facts) -> _Stalls | None:
     name = _EPOCH_BOUNDARY
     apart, share, most = facts.apart.get(name), facts.whole_share(name), facts.most_share(name)
-    if apart is None or share is None or most is None or share < WORTH_A_WARNING:
+    if apart is None or share is None or most is None:
+        return None
+    if share - apart.once_us / facts.total_us < WORTH_A_WARNING:
         return None
     bound = Bound(part=name, share=most)
     return share, bound, np.array(apart.times_us), "between epochs"
@@ -249,8 +272,7 @@ def hit_rate(facts: Facts) -> Finding | None:
     if settled is None:
         return None
     cache, hits, lookups = settled
-    rate = hits / lookups
-    most = min(1.0, cache.items / max(1, cache.dataset_items or 0))
+    rate, most = hits / lookups, cache.most_hits or 0.0
     cause = _cache_cause(facts, cache, rate, most)
     if cause is None:
         return None
@@ -258,7 +280,7 @@ def hit_rate(facts: Facts) -> Finding | None:
     evidence = (
         f"{percent(rate)} of {times(lookups, 'lookup')} after the first pass were hits",
         f"{cache.items:,} of {cache.dataset_items:,} items are held, policy {cache.policy}, "
-        f"read {cache.order}: at most {percent(most)} can hit in a shuffled pass",
+        f"read {cache.order}: at most {percent(most)} of a pass can hit with so many",
     )
     return Finding(
         code="DATA003",
@@ -274,8 +296,9 @@ def _after_first_pass(readings: tuple[CacheUse, ...]) -> tuple[CacheUse, int, in
     """Give the latest reading, and its hits and lookups without those that nobody can avoid."""
     if not readings or not readings[-1].dataset_items:
         return None
-    last, size_of_pass = readings[-1], readings[-1].dataset_items
-    first = next((reading for reading in readings if reading.lookups >= size_of_pass), last)
+    last = readings[-1]
+    of_pass = (last.dataset_items or 0) * last.item_uses
+    first = next((reading for reading in readings if reading.lookups >= of_pass), last)
     lookups = last.lookups - first.lookups
     if lookups < _FEWEST_LOOKUPS:
         return None
@@ -285,23 +308,21 @@ def _after_first_pass(readings: tuple[CacheUse, ...]) -> tuple[CacheUse, int, in
 def _cache_cause(
     facts: Facts, cache: CacheUse, rate: float, most: float
 ) -> tuple[str, float, tuple[str, ...]] | None:
-    """Blame policy, sampler or budget; give the rate that mending it could reach."""
-    ours = facts.is_engine_run
+    """Blame sampler, policy or budget; give the rate that mending it could reach."""
+    ours, shared = facts.is_engine_run, cache.is_shared_by_samples
     if rate < _ENOUGH_OF_THE_MOST * most:
-        if cache.order == "shuffled" and cache.policy != "keep":
+        if shared and cache.order == "shuffled":
+            group = "read neighbours together: group samples of a sequence in the sampler"
+            known = "cache.policy: epoch" if ours else "drop what the known order needs last"
+            return "sampler", most, (group, f"where the order must stay: {known}")
+        if shared and cache.order in _NEIGHBOURS and cache.policy == "keep":
+            drop = "cache.policy: lru" if ours else "drop the least recently used when it is full"
+            return "policy", most, (drop, "neighbours are read soon after each other, then not")
+        if not shared and cache.policy == "lru":
             keep = "cache.policy: keep" if ours else "stop evicting when the cache is full"
-            return (
-                "policy",
-                most,
-                (
-                    keep,
-                    "a shuffled pass reads every item once, so the oldest "
-                    "goes just before it is needed",
-                ),
-            )
-        order = "read neighbours together: group samples of a sequence in the sampler"
-        return "sampler", most, (order,)
-    if most < _ENOUGH_OF_THE_MOST:
+            why = "every item is read once a pass, so the oldest goes just before it is needed"
+            return "policy", most, (keep, why)
+    if rate < _ENOUGH_OF_THE_MOST and cache.items < (cache.dataset_items or 0):
         larger = "raise cache.budget" if ours else "give the cache more memory"
         return "budget", 1.0, (larger, "or store items smaller: as bytes, not as floats")
     return None

@@ -17,6 +17,7 @@ _MOST_OF_THE_TIME: Final = 0.5
 # Cores that others must use, of all there are, on a host that has none to spare.
 _OTHERS_CORES: Final = 0.25
 _HOST_FULL: Final = 0.9
+_MOST_NAMED: Final = 3
 
 # The power cap is left out: a GPU at full work runs into it as it should.
 _HELD_BACK: Final = ("hardware slowdown", "thermal (software)", "thermal (hardware)", "power brake")
@@ -33,7 +34,10 @@ def other_jobs(facts: Facts) -> Finding | None:
         # A busy host may slow a run or not; a GPU that is shared is never the run's own.
         severity="info" if on_gpu is None else "warning",
         summary="another job uses the same device or host",
-        evidence=tuple(words for words in (on_gpu, on_host) if words is not None),
+        evidence=(
+            *(words for words in (on_gpu, on_host) if words is not None),
+            *(_busiest(facts) if on_host is not None else ()),
+        ),
         # How fast the run is alone was not measured.
         bound=None,
         remedy=remedy_for(facts, "SHARE001"),
@@ -48,6 +52,18 @@ def _on_gpu(facts: Facts, loads: tuple[HostLoad, ...]) -> str | None:
     pids = sorted({pid for found in with_others for pid in found})
     looks = f"{len(with_others)} of {times(len(seen), 'look')}"
     return f"on the same GPU in {looks}: pid {listing(pids)}"
+
+
+def _busiest(facts: Facts) -> tuple[str, ...]:
+    """Name the processes that kept the host busy, by their mean over all looks at them."""
+    looks = [load.others for load in facts.readings.all(HostLoad) if load.others is not None]
+    cores: dict[tuple[int, str], float] = {}
+    for other in (other for look in looks for other in look):
+        key = (other.pid, other.name)
+        cores[key] = cores.get(key, 0.0) + other.cpu_cores / len(looks)
+    first = sorted(cores.items(), key=lambda item: -item[1])[:_MOST_NAMED]
+    named = [f"pid {pid} ({name}, {used:.1f} cores)" for (pid, name), used in first]
+    return (f"busiest in {times(len(looks), 'look')}: {', '.join(named)}",) if named else ()
 
 
 def contention(facts: Facts) -> str | None:
@@ -98,7 +114,7 @@ def _host_cores(facts: Facts, busy: float) -> float | None:
         return machine.cpu.logical_cores
     load = facts.readings.last(HostLoad)
     usable = None if load is None else load.usable_cores
-    if usable is None or not _HOST_FULL <= busy / usable <= 2 - _HOST_FULL:
+    if not usable or not _HOST_FULL <= busy / usable <= 2 - _HOST_FULL:
         return None
     return usable
 

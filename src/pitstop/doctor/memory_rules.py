@@ -24,6 +24,8 @@ _SURE_OF_SLOPE: Final = 4.0
 # of the run, at this share of its pace at least.
 _STILL_GROWING: Final = 0.25
 _OWN_PROCESS: Final = 0.7
+# A process with less has not even imported torch.
+_LEAST_WITH_TORCH_BYTES: Final = 64 << 20
 _SOON_HOURS: Final = 24.0
 
 _MOST_CACHE_SHARE: Final = 0.5
@@ -36,8 +38,7 @@ _NEARLY_FULL: Final = 0.8
 
 def host_growth(facts: Facts) -> Finding | None:
     """Report host memory that only ever grows, and say in which processes."""
-    settled = facts.readings.since(facts.first_us, MemoryReading)
-    readings = [reading for reading in settled if reading.tree][_WARM_UP_READINGS:]
+    readings = _settled(facts)
     if len(readings) < _FEWEST_READINGS:
         return None
     at_s = np.array([reading.at_s for reading in readings])
@@ -49,12 +50,14 @@ def host_growth(facts: Facts) -> Finding | None:
     if _least_third(at_s, tree) < _STILL_GROWING * slope:
         return None
     own, _ = line_slope(at_s, np.array([_own_bytes(reading) for reading in readings]))
-    cause, remedy = _growth_cause(facts, own / slope)
+    own_share = None if _is_launcher(facts, readings[-1]) else min(1.0, max(0.0, own / slope))
+    cause, remedy = _growth_cause(facts, own_share, growth)
     evidence = [
         f"{size(slope * 3600)} an hour (± {size(error * 3600)}), {size(growth)} so far, "
         f"in {times(len(readings), 'reading')}",
-        f"{percent(min(1.0, max(0.0, own / slope)))} of it in the training process itself",
     ]
+    if own_share is not None:
+        evidence.append(f"{percent(own_share)} of it in the training process itself")
     hours = _hours_to_full(readings[-1], slope)
     if hours is not None:
         evidence.append(f"at this pace memory is full in {hours:.1f} hours")
@@ -69,27 +72,81 @@ def host_growth(facts: Facts) -> Finding | None:
     )
 
 
+def unsettled_growth(facts: Facts) -> str | None:
+    """Say that memory rose in too short a time to tell whether it goes on; None where it did not.
+
+    More frequent readings are no way out: one takes as long as a step or several, and a cache that
+    fills looks like a leak for as long as it does.
+    """
+    readings = _settled(facts)
+    if not 2 <= len(readings) < _FEWEST_READINGS:
+        return None
+    risen = _tree_bytes(readings[-1]) - _tree_bytes(readings[0])
+    if risen < _LEAST_GROWTH_BYTES:
+        return None
+    return (
+        f"host memory rose by {size(risen)} in {readings[-1].at_s - readings[0].at_s:.0f} s, too "
+        "short to tell whether it goes on: measure more steps"
+    )
+
+
+def _settled(facts: Facts) -> list[MemoryReading]:
+    """Readings during the counted steps; after the last of them workers end and memory falls."""
+    table = facts.record.steps
+    assert table is not None, "rules need single steps; read the run with its steps"
+    if not len(table):
+        return []
+    last_us = float((table.start_us + table.wall_us).max())
+    readings = facts.readings.between(facts.first_us, last_us, MemoryReading)
+    return [reading for reading in readings if reading.tree][_WARM_UP_READINGS:]
+
+
 def _least_third(xs: np.ndarray, ys: np.ndarray) -> float:
     """Slope in the third of a series that rises least."""
     thirds = zip(np.array_split(xs, 3), np.array_split(ys, 3), strict=True)
     return min(line_slope(*third)[0] for third in thirds)
 
 
-def _growth_cause(facts: Facts, own_share: float) -> tuple[str, tuple[str, ...]]:
-    if own_share >= _OWN_PROCESS or not workers_of(facts):
-        return "the training process keeps what it should let go", (
-            "total += loss.item() or loss.detach(), not loss: it keeps the graph of every step",
-            "look for lists and dicts that gain an entry in every step",
-        )
+def _is_launcher(facts: Facts, reading: MemoryReading) -> bool:
+    """Whether the root of a watched process tree starts the training process and is not it."""
+    many = facts.summary.world_size > 1
+    return not facts.is_engine_run and (many or _own_bytes(reading) < _LEAST_WITH_TORCH_BYTES)
+
+
+def _growth_cause(
+    facts: Facts, own_share: float | None, growth_bytes: float
+) -> tuple[str, tuple[str, ...]]:
+    leak = (
+        "total += loss.item() or loss.detach(), not loss: it keeps the graph of every step",
+        "look for lists and dicts that gain an entry in every step",
+    )
+    if not workers_of(facts) or (own_share is not None and own_share >= _OWN_PROCESS):
+        return "the training process keeps what it should let go", leak
+    if own_share is None:
+        return "the training process or its workers keep what they should let go", leak
     cache = facts.readings.last(CacheUse)
     if cache is not None and cache.copies > 1:
         return "every worker fills a cache of its own", (
             "share one cache between all workers, or divide its size by their number",
         )
-    return "workers copy what they only read", (
-        "hold metadata in arrays (numpy, torch) instead of lists of Python objects",
-        "each look at a Python object writes its reference count, which copies the page",
+    keeps = "look for dicts and lists of the dataset that gain an entry with every sample"
+    if (1 - own_share) * growth_bytes > _most_copied_bytes(facts):
+        return "every worker keeps what it has read, more than it could copy", (
+            keeps,
+            "share one cache between all workers, or bound its size in each",
+        )
+    return "workers copy what they only read, or keep it", (
+        "hold metadata in arrays (numpy, torch) instead of lists of Python objects: each look at "
+        "an object writes its reference count, which copies the page",
+        keeps,
     )
+
+
+def _most_copied_bytes(facts: Facts) -> int:
+    """What workers can copy at most: each all that there was when they began, counted once."""
+    trees = [tree for reading in facts.readings.all(MemoryReading) if (tree := reading.tree)]
+    workers = max(tree.processes for tree in trees) - 1
+    return workers * min(tree.tree_bytes for tree in trees if tree.processes > workers)
 
 
 def _hours_to_full(reading: MemoryReading, slope: float) -> float | None:

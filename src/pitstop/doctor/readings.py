@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from pitstop.errors import RecordError
+from pitstop.records.engine import EngineSetup
 from pitstop.records.loader import LoaderReading
 from pitstop.records.machine import Machine
 from pitstop.records.memory import HostLoad, MemoryReading
@@ -13,6 +14,9 @@ from pitstop.records.script import KINDS
 from pitstop.records.store import decode
 
 ReadingT = TypeVar("ReadingT")
+
+# Samples that ask for an item; below, order and policy have little to gain within a pass.
+_SHARED: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +37,30 @@ class CacheUse:
     copies: int = 1
     """Caches of this kind on the host: 1 where all workers share one."""
     order: str = "not known"
-    """How the sampler reads: ``"shuffled"``, ``"in order"`` or ``"not known"``."""
+    """How samples are read: ``"shuffled"``, ``"by sequence"``, ``"by identity"``, ``"in order"``
+    or ``"not known"``."""
     dataset_items: int | None = None
-    """Items there are to hold, counted as lookups are."""
+    """Items that all samples together ask for."""
+    item_uses: float = 1.0
+    """Samples that ask for the same item, on average."""
 
     @property
     def lookups(self) -> int:
         """Hits and misses."""
         return self.hits + self.misses
+
+    @property
+    def most_hits(self) -> float | None:
+        """Most of a pass's lookups that can hit: what is not held misses once, whatever is done."""
+        if not self.dataset_items:
+            return None
+        held = min(1.0, self.items / self.dataset_items)
+        return 1 - (1 - held) / self.item_uses
+
+    @property
+    def is_shared_by_samples(self) -> bool:
+        """Whether several samples of a pass ask for the same item, as neighbours in a video do."""
+        return self.item_uses >= _SHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +115,7 @@ _KIND_OF: Final[Mapping[type, str]] = {
     Exchange: "communication",
     LoaderReading: "loader",
     CacheUse: "cache",
+    EngineSetup: "engine",
     Applied: "applied",
     Remark: "remark",
 }
@@ -108,8 +129,12 @@ class Readings:
         for reading in readings:
             self._raw.setdefault(reading.kind, []).append(reading)
         self._typed: dict[type, tuple[object, ...]] = {}
-        self.damaged = 0
+        self._damaged: set[int] = set()
+
+    @property
+    def damaged(self) -> int:
         """Readings that did not fit their type, among those asked for so far."""
+        return len(self._damaged)
 
     def all(self, record_type: type[ReadingT]) -> tuple[ReadingT, ...]:
         """Every reading of a type, in the order in which it was written."""
@@ -118,11 +143,13 @@ class Readings:
             self._typed[record_type] = tuple(self._decoded(raw, record_type))
         return cast("tuple[ReadingT, ...]", self._typed[record_type])
 
-    def since(self, at_us: float, record_type: type[ReadingT]) -> tuple[ReadingT, ...]:
-        """Every reading of a type that was written at some moment or later."""
+    def between(
+        self, first_us: float, last_us: float, record_type: type[ReadingT]
+    ) -> tuple[ReadingT, ...]:
+        """Every reading of a type that was written between two moments, or nobody knows when."""
         raw = self._raw.get(_KIND_OF[record_type], ())
-        late = [reading for reading in raw if reading.at_us is None or reading.at_us >= at_us]
-        return tuple(self._decoded(late, record_type))
+        within = [r for r in raw if r.at_us is None or first_us <= r.at_us <= last_us]
+        return tuple(self._decoded(within, record_type))
 
     def last(self, record_type: type[ReadingT]) -> ReadingT | None:
         """The latest reading of a type."""
@@ -144,5 +171,5 @@ class Readings:
             try:
                 sound.append(decode(reading, record_type))
             except RecordError:
-                self.damaged += 1
+                self._damaged.add(id(reading))
         return sound

@@ -1,6 +1,6 @@
 """What to change: settings for runs of our engine, lines of code for everybody else's script."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from pitstop.doctor.facts import Facts
@@ -12,6 +12,15 @@ class Remedy(NamedTuple):
     settings: tuple[str, ...]
     code: tuple[str, ...]
 
+
+# Stands for what fits the script's own optimizers, where these are known.
+_FASTER_UPDATE: Final = "one kernel for the whole update: torch.optim.AdamW(..., fused=True)"
+
+# torch's own optimizers, by what they take.
+TAKE_FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
+TAKE_FOREACH: Final = (
+    *("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"),
+)
 
 REMEDIES: Final[Mapping[str, Remedy]] = {
     "DATA002": Remedy(
@@ -41,7 +50,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         (
             'model = torch.compile(model, mode="reduce-overhead")',
             "give each launch more work: a larger batch_size in the DataLoader",
-            "torch.optim.AdamW(..., fused=True)",
+            _FASTER_UPDATE,
             "put loops over small tensors into one batched operation",
         ),
     ),
@@ -82,7 +91,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "update less often: raise train.accumulate or train.batch_size",
         ),
         (
-            "one kernel for the whole update: torch.optim.AdamW(..., fused=True)",
+            _FASTER_UPDATE,
             "update less often: a larger batch, or gradient accumulation",
             "optimizer.zero_grad(set_to_none=True)",
         ),
@@ -232,4 +241,24 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
 def remedy_for(facts: Facts, code: str) -> tuple[str, ...]:
     """Give the cure in the language of whoever wrote the run."""
     remedy = REMEDIES[code]
-    return remedy.settings if facts.is_engine_run else remedy.code
+    return remedy.settings if facts.is_engine_run else tuple(_fitting(facts, remedy.code))
+
+
+def _fitting(facts: Facts, lines: tuple[str, ...]) -> Iterator[str]:
+    kinds = () if facts.setup is None else facts.setup.optimizers
+    for line in lines:
+        if line == _FASTER_UPDATE and kinds:
+            yield from dict.fromkeys(words for kind in kinds for words in _faster_update(kind))
+        else:
+            yield line
+
+
+def _faster_update(kind: str) -> Iterator[str]:
+    """Say how an optimizer updates faster, by its class and its way of updating."""
+    name, _, way = kind.rstrip(")").partition("(")
+    if name in TAKE_FUSED and "fused" not in way:
+        yield f"one kernel for the whole update: torch.optim.{name}(..., fused=True)"
+    elif name in TAKE_FOREACH and "foreach" not in way:
+        yield f"update many weights at a time: torch.optim.{name}(..., foreach=True)"
+    elif name == "LBFGS":
+        yield "keep less of what was: torch.optim.LBFGS(..., history_size=10)"

@@ -21,6 +21,10 @@ _STRETCH: Final = 64
 # Fewer steps than this tell no slope.
 _FEWEST_FOR_A_SLOPE: Final = 10
 
+# Held by a single step to this degree, 1 being wholly, a line can be drawn but not be tried: what
+# it would be without that step cannot be computed.
+_HANGS_ON_ONE: Final = 1 - 1e-6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -69,25 +73,51 @@ def estimate(times_us: Array, sample: Sample, wall_us: Array) -> Estimate:
     if not base:
         return Estimate(total_us=0.0, error_us=0.0)
     ratio = float((weights * times_us).sum()) / base
-    uneven = _variance(times_us - ratio * walls, spent=1) / steps
+    uneven = steps * _variance(times_us - ratio * walls)
     if count == steps:
-        return Estimate(total_us=float(times_us.sum()), error_us=steps * float(np.sqrt(uneven)))
-    middle, whole = base / float(weights.sum()), float(wall_us.mean())
-    spread = float((weights * (walls - middle) ** 2).sum())
-    if sample.in_proportion or count < _FEWEST_FOR_A_SLOPE or not spread:
-        missed = _variance(times_us - ratio * walls, spent=1) / count
-        total_us = ratio * float(wall_us.sum())
+        return Estimate(total_us=float(times_us.sum()), error_us=float(np.sqrt(uneven)))
+    longer = walls - base / float(weights.sum())
+    if not sample.in_proportion and _tell_a_slope(longer, weights):
+        shape = np.column_stack((np.ones(count), longer))
+        reach = np.array((steps, float(wall_us.sum()) - steps * base / float(weights.sum())))
+        total_us, pulls_us = _fitted(times_us, shape, weights, reach)
     else:
-        mean = ratio * middle
-        slope = float((weights * (walls - middle) * (times_us - mean)).sum()) / spread
-        rest = _variance(times_us - mean - slope * (walls - middle), spent=2)
-        reach = (whole - middle) ** 2 * float(weights.mean()) / spread
-        missed = rest * (1 / count + reach)
-        total_us = steps * (mean + slope * (whole - middle))
-    error_us = steps * float(np.sqrt(missed * (1 - count / steps) + uneven))
+        even = weights / np.maximum(1.0, walls)
+        reach = wall_us.sum(keepdims=True)
+        total_us, pulls_us = _fitted(times_us, walls[:, None], even, reach)
+    # The jackknife: what a fit leaves over is nothing at a step that alone draws it to itself.
+    missed = (count - 1) * float(pulls_us.var())
+    error_us = float(np.sqrt(missed * (1 - count / steps) + uneven))
     return Estimate(
         total_us=total_us, error_us=float(np.hypot(error_us, _doubt_us(walls, wall_us)))
     )
+
+
+def _tell_a_slope(longer: Array, weights: Array) -> bool:
+    """Whether there are enough steps for a line, and it would not hang on a single one."""
+    if len(longer) < _FEWEST_FOR_A_SLOPE or not np.ptp(longer):
+        return False
+    squares = weights * longer**2
+    return float((weights / weights.sum() + squares / squares.sum()).max()) < _HANGS_ON_ONE
+
+
+def _fitted(times_us: Array, shape: Array, weights: Array, reach: Array) -> tuple[float, Array]:
+    """Fit a part's times by least squares, and sum the fit over all steps.
+
+    Args:
+        times_us: Time of the part in each step that was looked at.
+        shape: What it is taken to be made of, in each of these steps.
+        weights: Of these steps.
+        reach: Of what it is taken to be made of, the sum over all steps.
+
+    Returns:
+        The sum, and by how much each of the steps that were looked at moved it.
+    """
+    weighed = weights[:, None] * shape
+    solved = np.linalg.solve(shape.T @ weighed, weighed.T)
+    rest_us = times_us - shape @ (solved @ times_us)
+    free = np.maximum(1 - (shape * solved.T).sum(axis=1), 1 - _HANGS_ON_ONE)
+    return float(reach @ solved @ times_us), (reach @ solved) * rest_us / free
 
 
 def _doubt_us(walls: Array, wall_us: Array) -> float:
@@ -100,6 +130,6 @@ def _doubt_us(walls: Array, wall_us: Array) -> float:
     return float(beyond_us) / float(np.sqrt(12))
 
 
-def _variance(rest: Array, *, spent: int) -> float:
-    """Variance of what a fit with so many numbers left over; 0 where nothing can be left."""
-    return float(np.sum(rest**2)) / (len(rest) - spent) if len(rest) > spent else 0.0
+def _variance(rest: Array) -> float:
+    """Variance of what one ratio left over; 0 where nothing can be left."""
+    return float(np.sum(rest**2)) / (len(rest) - 1) if len(rest) > 1 else 0.0

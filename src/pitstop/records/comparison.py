@@ -15,7 +15,7 @@ class RunPace:
     rank: int
     steps: int
     step_s: float
-    """Median wall clock of a step; what lies apart is not in it."""
+    """Wall clock of a step, the mean of the medians of ten stretches: what ratios are made of."""
     run_s: float
     """Mean time from step to step, what lies apart between steps included."""
     samples_per_s: float | None
@@ -55,9 +55,9 @@ class Comparison:
     before: RunPace
     after: RunPace
     step: Ratio | None
-    """Of single steps, by their medians; None where there are too few."""
+    """Of `RunPace.step_s`; None where there are too few steps."""
     run: Ratio | None
-    """Of the whole run, what lies apart included, by means; None where there are too few steps."""
+    """Of `RunPace.run_s`, what lies apart included; None where there are too few steps."""
     parts: tuple[PartChange, ...]
     """Largest change first."""
     same_work: tuple[str, ...]

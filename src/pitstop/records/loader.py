@@ -121,6 +121,15 @@ class CacheReading:
     evictions: int
     too_large: int
     """Times an item was passed by since it is larger than the whole cache."""
+    copies: int = 1
+    """Caches of this kind on the host: 1 where all its processes share one."""
+    order: str = "not known"
+    """How samples are read: ``"shuffled"``, ``"by sequence"``, ``"by identity"``, ``"in order"``
+    or ``"not known"``."""
+    dataset_items: int | None = None
+    """Items that all samples together ask for; None where not known."""
+    item_uses: float = 1.0
+    """Samples that ask for the same item, on average."""
 
     @property
     def hit_rate(self) -> float | None:

@@ -120,6 +120,15 @@ class GpuLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherProcess:
+    """A process outside the job's tree that keeps the host busy."""
+
+    pid: int
+    name: str
+    cpu_cores: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostLoad:
     """How busy a host and a job's process tree were. Rates are means over ``window_s``."""
 
@@ -149,6 +158,9 @@ class HostLoad:
     """How long this reading took, in seconds."""
     notes: tuple[str, ...]
     """Why a number is missing."""
+    others: tuple[OtherProcess, ...] | None = None
+    """The busiest processes outside the tree, most first; None where the host has cores to spare,
+    for then nobody looks."""
 
     @property
     def tree_cpu_share(self) -> float | None:

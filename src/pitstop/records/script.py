@@ -37,6 +37,8 @@ class LoaderSetup:
     """Batches it handed out in all."""
     trains: bool
     """Whether training steps used its batches."""
+    pids: tuple[int, ...] = ()
+    """Processes that loaded its batches; none where the record does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +287,17 @@ class Ended:
     interrupted: bool
     stopped_by_us: bool
     """Whether it was ended at a step border because enough had been measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untrained:
+    """A Python process of the watched command that imported torch and made no training step."""
+
+    command: tuple[str, ...]
+    torch: str
+    backward_passes: int
+    compiled: bool
+    """Whether anything was compiled in it: what is compiled as a whole is not seen into."""
 
 
 KINDS: Final[Mapping[str, type]] = {

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,18 +40,39 @@ def read_run(source: str | Path, *, with_steps: bool = True) -> RunRecord:
         RecordError: Nothing there, not a record, or written by a newer pitstop.
     """
     files = rank_files(Path(source))
-    ranks = [_read_rank(file, with_steps=with_steps) for file in files]
-    ranks.sort(key=lambda rank: rank.rank)
-    if Path(source).is_dir():
-        ranks[0] = _with_outside(ranks[0], Path(source) / OUTSIDE)
-    return RunRecord(source=str(source), ranks=tuple(ranks), notes=_missing_ranks(ranks))
+    if not Path(source).is_dir():
+        ranks = [_read_rank(file, with_steps=with_steps) for file in files]
+        return RunRecord(source=str(source), ranks=tuple(ranks), notes=_missing_ranks(ranks))
+    chosen = [_longest_training(file, with_steps=with_steps) for file in files]
+    ranks = sorted((rank for rank, _ in chosen), key=lambda rank: rank.rank)
+    notes = (*_missing_ranks(ranks), *_other_trainings([path for _, out in chosen for path in out]))
+    ranks[0] = _with_outside(ranks[0], Path(source) / OUTSIDE)
+    notes = (*notes, *_end_of_command(ranks))
+    return RunRecord(source=str(source), ranks=tuple(ranks), notes=notes)
+
+
+def _longest_training(path: Path, *, with_steps: bool) -> tuple[RankRecord, list[Path]]:
+    """Read the process of a rank that trained most, and name the files of its others.
+
+    The rank's own file is that of the first process that made a step: a trial before the training,
+    maybe. The others wrote files beside it.
+    """
+    found = {path: _read_rank(path, with_steps=with_steps)}
+    for other in sorted(path.parent.glob(f"other-{path.stem.removeprefix('rank-')}-*.jsonl")):
+        with suppress(RecordError):
+            found[other] = _read_rank(other, with_steps=with_steps)
+    longest = max(found, key=lambda each: sum(block.wall.count for block in found[each].blocks))
+    return found[longest], [each for each in found if each != longest]
 
 
 def _with_outside(rank: RankRecord, path: Path) -> RankRecord:
     """Add what was read from outside the training process, where somebody watched it."""
     if not path.is_file():
         return rank
-    outside = _read_rank(path, with_steps=False)
+    try:
+        outside = _read_rank(path, with_steps=False)
+    except RecordError as error:
+        return replace(rank, notes=(*rank.notes, f"left out: {error}"))
     return replace(rank, readings=(*rank.readings, *outside.readings))
 
 
@@ -171,6 +193,23 @@ def write_text(path: Path, text: str) -> None:
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
 
 
+def require_writable(path: Path) -> None:
+    """See that `write_text` will be able to write there, and leave no trace.
+
+    Raises:
+        RecordError: The folder is missing or cannot be written to.
+    """
+    try:
+        if path.is_dir():
+            raise RecordError(f"cannot write {path}: it is a folder")
+        if path.exists() and not path.is_file():
+            return  # a pipe or a device: to open one may wait for its reader
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror}") from error
+
+
 def _read_rank(path: Path, *, with_steps: bool) -> RankRecord:
     reader = RankReader(with_steps=with_steps)
     try:
@@ -194,6 +233,29 @@ def _missing_ranks(ranks: list[RankRecord]) -> tuple[str, ...]:
     missing = islice((number for number in range(world) if number not in present), 8)
     shown = ", ".join(map(str, missing)) + (", ..." if count > 8 else "")
     return (f"{count} of {world} ranks left no record: {shown}",)
+
+
+def _other_trainings(files: list[Path]) -> tuple[str, ...]:
+    """Name what further processes of a rank recorded: it is not of this run."""
+    names = [path.name for path in files]
+    if not names:
+        return ()
+    what = "one more training was" if len(names) == 1 else f"{len(names)} more trainings were"
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return (f"{what} measured and left out here; to judge one, name its file: {shown}",)
+
+
+def _end_of_command(ranks: list[RankRecord]) -> tuple[str, ...]:
+    """Tell of a command that failed where no rank tells of it: it was another process's doing."""
+    if any(rank.ending is not None and rank.ending.status != "finished" for rank in ranks):
+        return ()
+    told = [reading.values for reading in ranks[0].readings if reading.kind == "ended"]
+    if not told or told[-1].get("stopped_by_us"):
+        return ()
+    if told[-1].get("signal"):
+        return (f"the command was ended by {told[-1]['signal']}",)
+    code = told[-1].get("exit_code")
+    return (f"the command ended with code {code}",) if code else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from pitstop.records.distribution import EMPTY, Distribution, merge
 from pitstop.records.run import Block, RankRecord, SpanPath
 
@@ -43,18 +45,14 @@ class RunSummary:
     """Over the steps whose parts were looked at: most often all, of short steps a sample."""
     device_wall: Distribution | None
     samples: int | None
+    samples_per_s: float | None
+    """This rank's samples over the wall clock of the steps in which they were counted; None where
+    that is less than half of it, as far as single steps were read."""
     micro_steps: int | None
     broken: int
     spans: tuple[SpanSummary, ...]
     events: Mapping[str, EventSummary]
     is_finished: bool
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """This rank's samples over the wall clock of its steps; None when they were not counted."""
-        if self.samples is None or not self.wall.total_us:
-            return None
-        return self.samples / (self.wall.total_us / 1e6)
 
     @property
     def looked_steps(self) -> int:
@@ -96,6 +94,7 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
     unaccounted = merge(block.unaccounted for block in blocks)
     looked_us = unaccounted.total_us + sum(host[path].total_us for path in paths if len(path) == 1)
     device_walls = [block.device_wall for block in blocks if block.device_wall is not None]
+    samples = _known_sum([block.samples for block in blocks])
     return RunSummary(
         rank=record.rank,
         world_size=record.attempts[-1].world_size if record.attempts else 1,
@@ -104,13 +103,25 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
         apart_us=sum(block.apart_us for block in blocks),
         unaccounted=unaccounted,
         device_wall=merge(device_walls) if device_walls else None,
-        samples=_known_sum([block.samples for block in blocks]),
+        samples=samples,
+        samples_per_s=_rate(record, samples, wall.total_us),
         micro_steps=_known_sum([block.micro_steps for block in blocks]),
         broken=sum(block.broken for block in blocks),
         spans=tuple(_span_summary(path, blocks, host, looked_us) for path in paths),
         events=_events(record),
         is_finished=record.is_finished,
     )
+
+
+def _rate(record: RankRecord, samples: float | None, wall_us: float) -> float | None:
+    table = record.steps
+    if table is not None and np.isnan(table.samples).any():
+        # A block adds up what was counted, and does not tell in how many of its steps.
+        counted = ~np.isnan(table.samples)
+        samples, wall_us = table.samples[counted].sum(), table.wall_us[counted].sum()
+        if 2 * wall_us < table.wall_us.sum():
+            return None
+    return None if samples is None or not wall_us else float(samples) / (wall_us / 1e6)
 
 
 def _span_summary(

@@ -70,6 +70,25 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundTest:
+    """What leaving a part out of the script really gave."""
+
+    part: str
+    """What was left out: ``"data"``, ``"sync"`` or ``"log"``."""
+    predicted: float | None
+    """How many times as fast the run was said to become at most; None where nothing was said."""
+    measured: float | None = None
+    """How many times as fast it was, all counted time taken; None where too little was seen."""
+    low: float | None = None
+    """Between low and high it lies with 99 % confidence; no upper end where none can be told."""
+    high: float | None = None
+    steps: int = 0
+    """Counted steps without the part."""
+    left: tuple[str, ...] = ()
+    """What of the part was there all the same, by the finding that the second run gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The judgement over a run."""
 
@@ -99,6 +118,8 @@ class Verdict:
     """Spent before the first step, as far as the record tells; no part of the shares."""
     notes: tuple[str, ...] = ()
     """What the record does not hold."""
+    bound_test: BoundTest | None = None
+    """A bound put to the test; None where nobody asked for it."""
 
     def __post_init__(self) -> None:
         """Call a verdict without a name by its outcome."""

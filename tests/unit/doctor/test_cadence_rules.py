@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pitstop.doctor.cadence_rules import checkpoint, evaluation, host_work, logging, time_apart
+from pitstop.doctor.facts import facts_of
 from pitstop.doctor.host_lines import is_logging
 from pitstop.records.script import HostLine
 from tests.unit.doctor.records import (
@@ -16,6 +17,7 @@ from tests.unit.doctor.records import (
     facts,
     host_line,
     host_lines,
+    rank,
     syncs,
 )
 
@@ -53,10 +55,43 @@ def test_a_cadence_also_costs_what_it_adds_to_the_steps_it_falls_in() -> None:
     assert "of that, 3.2% lies in the steps themselves" in found.evidence[-1]
 
 
+@pytest.mark.parametrize("period", [25, 50, 80])
+def test_evaluations_at_even_distances_are_judged_by_their_share_alone(period: int) -> None:
+    """Taken for chance, a few of them would be within two standard errors of nothing."""
+    evaluations = every(period, period * 2_500, steps=200)
+    found = evaluation(facts(STEP, steps=200, apart={"evaluation": evaluations}))
+    assert found is not None
+    assert found.severity == "warning"
+
+
 def test_an_evaluation_that_came_once_has_no_cadence_yet() -> None:
     found = evaluation(facts(STEP, apart={"evaluation": {60: 500_000}}))
     assert found is not None
     assert found.severity == "info"
+
+
+def test_a_first_evaluation_that_compiles_is_no_cadence() -> None:
+    one_off = {30: 360_000, 60: 14_000, 90: 14_000}
+    assert evaluation(facts(STEP, apart={"evaluation": one_off})) is None
+    also_costly = {30: 600_000, 60: 200_000, 90: 250_000}
+    found = evaluation(facts(STEP, apart={"evaluation": also_costly}))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(1_050_000 / (900_000 + 1_050_000))
+
+
+def test_what_falls_in_one_step_happened_once() -> None:
+    """A save of two files is one save: two events that follow each other before the same step."""
+    record = rank(STEP, apart={"checkpoint": every(10, 50_000)})
+    halves = [
+        replace(event, start_us=event.start_us + late, wall_us=25_000)
+        for event in record.events
+        for late in (0, 25_000)
+    ]
+    found = checkpoint(facts_of(replace(record, events=tuple(halves))))
+    assert found is not None
+    assert found.evidence[1] == "9 times, one in 10 steps"
+    assert found.evidence[2].startswith("median 50.0 ms")
 
 
 def test_an_evaluation_in_warm_up_does_not_count() -> None:
@@ -64,6 +99,12 @@ def test_an_evaluation_in_warm_up_does_not_count() -> None:
 
 
 LOGGED = STEP | {"host": 10_000}
+
+
+def error_of(hits: int, looks: int) -> float:
+    """The binomial error of a share, with two hits and two misses more than were seen."""
+    share = (hits + 2) / (looks + 4)
+    return math.sqrt(share * (1 - share) / (looks + 4))
 
 
 def test_lines_that_log_are_told_from_other_python() -> None:
@@ -74,9 +115,9 @@ def test_lines_that_log_are_told_from_other_python() -> None:
     log, host = logging(run), host_work(run)
     assert log is not None
     assert log.bound is not None
-    # Half of the run, hit by three looks of four: sqrt(0.75 x 0.25 / 400) of that half.
+    # Half of the run, hit by three looks of four: sqrt(0.75 x 0.25 / 400) of that half, nearly.
     assert log.evidence[0] == "37.5% ± 1.1% of 90 steps"
-    assert log.bound.share == pytest.approx(0.5 * (0.75 + 2 * math.sqrt(0.75 * 0.25 / 400)))
+    assert log.bound.share == pytest.approx(0.5 * (0.75 + 2 * error_of(300, 400)))
     assert "print(f" in log.evidence[1]
     assert host is None, "an eighth of the run is not much"
 
@@ -134,10 +175,40 @@ def test_python_that_does_not_log_is_named_line_by_line() -> None:
     found = host_work(run)
     assert found is not None
     assert found.bound is not None
-    assert found.bound.share == pytest.approx(0.5 * (0.95 + 2 * math.sqrt(0.95 * 0.05 / 400)))
+    assert found.bound.share == pytest.approx(0.5 * (0.95 + 2 * error_of(380, 400)))
     assert "47.5% at train.py" in found.evidence[1]
     assert "for p in pixels:" in found.evidence[1]
     assert logging(run) is None
+
+
+def test_lines_that_may_load_are_told_how_loading_is_done() -> None:
+    def advice(line: HostLine) -> str:
+        loop = replace(host_line("loss.backward()", 900, part="backward"), line=60)
+        found = host_work(facts(LOGGED, readings=[ON_CPU, host_lines(loop, line)]))
+        assert found is not None
+        return found.remedy[0]
+
+    line = host_line("x, y = get_batch()", 400)
+    loads = "if these lines make the next batch"
+    assert advice(replace(line, line=50)).startswith(loads), "before the passes"
+    assert advice(replace(line, function="get_batch", line=90)).startswith(loads), "elsewhere"
+    assert not advice(replace(line, line=70)).startswith(loads), "below the passes"
+    engine = facts(LOGGED, applied={"loader.workers": {"workers": 2}})
+    found = host_work(engine)
+    assert found is not None
+    assert not any("DataLoader" in text for text in found.remedy)
+
+
+def test_waits_are_taken_off_other_python_once_and_only_where_they_were_looked_at() -> None:
+    waiting = LOGGED | {"wait": 5_000}
+    idle = replace(KERNELS, busy_us=5_000.0, sync_us=6_000.0)
+    found = host_work(facts(waiting, readings=[SETUP, idle]))
+    assert found is not None
+    assert found.bound is not None
+    # 25 ms: 10 of other Python, with 1 of the 6 that the driver saw; 5 have their own part.
+    assert found.bound.share == pytest.approx(9 / 25)
+    marked = facts(waiting, device={"host": 9_000, "forward": 3_900, "backward": 6_000})
+    assert host_work(marked) is None, "how much of it is waiting is not known"
 
 
 def test_without_lines_the_whole_span_is_other_work() -> None:
@@ -167,12 +238,42 @@ def test_python_beside_a_busy_device_costs_nothing() -> None:
 
 
 def test_few_looks_say_nothing_of_single_lines() -> None:
-    few = host_lines(host_line("print(x)", 10))
+    few = host_lines(host_line("print(x)", 7))
     run = facts(LOGGED, readings=[ON_CPU, few])
     assert logging(run) is None
     found = host_work(run)
     assert found is not None
     assert len(found.evidence) == 1
+    assert not any("above" in cure for cure in found.remedy)
+    assert any("--steps 1000" in cure for cure in found.remedy)
+
+
+def test_a_dozen_looks_tell_logging_from_other_python_within_their_error() -> None:
+    few = host_lines(host_line("print(x)", 12))
+    run = facts(LOGGED, readings=[ON_CPU, few])
+    found = logging(run)
+    assert found is not None
+    assert found.evidence[0] == f"50.0% ± {0.5 * error_of(12, 12):.1%} of 90 steps"
+    assert host_work(run) is None
+    loop = host_line("loss.backward()", 40, part="backward")
+    half = host_lines(loop, host_line("print(x)", 5), host_line("count(x)", 5))
+    even = facts(STEP | {"host": 3_000}, readings=[ON_CPU, half])
+    assert logging(even) is None, "11.5 % of the run, of which few looks make nothing sure"
+
+
+def test_the_share_of_python_is_told_with_its_error() -> None:
+    uneven = np.where(np.arange(100) % 2, 12_000.0, 8_000.0)
+    found = host_work(facts(STEP | {"host": uneven}, readings=[ON_CPU]))
+    assert found is not None
+    assert "50.0% ± 0.5% of 90 steps" in found.evidence[0]
+
+
+def test_what_watching_adds_to_short_steps_is_not_the_scripts() -> None:
+    """Steps of 0.2 ms that do nothing between their parts: 45 us there are the probe's."""
+    step = {"forward": 45, "backward": 80, "optimizer": 30}
+    assert host_work(facts(step | {"host": 45}, readings=[ON_CPU])) is None
+    assert host_work(facts(step | {"host": 120}, readings=[ON_CPU])) is not None
+    assert host_work(facts(step | {"host": 45})) is not None, "our engine is not watched"
 
 
 def test_logging_apart_and_in_spans_of_that_name_adds_up() -> None:
@@ -198,6 +299,7 @@ def test_logging_apart_and_in_spans_of_that_name_adds_up() -> None:
         ("wandb.log({'loss': x})", None, True),
         ("x = x.log_softmax(-1)", None, False),
         ("fingerprint(batch)", None, False),
+        ("Trainer(logger=False).fit(model)", None, False),
         ("y = torch.log(x)", None, False),
         ("scheduler.step()", None, False),
     ],

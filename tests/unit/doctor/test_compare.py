@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitstop.doctor.compare import compare
+from pitstop.doctor.facts import facts_of
 from pitstop.errors import RecordError
 from pitstop.records.comparison import Comparison
 from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.store import from_json, to_json
-from tests.unit.doctor.records import ON_CPU, SETUP, WORK, noisy, rank, run_of
+from tests.unit.doctor.records import ON_CPU, SETUP, WORK, load, noisy, rank, run_of
 
 
 def run(seed: int, *, forward_us: float = 8_000, steps: int = 200, **rest: object) -> RunRecord:
@@ -115,6 +116,40 @@ def test_unequal_work_is_refused(
         compare(run(1, **before), run(2, **after))  # type: ignore[arg-type]
 
 
+def test_steps_that_were_all_looked_at_early_on_do_not_outweigh_the_later_ones() -> None:
+    """The first 104 steps are looked at, then one of eight; from there on data comes late."""
+    late = np.arange(400) >= 104
+    parts = {"data": np.where(late, 3_000.0, 1_000.0), "forward": np.where(late, 7_000.0, 9_000.0)}
+    whole = rank(parts, steps=400)
+    assert whole.steps is not None
+    looked = ~late | (np.arange(400) % 8 == 3)
+    host = np.where(looked[:, None], whole.steps.host_us, np.nan)
+    after = replace(whole, steps=replace(whole.steps, host_us=host))
+    got = compare(run_of(rank({"data": 1_000, "forward": 9_000}, steps=400)), run_of(after))
+    data = next(part for part in got.parts if part.part == "data")
+    share = facts_of(after).share("data")
+    assert share is not None
+    assert data.after_s == pytest.approx(share * 10e-3)
+    # Of 360 counted steps 64 are early ones; the mean of those that were looked at is 1.7 ms.
+    assert data.after_s == pytest.approx((64 * 1e-3 + 296 * 3e-3) / 360, rel=0.01)
+    assert data.low_s is not None
+    assert data.high_s is not None
+    assert data.after_s is not None
+    assert data.low_s < data.after_s - 1e-3 < data.high_s
+    assert data.beyond_noise
+
+
+def test_parts_that_nobody_looked_at_are_not_known_and_what_lay_apart_is() -> None:
+    whole = rank({"forward": 9_000}, steps=200, apart={"evaluation": {100: 900_000}})
+    assert whole.steps is not None
+    none = np.full_like(whole.steps.host_us, np.nan)
+    unseen = replace(whole, steps=replace(whole.steps, host_us=none))
+    got = {part.part: part for part in compare(run_of(whole), run_of(unseen)).parts}
+    assert (got["forward"].before_s, got["forward"].after_s) == (9e-3, None)
+    assert got["evaluation"].after_s == got["evaluation"].before_s == 5e-3
+    assert "unaccounted" not in facts_of(unseen).shares()
+
+
 def test_what_is_not_known_is_said_to_be_so() -> None:
     got = compare(run(1, readings=[SETUP]), run(2))
     assert got.same_work == ("samples a step over all ranks: 4",)
@@ -144,3 +179,34 @@ def test_too_few_steps_are_not_compared() -> None:
 def test_a_comparison_goes_through_json_and_back() -> None:
     got = compare(run(1), run(2, forward_us=10_000))
     assert from_json(to_json(got), Comparison) == got
+
+
+def crowded(seed: int, forward_us: float, *, own: float, others: float) -> RunRecord:
+    busy = load(tree_cpu_cores=own, host_cpu_cores=own + others, usable_cores=2.0)
+    return run(seed, forward_us=forward_us, readings=[busy])
+
+
+def test_a_change_that_a_crowded_host_may_have_made_is_no_evidence() -> None:
+    alone = crowded(1, 8_000, own=1.0, others=0.0)
+    slowed = crowded(2, 12_000, own=0.7, others=1.3)
+    for got in (compare(alone, slowed), compare(slowed, alone)):
+        assert got.change == "not enough evidence"
+        assert "its own processor time does not show it" in got.sentence
+    assert "others use 1.3 of the host's 2 cores" in got.notes[-1]
+
+
+def test_a_run_that_computes_more_is_slower_on_a_crowded_host_too() -> None:
+    before = crowded(1, 8_000, own=0.7, others=1.3)
+    after = crowded(2, 12_000, own=0.7, others=1.3)
+    assert compare(before, after).change == "slower"
+    assert compare(after, before).change == "faster"
+
+
+def test_the_ratio_is_that_of_the_times_shown_beside_it() -> None:
+    steady, jumps = run(1), np.where(np.arange(200) < 60, 1_000.0, 9_000.0)
+    uneven = run_of(rank({"data": 2_000.0, "forward": jumps}, steps=200))
+    got = compare(steady, uneven)
+    assert got.step is not None
+    assert got.run is not None
+    assert got.step.value == pytest.approx(got.after.step_s / got.before.step_s)
+    assert got.run.value == pytest.approx(got.after.run_s / got.before.run_s)

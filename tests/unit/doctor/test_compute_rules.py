@@ -1,5 +1,6 @@
 """Rules on optimizer, loss, recomputation and torch.compile."""
 
+import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from pitstop.doctor.compute_rules import (
     recompute_cost,
 )
 from pitstop.doctor.examine import examine
+from pitstop.doctor.remedies import TAKE_FOREACH, TAKE_FUSED
 from pitstop.records.memory import DeviceMemory
 from pitstop.records.script import Modules, ModuleTime
 from tests.unit.doctor.records import (
@@ -41,6 +43,13 @@ def test_the_update_is_optimizer_clip_and_zeroing_together() -> None:
     assert optimizer_bound(facts(STEP, readings=[ON_CPU])) is None
 
 
+def test_a_long_zero_grad_in_one_step_makes_no_optimizer_bound() -> None:
+    """The error is that of all three parts together, not of the optimizer's own step alone."""
+    zeroing = np.full(100, 100.0)
+    zeroing[50] = 400_000
+    assert optimizer_bound(facts(STEP | {"zero_grad": zeroing}, readings=[ON_CPU])) is None
+
+
 def test_a_fused_update_is_mentioned_and_not_blamed() -> None:
     fused = replace(ON_CPU, optimizers=("AdamW(fused)",))
     found = optimizer_bound(facts(STEP | {"optimizer": 9_000}, readings=[fused]))
@@ -51,6 +60,37 @@ def test_a_fused_update_is_mentioned_and_not_blamed() -> None:
     assert found is not None
     assert found.severity == "info"
     assert "optimizer.fused" in found.remedy[0]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "advice"),
+    [
+        (("SGD(for-loop)",), ["torch.optim.SGD(..., fused=True)"]),
+        (("RMSprop(for-loop)",), ["torch.optim.RMSprop(..., foreach=True)"]),
+        (("RMSprop(foreach)",), []),
+        (("LBFGS(for-loop)",), ["torch.optim.LBFGS(..., history_size=10)"]),
+        (("Muon(for-loop)", "Lion(for-loop)", "AdamW(fused)"), []),
+        (("Adam(foreach)", "Adam(foreach)", "Lion(x)"), ["torch.optim.Adam(..., fused=True)"]),
+        ((), ["torch.optim.AdamW(..., fused=True)"]),
+    ],
+)
+def test_the_advice_fits_the_optimizers(kinds: tuple[str, ...], advice: list[str]) -> None:
+    setup = replace(ON_CPU, optimizers=kinds)
+    found = optimizer_bound(facts(STEP | {"optimizer": 9_000}, readings=[setup]))
+    assert found is not None
+    named = [line.rpartition(": ")[2] for line in found.remedy if "torch.optim" in line]
+    assert named == advice
+    assert "update less often" in " ".join(found.remedy)
+
+
+def test_torchs_optimizers_take_what_is_advised() -> None:
+    import torch
+
+    for name in TAKE_FUSED:
+        assert "fused" in inspect.signature(getattr(torch.optim, name)).parameters
+    for name in TAKE_FOREACH:
+        assert "foreach" in inspect.signature(getattr(torch.optim, name)).parameters
+    assert "history_size" in inspect.signature(torch.optim.LBFGS).parameters
 
 
 def test_on_a_gpu_the_update_costs_its_time_on_the_device() -> None:
@@ -182,10 +222,12 @@ def test_compiling_again_costs_the_time_it_took() -> None:
         compile_after_warm_up_us=405_000,
         reasons=("size of x at 0: 4 expected, 3 seen",),
     )
-    found = recompilation(facts(STEP, readings=[ON_CPU, again]))
+    compiles = dict.fromkeys(range(20, 80, 10), 67_500)
+    found = recompilation(facts(STEP, readings=[ON_CPU, again], apart={"compile": compiles}))
     assert found is not None
     assert found.bound is not None
-    assert found.bound.share == pytest.approx(405_000 / (90 * 9_000))
+    assert found.severity == "critical"
+    assert found.bound.share == pytest.approx(405_000 / (90 * 9_000 + 405_000))
     assert "4 expected, 3 seen" in found.evidence[1]
     assert recompilation(facts(STEP, readings=[COMPILED])) is None
     cheap = replace(again, recompiles_after_warm_up=1, compile_after_warm_up_us=1_000)
@@ -198,6 +240,20 @@ def test_compiling_apart_counts_once() -> None:
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(90_000 / (90 * 9_000 + 90_000))
+
+
+@pytest.mark.parametrize("apart", [{"evaluation": {50: 400_000, 80: 9_000}}, {"compile": {50: 9}}])
+def test_compiling_for_one_evaluation_or_one_step_is_no_series(
+    apart: dict[str, dict[int, int]],
+) -> None:
+    again = replace(COMPILED, recompiles_after_warm_up=3, compile_after_warm_up_us=390_000)
+    found = recompilation(facts(STEP, readings=[again], apart=apart))
+    assert found is not None
+    assert found.severity == "info"
+    without_times = replace(again, compile_after_warm_up_us=0)
+    found = recompilation(facts(STEP, readings=[without_times]))
+    assert found is not None
+    assert found.severity == "warning"
 
 
 def test_the_first_call_of_a_new_graph_belongs_to_compiling() -> None:

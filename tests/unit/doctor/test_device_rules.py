@@ -221,6 +221,12 @@ def test_rates_measured_in_the_run_itself_come_first() -> None:
     assert found.bound.share == pytest.approx(0.7 * 0.9)
 
 
+@pytest.mark.parametrize("bf16", [2e12, 8e12], ids=["slower", "no faster"])
+def test_a_format_that_was_measured_to_be_no_faster_is_not_advised(bf16: float) -> None:
+    rates = Rates(device="cuda:0", flops_per_s={"fp32": 8e12, "bf16": bf16})
+    assert precision(gpu(WIDE, IN_FP32, rates)) is None
+
+
 def test_without_measured_rates_the_bound_is_all_of_the_products_and_says_so() -> None:
     found = precision(gpu(WIDE, IN_FP32))
     assert found is not None

@@ -20,14 +20,18 @@ from pitstop.records.verdict import Bound, Finding, Verdict
 from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock
 from tests.unit.doctor.records import (
+    GIB,
     KERNELS,
     LOADER,
     ON_CPU,
     OWNERS,
     SETUP,
     WORK,
+    WORKER,
     host_line,
     host_lines,
+    load,
+    memory,
     noisy,
     rank,
     raw,
@@ -350,6 +354,37 @@ def test_only_an_unbounded_warning_is_still_the_verdict() -> None:
     assert verdict.combined_bound is None
 
 
+STARVED = {"data": 3_200, "forward": 6_800}
+
+
+def test_a_run_that_ended_without_a_finite_loss_is_judged_by_that() -> None:
+    """However fast it could be made, it trains nothing."""
+    lost = {"loss": [1.0, math.nan, math.nan]}
+    verdict = examine(run_of(rank(STARVED, scalars=lost, readings=[ON_CPU])))
+    assert [found.code for found in verdict.findings][:2] == ["NAN001", "DATA001"]
+    assert (verdict.verdict, verdict.principal) == ("loss not finite", "NAN001")
+    recovered = {"loss": [1.0, math.nan, 1.0]}
+    verdict = examine(run_of(rank(STARVED, scalars=recovered, readings=[ON_CPU])))
+    assert [found.code for found in verdict.findings][:2] == ["DATA001", "NAN001"]
+
+
+@pytest.mark.parametrize(("data_us", "principal"), [(2_000, "MEM001"), (4_000, "DATA001")])
+def test_memory_that_is_soon_full_goes_before_a_warning_but_not_before_a_critical_wait(
+    data_us: int, principal: str
+) -> None:
+    filling = [memory(60.0 * n, (2 + n) * GIB, (2 + n) * GIB) for n in range(30)]
+    parts = {"data": data_us, "forward": 10_000 - data_us}
+    verdict = examine(run_of(rank(parts, readings=[ON_CPU, *filling])))
+    assert verdict.principal == principal
+    assert {found.code for found in verdict.findings[:2]} == {"MEM001", "DATA001"}
+
+
+def test_too_few_steps_are_called_so_though_their_parts_were_measured() -> None:
+    verdict = examine(run_of(rank(STARVED, steps=12, about={"warm_up_steps": 20})))
+    assert verdict.outcome == "not enough evidence"
+    assert verdict.sentence.startswith("0 steps after warm-up are too few")
+
+
 def test_every_code_has_one_entry() -> None:
     assert len(ENTRIES) == len(CATALOGUE) == 31
     assert len({entry.name for entry in CATALOGUE}) == 31
@@ -413,3 +448,17 @@ def test_nothing_is_promised_for_mere_information() -> None:
     verdict = examine(run_of(rank(parts, readings=[fused])))
     assert [found.severity for found in verdict.findings] == ["info"]
     assert (verdict.outcome, verdict.combined_bound, verdict.ladder) == ("healthy", None, ())
+
+
+def test_a_wait_among_others_on_the_host_is_neither_blamed_nor_called_healthy() -> None:
+    quick = replace(WORKER, read_us=20_000, collate_us=5_000, cpu_us=25_000)
+    crowded = [load(usable_cores=2.0, host_cpu_cores=2.0, tree_cpu_cores=0.5)] * 5
+    parts = {"data": 4_000, "forward": 2_000, "backward": 4_000}
+    verdict = examine(run_of(rank(parts, readings=[ON_CPU, quick, *crowded])))
+    assert {found.severity for found in verdict.findings} == {"info"}
+    assert (verdict.outcome, verdict.verdict) == ("not enough evidence",) * 2
+    assert verdict.sentence.startswith("the host is shared")
+    assert "others use 1.5 of the host's 2 cores" in verdict.sentence
+    # Others on the host do not matter to a loop that waits for nothing.
+    busy = examine(run_of(rank({"forward": 5_000, "backward": 5_000}, readings=[ON_CPU, *crowded])))
+    assert busy.outcome == "healthy"

@@ -263,6 +263,18 @@ def test_a_device_with_too_few_marks_is_still_a_device() -> None:
     assert not facts({"backward": 9_000}).on_gpu
 
 
+@pytest.mark.parametrize("marked", [5, 44, 45, 46, 90])
+def test_the_clock_of_a_step_does_not_hang_on_whether_half_of_them_are_marked(marked: int) -> None:
+    """The device takes twice as long as the host, which runs ahead."""
+    record = rank({"backward": 9_000}, device={"backward": 9_000})
+    assert record.steps is not None
+    device_wall_us = np.where(np.arange(100) < 10 + marked, 18_000.0, np.nan)
+    table = replace(record.steps, device_wall_us=device_wall_us)
+    assert facts_of(replace(record, steps=table)).step_us == 18_000
+    few = replace(table, device_wall_us=np.where(np.arange(100) < 14, 18_000.0, np.nan))
+    assert facts_of(replace(record, steps=few)).step_us == 9_000, "four tell nothing"
+
+
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.9))
 @settings(max_examples=40, deadline=None)
 def test_the_error_of_a_share_covers_what_other_steps_would_give(seed: int, share: float) -> None:

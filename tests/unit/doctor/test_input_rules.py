@@ -73,6 +73,50 @@ def test_workers_that_compute_name_their_stage() -> None:
     assert found.remedy[0].endswith("DataLoader(..., num_workers=15, persistent_workers=True)")
 
 
+def test_workers_that_start_anew_for_every_pass_are_counted_once() -> None:
+    passes = [
+        replace(WORKER, pid=10 * number + worker, worker=worker, cpu_us=100_000)
+        for number in range(5)
+        for worker in range(2)
+    ]
+    found = data_wait(facts(STARVED, readings=[ON_CPU, *passes]))
+    assert found is not None
+    text = "\n".join(found.evidence)
+    assert "in one of 2 workers" in text
+    assert "/data/city delivered 95 MiB a second" in text, "twice what one worker reads"
+
+
+def test_workers_that_start_anew_are_not_taken_for_many_that_are_ready_in_time() -> None:
+    # Two make a batch every 5 ms together, the loop takes one every 6: no worker is idle for long.
+    passes = [
+        replace(WORKER, pid=10 * number + worker, worker=worker, read_us=240_000, collate_us=10_000)
+        for number in range(6)
+        for worker in range(2)
+    ]
+    crowded = [load(usable_cores=2.0, host_cpu_cores=2.0, tree_cpu_cores=0.5)] * 5
+    found = data_wait(facts(STARVED, readings=[ON_CPU, *passes, *crowded]))
+    assert found is not None
+    assert found.severity == "critical"
+
+
+def test_workers_of_the_evaluation_do_not_stand_for_a_loop_that_loads_by_itself() -> None:
+    alone = replace(ON_CPU, loaders=(replace(LOADER, workers=0),))
+    itself = replace(WORKER, worker=-1, read_us=50_000, collate_us=50_000)
+    found = data_wait(facts(STARVED, readings=[alone, WORKER, itself]))
+    assert found is not None
+    text = "\n".join(found.evidence)
+    assert "takes 4.0 ms in the training process itself: dataset 50.0%, collate 50.0%" in text
+
+
+def test_workers_of_the_evaluation_do_not_stand_for_those_of_the_training() -> None:
+    named = replace(ON_CPU, loaders=(replace(LOADER, pids=(WORKER.pid,)),))
+    evaluating = replace(WORKER, pid=WORKER.pid + 1, read_us=10 * WORKER.read_us)
+    alone = data_wait(facts(STARVED, readings=[named, WORKER]))
+    beside = data_wait(facts(STARVED, readings=[named, WORKER, evaluating]))
+    assert alone is not None
+    assert alone == beside
+
+
 def test_workers_that_wait_name_the_volume() -> None:
     slow = replace(WORKER, cpu_us=100_000)
     found = data_wait(facts(STARVED, readings=[ON_CPU, slow]))
@@ -80,6 +124,18 @@ def test_workers_that_wait_name_the_volume() -> None:
     assert any("storage, or a processor" in line for line in found.evidence)
     assert any("/data/city delivered 48 MiB a second" in line for line in found.evidence)
     assert "copy /data/city to a local disk" in found.remedy[0]
+
+
+def test_storage_that_delivers_nothing_is_not_what_workers_wait_for() -> None:
+    waiting = replace(WORKER, cpu_us=100_000, read_bytes=40 << 10)
+    found = data_wait(facts(STARVED, readings=[ON_CPU, waiting, load()]))
+    assert found is not None
+    assert any("waits for a processor, a lock or the network" in line for line in found.evidence)
+    assert not any("local disk" in remedy for remedy in found.remedy)
+    uncounted = replace(waiting, read_bytes=None)
+    found = data_wait(facts(STARVED, readings=[ON_CPU, uncounted, load()]))
+    assert found is not None
+    assert any("local disk" in remedy for remedy in found.remedy)
 
 
 def test_workers_without_work_are_not_told_to_be_more() -> None:
@@ -103,6 +159,14 @@ def test_a_wait_for_a_turn_on_a_crowded_host_is_not_the_scripts_fault() -> None:
     alone = data_wait(facts(STARVED, readings=[ON_CPU, quick, *quiet]))
     assert alone is not None
     assert alone.severity == "critical"
+
+
+@pytest.mark.parametrize("cores", [float("nan"), float("inf"), 0.0, -1.0, 1e308])
+def test_a_damaged_number_of_cores_breaks_no_rule(cores: float) -> None:
+    odd = load(usable_cores=cores, host_cpu_cores=2.0, tree_cpu_cores=0.5)
+    found = data_wait(facts(STARVED, readings=[ON_CPU, WORKER, odd]))
+    assert found is not None
+    too_many_workers(facts(STARVED, readings=[ON_CPU, WORKER, odd]))
 
 
 def test_cores_that_are_taken_are_not_promised() -> None:
@@ -250,10 +314,14 @@ def test_a_full_cache_that_keeps_lacks_budget_only() -> None:
 
 
 def test_an_order_that_scatters_neighbours_is_blamed_on_the_sampler() -> None:
-    ordered = cache_after(replace(CACHE, order="not known"), hits=16, misses=984)
-    found = hit_rate(facts(STARVED, readings=ordered))
+    windows = replace(CACHE, policy="lru", item_uses=6.0, misses=6_000)
+    scattered = cache_after(windows, hits=880, misses=5_120)
+    found = hit_rate(facts(STARVED, readings=scattered))
     assert found is not None
+    assert found.bound is not None
     assert found.summary.endswith("sampler")
+    most = 1 - (1 - 0.172) / 6
+    assert found.bound.share == pytest.approx(0.4 * (most - 880 / 6_000) / (1 - 880 / 6_000))
 
 
 @pytest.mark.parametrize(

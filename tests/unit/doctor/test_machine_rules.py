@@ -3,6 +3,7 @@
 import pytest
 
 from pitstop.doctor.machine_rules import held_clocks, other_jobs
+from pitstop.records.memory import OtherProcess
 from tests.unit.doctor.records import SETUP, facts, gpu_load, load
 from tests.unit.doctor.test_device_rules import machine
 
@@ -46,6 +47,20 @@ def test_as_many_busy_cores_as_there_may_be_are_all_of_the_host() -> None:
     assert found.severity == "info", "whether that slows the run is not known"
     quota = [load(host_cpu_cores=20.0, tree_cpu_cores=0.5, usable_cores=2.0)] * 5
     assert other_jobs(facts(STEP, readings=quota)) is None
+
+
+def test_strangers_on_a_full_host_are_named_by_their_numbers() -> None:
+    busy = OtherProcess(pid=4242, name="cc1", cpu_cores=1.0)
+    rare = OtherProcess(pid=7, name="sh", cpu_cores=0.4)
+    looks = [(busy,), (busy, rare), None, (busy,)]
+    loads = [
+        load(host_cpu_cores=2.0, tree_cpu_cores=0.5, usable_cores=2.0, others=others)
+        for others in looks
+    ]
+    found = other_jobs(facts(STEP, readings=loads))
+    assert found is not None
+    words = "busiest in 3 looks: pid 4242 (cc1, 1.0 cores), pid 7 (sh, 0.1 cores)"
+    assert found.evidence[-1] == words
 
 
 def machine_of(cores: int) -> object:

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pitstop.doctor.facts import facts_of
-from pitstop.doctor.memory_rules import device_memory, host_growth, large_cache
+from pitstop.doctor.examine import examine
+from pitstop.doctor.facts import Facts, facts_of
+from pitstop.doctor.memory_rules import device_memory, host_growth, large_cache, unsettled_growth
 from pitstop.records.memory import MemoryReading
-from tests.unit.doctor.records import CACHE, GIB, ON_CPU, OWNERS, facts, memory, rank
+from tests.unit.doctor.records import CACHE, GIB, ON_CPU, OWNERS, facts, memory, rank, run_of
 
 STEP = {"forward": 10_000}
 MIB = 1 << 20
@@ -29,7 +30,7 @@ GROWING = [2048 + 20.0 * number for number in range(30)]
 def test_growth_in_workers_is_copy_on_write() -> None:
     found = host_growth(facts(STEP, readings=[ON_CPU, *readings(GROWING)]))
     assert found is not None
-    assert found.summary.endswith("workers copy what they only read")
+    assert found.summary.endswith("workers copy what they only read, or keep it")
     # 20 MiB a minute.
     assert found.evidence[0].startswith("1.2 GiB an hour")
     assert "hold metadata in arrays" in found.remedy[0]
@@ -39,11 +40,61 @@ def test_growth_in_workers_is_copy_on_write() -> None:
 
 
 def test_memory_that_grows_while_the_run_starts_is_not_counted() -> None:
-    record = rank(STEP, readings=[ON_CPU, *readings(GROWING)])
+    assert host_growth(timed(range(1, 31))) is not None
+    assert host_growth(timed(range(-20, 10))) is None
+
+
+def timed(minutes: range, tree_mib: list[float] = GROWING) -> Facts:
+    """An hour of steps, whose readings were written at some minutes after the first of them."""
+    record = rank({"forward": 60e6 * 60 / 100}, readings=[ON_CPU, *readings(tree_mib)])
     assert record.steps is not None
-    later = replace(record.steps, start_us=record.steps.start_us + 10**9)
-    assert host_growth(facts_of(record)) is not None
-    assert host_growth(facts_of(replace(record, steps=later))) is None
+    start_us = record.steps.start_us[10]
+    written = [
+        replace(reading, at_us=int(start_us) + 60_000_000 * minute)
+        for minute, reading in zip(minutes, record.readings[1:], strict=True)
+    ]
+    return facts_of(replace(record, readings=(record.readings[0], *written)))
+
+
+def test_memory_that_falls_once_training_is_over_has_grown_all_the_same() -> None:
+    """Workers end with the last step, and what they held is given back."""
+    ended = [*GROWING, *[1100.0] * 30]
+    assert host_growth(timed(range(25, 85), ended)) is not None
+    assert host_growth(facts(STEP, readings=[ON_CPU, *readings(ended)])) is None
+
+
+def test_workers_that_grow_by_more_than_there_was_keep_what_they_read() -> None:
+    """Copies of 2 GiB in four workers are 8 GiB; they grow by 27 GiB."""
+    beyond = [2048 + 1024.0 * number for number in range(30)]
+    found = host_growth(facts(STEP, readings=[ON_CPU, *readings(beyond)]))
+    assert found is not None
+    assert "every worker keeps what it has read" in found.summary
+    assert not any("arrays" in cure for cure in found.remedy)
+
+
+@pytest.mark.parametrize(("world", "own_mib"), [(2, 1024.0), (1, 4.0)])
+def test_under_a_launcher_growth_is_not_laid_to_the_workers(world: int, own_mib: float) -> None:
+    """Readings begin at what was started: torchrun, or a shell."""
+    grown = readings(GROWING, [own_mib] * len(GROWING))
+    found = host_growth(facts(STEP, readings=[ON_CPU, *grown], world=world))
+    assert found is not None
+    assert found.summary.endswith("or its workers keep what they should let go")
+    assert not any("training process itself" in line for line in found.evidence)
+
+
+def test_growth_in_a_short_time_is_noted_and_not_judged() -> None:
+    few = facts(STEP, readings=[ON_CPU, *readings(GROWING[:10])])
+    assert host_growth(few) is None
+    assert unsettled_growth(few) == (
+        "host memory rose by 120 MiB in 360 s, too short to tell whether it goes on: "
+        "measure more steps"
+    )
+    assert unsettled_growth(facts(STEP, readings=[ON_CPU, *readings([2048.0] * 10)])) is None
+    assert unsettled_growth(facts(STEP, readings=[ON_CPU, *readings(GROWING)])) is None
+    assert unsettled_growth(facts(STEP, readings=[ON_CPU])) is None
+    verdict = examine(run_of(rank(STEP, readings=[ON_CPU, *readings(GROWING[:10])])))
+    assert verdict.outcome == "healthy"
+    assert any("rose by 120 MiB" in note for note in verdict.notes)
 
 
 def test_growth_in_the_training_process_is_a_leak() -> None:

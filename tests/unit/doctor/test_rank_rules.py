@@ -8,7 +8,16 @@ from pitstop.doctor.examine import examine
 from pitstop.doctor.facts import facts_of
 from pitstop.doctor.rank_rules import communication, find_straggler, straggler
 from pitstop.records.run import RankRecord
-from tests.unit.doctor.records import load, noisy, rank, raw, run_of
+from tests.unit.doctor.records import (
+    ON_CPU,
+    host_line,
+    host_lines,
+    load,
+    noisy,
+    rank,
+    raw,
+    run_of,
+)
 
 
 def job(data_us: list[float], *, exposed_us: float = 0.0) -> list[RankRecord]:
@@ -47,6 +56,26 @@ def test_one_verdict_for_the_job_names_rank_and_cause() -> None:
     assert verdict.combined_bound is not None
     # The rank's own wait and what it costs the others are the same time.
     assert verdict.combined_bound.share == pytest.approx(4_100 / 13_100)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("time.sleep(0.03)", "HOST001"), ("print(loss)", "LOG001")]
+)
+def test_python_of_one_rank_counts_once_and_the_rank_is_named_first(line: str, code: str) -> None:
+    """One rank spends 30 of its 34 ms between the parts, and the other waits for it."""
+    loop = host_line("loss.backward()", 40, part="backward")
+    looks = [ON_CPU, host_lines(loop, host_line(line, 100))]
+    slow = {"host": 30_000, "forward": 2_000, "backward": 2_000}
+    ahead = {"host": 100, "forward": 2_000, "backward": 31_900}
+    verdict = examine(
+        run_of(
+            rank(slow, number=0, world=2, readings=looks),
+            rank(ahead, number=1, world=2, readings=[ON_CPU]),
+        )
+    )
+    assert [found.code for found in verdict.findings if found.bound] == ["COMM002", code]
+    assert verdict.combined_bound is not None
+    assert verdict.combined_bound.share == pytest.approx(30 / 34, abs=0.01)
 
 
 def test_ranks_that_all_wait_for_data_have_no_straggler() -> None:

@@ -143,3 +143,62 @@ def test_a_record_in_which_nobody_looked_at_any_step_has_no_parts() -> None:
     assert facts.share("data") is None
     assert facts.steps == 90
     assert facts.step_us == 1000
+
+
+def line_without(left_out: int | None, times: np.ndarray, walls: np.ndarray, to: float) -> float:
+    """What a line through all looked-at steps but one gives at some length, by another fit."""
+    kept = np.arange(len(times)) != left_out
+    slope, offset = np.polyfit(walls[kept], times[kept], 1)
+    return float(offset + slope * to)
+
+
+@given(st.integers(0, 10**6), st.integers(12, 40))
+def test_the_error_is_how_far_the_estimate_moves_when_a_look_is_left_out(
+    seed: int, count: int
+) -> None:
+    """The closed form against a loop that leaves out each step in turn and fits again."""
+    draws = np.random.default_rng(seed)
+    steps = 8 * count
+    wall_us = 500 + draws.gamma(0.3, 2_000, steps)
+    looked = np.arange(0, steps, 8)
+    wall_us[looked[0]] = wall_us.max()  # so that no step is longer than those looked at
+    times_us = draws.uniform(0, 1, count) * wall_us[looked]
+    sample = Sample(looked=looked, weights=np.full(count, 8.0))
+    found = estimate(times_us, sample, wall_us)
+    walls, to = wall_us[looked], float(wall_us.mean())
+    assert found.total_us == pytest.approx(steps * line_without(None, times_us, walls, to))
+    moved = steps * np.array([line_without(i, times_us, walls, to) for i in range(count)])
+    missed = (count - 1) / count * float(((moved - moved.mean()) ** 2).sum())
+    rest = times_us - times_us.sum() / walls.sum() * walls
+    uneven = steps * float((rest**2).sum()) / (count - 1)
+    assert found.error_us == pytest.approx(np.sqrt(missed * 7 / 8 + uneven), rel=1e-5)
+
+
+def test_one_long_look_makes_no_verdict_on_the_part_it_fell_in() -> None:
+    """Steps of 0.3 ms, some of which were interrupted for 4 ms; a look met a single one."""
+    draws = np.random.default_rng(4)
+    optimizer_us, backward_us = draws.normal(35, 2, 220), draws.normal(300, 10, 220)
+    backward_us[[31, 66, 93, 127, 162, 198]] += 4_000
+    optimizer_us[85] += 4_000
+    whole = rank({"optimizer": optimizer_us, "backward": backward_us}, steps=220)
+    assert whole.steps is not None
+    host = np.full_like(whole.steps.host_us, np.nan)
+    host[5::10] = whole.steps.host_us[5::10]
+    facts = facts_of(replace(whole, steps=replace(whole.steps, host_us=host)))
+    share = facts.share("optimizer")
+    assert share is not None
+    assert share > 0.3
+    assert share - 2 * facts.share_error("optimizer") < 0.1
+
+
+def test_a_line_that_hangs_on_one_look_is_not_drawn() -> None:
+    """All other steps are equally long, so without that one nothing would tell a slope."""
+    data_us = np.full(200, 100.0)
+    data_us[[25, 70, 111]] += 5_000
+    whole = rank({"data": data_us, "forward": 900.0}, steps=200)
+    assert whole.steps is not None
+    host = np.full_like(whole.steps.host_us, np.nan)
+    host[5::10] = whole.steps.host_us[5::10]
+    facts = facts_of(replace(whole, steps=replace(whole.steps, host_us=host)))
+    assert facts.shares()["data"] + facts.shares()["forward"] == pytest.approx(1)
+    assert facts.share_error("data") > 0.1

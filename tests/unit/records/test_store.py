@@ -311,3 +311,63 @@ def test_json_that_does_not_fit_is_refused(text: str, complaint: str) -> None:
 def test_writing_into_a_missing_folder_is_a_users_error(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot write"):
         store.write_json(Sample(name="a"), tmp_path / "missing" / "x.json")
+
+
+def test_of_several_processes_of_a_rank_the_one_that_trained_most_is_read(tmp_path: Path) -> None:
+    write_run(tmp_path / "rank-0.jsonl", 10)
+    write_run(tmp_path / "other-0-31.jsonl", 300)
+    write_run(tmp_path / "other-0-32.jsonl", 40)
+    write_run(tmp_path / "rank-1.jsonl", 50)
+    write_run(tmp_path / "other-1-33.jsonl", 7)
+    write_run(tmp_path / "other-10-34.jsonl", 900)
+    for with_steps in (True, False):
+        record = store.read_run(tmp_path, with_steps=with_steps)
+        assert [summarise(rank).steps for rank in record.ranks] == [300, 50]
+        named = "rank-0.jsonl, other-0-32.jsonl, other-1-33.jsonl"
+        assert [note for note in record.notes if named in note]
+    # A file that is named is read, whatever lies beside it.
+    alone = store.read_run(tmp_path / "rank-0.jsonl")
+    assert (summarise(alone.first).steps, alone.notes) == (10, ())
+
+
+def test_a_second_file_of_a_rank_that_is_no_record_is_passed_over(tmp_path: Path) -> None:
+    write_run(tmp_path / "rank-0.jsonl", 10)
+    (tmp_path / "other-0-31.jsonl").write_text("nothing\n")
+    assert summarise(store.read_run(tmp_path).first).steps == 10
+
+
+def test_a_run_reads_without_what_was_seen_from_outside_where_that_is_damaged(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path / "rank-0.jsonl", 10)
+    (tmp_path / store.OUTSIDE).write_bytes(b"\x00\xff garbage\n")
+    record = store.read_run(tmp_path)
+    assert summarise(record.first).steps == 10
+    assert [note for note in record.first.notes if "outside.jsonl is not a run record" in note]
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "said"),
+    [
+        ({"exit_code": 1, "signal": None}, "finished", ["the command ended with code 1"]),
+        (
+            {"exit_code": None, "signal": "SIGKILL"},
+            "finished",
+            ["the command was ended by SIGKILL"],
+        ),
+        ({"exit_code": 0, "signal": None}, "finished", []),
+        # The rank tells of it better, or it was our doing.
+        ({"exit_code": 1, "signal": None}, "failed", []),
+        ({"exit_code": 1, "signal": None, "stopped_by_us": True}, "finished", []),
+    ],
+)
+def test_a_command_that_failed_is_told_of_where_no_rank_did(
+    tmp_path: Path, ended: dict[str, object], status: str, said: list[str]
+) -> None:
+    """A spawned rank that raises ends without a word: its exception goes to another process."""
+    for name, end in (("rank-0.jsonl", status), (store.OUTSIDE, "finished")):
+        writer = RecordWriter(str(tmp_path / name))
+        if name == store.OUTSIDE:
+            writer.reading("ended", ended)
+        writer.close(end)
+    assert list(store.read_run(tmp_path).notes) == said
