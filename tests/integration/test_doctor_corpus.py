@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.corpus import HEALTHY, ON_GPU, SICK, Case, Healthy
-from tests.scripts.run_corpus import Said, doctor, printed_rate
+from tests.scripts.run_corpus import Said, doctor, main, printed_rate
 
 STEPS = 80
 """Enough for every share to settle; the command is ended after them."""
@@ -55,6 +55,22 @@ def test_every_case_has_its_scripts(case: Case) -> None:
         text = Path(script).read_text(encoding="utf-8")
         assert "pitstop" not in text
         assert "samples/s" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["--only", "logging", "lgging"], "'lgging'"),
+        (["--device", "cuda", "--only", HEALTHY[0].name], repr(HEALTHY[0].name)),
+    ],
+    ids=["no such case", "not on this device"],
+)
+def test_a_case_that_is_not_there_is_no_reason_to_run_nothing(
+    words: list[str], missing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"no case has {missing} in its name" in capsys.readouterr().err
 
 
 def test_a_rate_is_read_from_the_line_that_ends_a_script() -> None:

@@ -60,7 +60,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         typer.Option(help="With -- CMD: run again without this part, to test the bound."),
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="With -- CMD: where its record goes.")
+        str | None, typer.Option(metavar="FOLDER", help="With -- CMD: where its record goes.")
     ] = None,
     fail_on: Annotated[
         Severity | None,
@@ -85,12 +85,14 @@ def doctor(  # noqa: PLR0913 - one parameter an option
 
         if targets or not command:
             raise typer.BadParameter("give either runs or logs, or a command after --")
+        if record == "":
+            raise typer.BadParameter("name a folder", param_hint="--record")
         _refuse(ctx, _OF_LOGS, "a log, not for a command")
         options = ScriptOptions(
             steps=steps,
             detach=detach,
             bound=bound,
-            folder=record,
+            folder=None if record is None else Path(record),
             fail_on=fail_on,
             json_path=json,
         )

@@ -1,16 +1,21 @@
 """``pitstop doctor -- CMD``: somebody's script under measurement, then a verdict."""
 
+import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pitstop.cli.output import write_record
+from pitstop.cli.output import require_place, silence, write_record
+from pitstop.errors import PitstopError, RecordError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from pitstop.measure.launch import Part
     from pitstop.records.run import RunRecord
     from pitstop.records.script import Ended
@@ -39,25 +44,47 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
     """
     from pitstop.measure.launch import run_script
 
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="pitstop-doctor-"))
-    ended = run_script(
-        command,
-        folder,
-        steps=options.steps,
-        detach=options.detach,
-        quiet_stdout=options.json_path == "-",
-    )
-    record = _read(folder)
-    if record is None:
-        _say_nothing_seen(folder, ended, options.json_path)
-        return _code_of(ended)
-    verdict = _judge(record, folder, options.json_path)
-    if options.bound is not None and not ended.interrupted:
-        _test_bound(command, verdict, options, folder)
-    if options.fail_on is None:
-        return _code_of(ended)
-    grave = _ORDER.index(options.fail_on)
-    return int(any(_ORDER.index(finding.severity) >= grave for finding in verdict.findings))
+    with _folder_for(options) as folder:
+        require_place(options.json_path)
+        ended = run_script(
+            command,
+            folder,
+            steps=options.steps,
+            detach=options.detach,
+            quiet_stdout=options.json_path == "-",
+        )
+        verdict = _judge(folder, ended)
+        if options.bound is not None and verdict.steps and not ended.interrupted:
+            verdict = _with_bound_test(command, verdict, options, folder)
+    _write(verdict, options.json_path)
+    return int(_is_grave(verdict, options.fail_on)) or _code_of(ended)
+
+
+def _is_grave(verdict: "Verdict", fail_on: "Severity | None") -> bool:
+    """Whether a finding is as grave as the user named, or graver."""
+    if fail_on is None:
+        return False
+    grave = _ORDER.index(fail_on)
+    return any(_ORDER.index(finding.severity) >= grave for finding in verdict.findings)
+
+
+@contextmanager
+def _folder_for(options: ScriptOptions) -> Iterator[Path]:
+    """Give the folder that was named, or one that goes again where it holds no step."""
+    from pitstop.measure.record_folder import fresh_folder
+
+    if options.folder is not None:
+        yield fresh_folder(options.folder)
+        return
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="pitstop-doctor-"))
+    except OSError as error:
+        raise PitstopError(f"no place for a record: {error}; name one with --record") from error
+    try:
+        yield folder
+    finally:
+        if not any(folder.glob("rank-*.jsonl")):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _code_of(ended: "Ended") -> int:
@@ -74,45 +101,78 @@ def _read(folder: Path) -> "RunRecord | None":
     return read_run(folder) if any(folder.glob("rank-*.jsonl")) else None
 
 
-def _judge(record: "RunRecord", folder: Path, json_path: str | None) -> "Verdict":
+def _judge(folder: Path, ended: "Ended") -> "Verdict":
     from rich.console import Group
 
     from pitstop.doctor.examine import examine
     from pitstop.records.summary import summarise
-    from pitstop.report.terminal import make_console, run_report, verdict_report
+    from pitstop.report.terminal import run_report, verdict_report
 
+    try:
+        record = _read(folder)
+    except RecordError as error:
+        return _unjudged(f"its record cannot be read: {error}")
+    if record is None:
+        return _unjudged(*_nothing_seen(folder, ended))
     verdict = examine(record)
-    write_record(verdict, json_path)
     summary = summarise(next(rank for rank in record.ranks if rank.rank == verdict.rank))
     words = Group("", verdict_report(verdict), "", run_report(summary), f"record: {folder}")
-    make_console(sys.stderr).print(words)
+    _say(words)
     return verdict
 
 
-def _say_nothing_seen(folder: Path, ended: "Ended", json_path: str | None) -> None:
+def _nothing_seen(folder: Path, ended: "Ended") -> tuple[str, tuple[str, ...]]:
     from pitstop.measure.launch import seen_without_steps
-    from pitstop.records.verdict import Verdict
     from pitstop.report.script import nothing_seen
-    from pitstop.report.terminal import make_console, verdict_report
 
-    seen = [(process.command, process.torch) for process in seen_without_steps(folder)]
-    sentence, notes = nothing_seen(ended, seen)
+    return nothing_seen(ended, seen_without_steps(folder))
+
+
+def _unjudged(sentence: str, notes: tuple[str, ...] = ()) -> "Verdict":
+    from pitstop.records.verdict import Verdict
+    from pitstop.report.terminal import verdict_report
+
     verdict = Verdict(outcome="not enough evidence", sentence=sentence, findings=(), notes=notes)
-    write_record(verdict, json_path)
-    make_console(sys.stderr).print(verdict_report(verdict))
+    _say(verdict_report(verdict))
+    return verdict
 
 
-def _test_bound(
+def _say(words: "RenderableType") -> None:
+    """Print to stderr; where nobody takes it, the command's exit code counts all the same."""
+    from pitstop.report.terminal import make_console
+
+    try:
+        make_console(sys.stderr).print(words)
+    except OSError:
+        silence(sys.stderr)
+
+
+def _write(verdict: "Verdict", json_path: str | None) -> None:
+    try:
+        write_record(verdict, json_path)
+    except RecordError as error:
+        _say(f"error: {error}")
+    except OSError as error:
+        silence(sys.stdout)
+        _say(f"error: cannot write the verdict to stdout: {error.strerror}")
+
+
+def _with_bound_test(
     command: Sequence[str], verdict: "Verdict", options: ScriptOptions, folder: Path
-) -> None:
+) -> "Verdict":
+    """Run the command once more without a part; add what that gave to the verdict."""
+    from pitstop.doctor.bound_test import judge_bound
     from pitstop.measure.launch import run_script
     from pitstop.report.script import bound_report
-    from pitstop.report.terminal import make_console
 
     part = options.bound
     assert part is not None
-    console = make_console(sys.stderr)
-    console.print(f"\nrunning again without {part}, to measure what that could give", style="dim")
+    _say(f"\nrunning again without {part}, to measure what that could give")
     without = folder / f"without-{part}"
-    run_script(command, without, steps=options.steps, without=part, quiet_stdout=True)
-    console.print(bound_report(part, verdict, _read(folder), _read(without)))
+    try:
+        run_script(command, without, steps=options.steps, without=part, quiet_stdout=True)
+    except PitstopError as error:
+        _say(f"error: {error}")
+    test = judge_bound(part, verdict, _read(folder), _read(without))
+    _say(bound_report(test))
+    return replace(verdict, bound_test=test)

@@ -1,17 +1,21 @@
 """Entry point: one command a room, one voice for errors, exit codes 0 good, 1 trouble, 2 misuse."""
 
+import errno
 import io
 import os
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
 import pitstop
 from pitstop.cli import config, data, demo, doctor, evaluate, infer, machine, report, train, watch
+from pitstop.cli.output import silence
 from pitstop.errors import PitstopError
 
 INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
     name="pitstop",
@@ -49,8 +53,12 @@ def options(
     del version
 
 
-def _replace_what_cannot_be_shown() -> None:
-    """Let a terminal that lacks a letter show a question mark."""
+def _prepare_streams() -> None:
+    """Let a terminal that lacks a letter show a question mark, and a closed stream take all."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - stays to the end
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - stays to the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -58,7 +66,7 @@ def _replace_what_cannot_be_shown() -> None:
 
 def main() -> None:
     """Run a command; a user's mistake becomes one paragraph, never a traceback."""
-    _replace_what_cannot_be_shown()
+    _prepare_streams()
     try:
         app()
     except PitstopError as error:
@@ -72,10 +80,22 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of a pipe left; writing the rest at exit would fail as well.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except OSError as error:
+        _end_unwritten(error)
+
+
+def _end_unwritten(error: OSError) -> NoReturn:
+    """End where something could not be written; any other error goes its way."""
+    if error.errno not in (errno.EPIPE, *_NO_ROOM):
+        raise error
+    try:
+        sys.stdout.flush()
+    except OSError:
+        silence(sys.stdout)
+    if error.errno == errno.EPIPE:
+        sys.exit(1)  # the reader of a pipe left, and knows
+    typer.echo(f"error: cannot write: {error.strerror}", err=True)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

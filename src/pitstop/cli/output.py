@@ -1,7 +1,9 @@
 """What every command does with its result: words on stdout, the record as JSON where asked."""
 
 import json
+import os
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +14,7 @@ from pitstop.errors import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TextIO
 
     from rich.console import RenderableType
 
@@ -19,6 +22,24 @@ JsonPath = Annotated[
     str | None,
     typer.Option("--json", metavar="PATH", help="Write the record as JSON; - for stdout."),
 ]
+
+
+def require_place(json_path: str | None) -> None:
+    """Refuse a path that can take no record, before the work that is to go into it.
+
+    Raises:
+        RecordError: It cannot be written to.
+    """
+    from pitstop.records.store import require_writable
+
+    if json_path not in (None, "-"):
+        require_writable(Path(json_path))
+
+
+def silence(stream: "TextIO") -> None:
+    """Let what a stream still holds go nowhere: at the end writing it would fail again."""
+    with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def write_record(record: object, json_path: str | None) -> bool:

@@ -231,6 +231,11 @@ class SharedCache:
             too_large=index.counted(TOO_LARGE),
         )
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether this process has left the cache."""
+        return not self._leave.alive
+
     def close(self) -> None:
         """Leave the cache; others go on using it. Views that were handed out stay valid.
 
@@ -265,10 +270,11 @@ class SharedCache:
         self._keeps = self._policy == "keep"
         self._room = Room(self._opened_index, self._policy)
         self._leave = weakref.finalize(self, _leave, self._room, arena)
+        _opened.add(self)
 
     @property
     def _index(self) -> Index:
-        if not self._leave.alive:
+        if self.is_closed:
             raise DataError("the shared cache is closed; make another one")
         return self._opened_index
 
@@ -340,6 +346,14 @@ class SharedCache:
                 return
             priority = 0 if self._keeps else self._room.priority(digest)
             index.commit(entry, digest, (len(name), layout_length), priority)
+
+
+_opened: Final[weakref.WeakSet[SharedCache]] = weakref.WeakSet()
+
+
+def open_caches() -> list[SharedCache]:
+    """Give the caches that this process has open, for whoever measures it."""
+    return [cache for cache in _opened if not cache.is_closed]
 
 
 def _leave(room: Room, arena: Arena) -> None:

@@ -2,8 +2,9 @@
 
 import copy
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from pitstop.data.cache import SharedCache
 from pitstop.data.cache_items import Key
@@ -15,6 +16,10 @@ from pitstop.data.samplers import Batches
 class CacheableSamples(Protocol):
     """A dataset that can look into a cache before it reads."""
 
+    def __len__(self) -> int:
+        """Count the samples."""
+        ...
+
     def with_cache(self, cache: SharedCache) -> Samples:
         """Give the same samples, read through a cache."""
         ...
@@ -22,6 +27,40 @@ class CacheableSamples(Protocol):
     def cache_keys(self, index: int) -> Iterable[Key]:
         """List what sample `index` will ask the cache for, in its order."""
         ...
+
+
+_ORDERS: Final = {"shuffled": "shuffled", "sequence": "by sequence", "pk": "by identity"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What reading all samples once asks a cache for; as in `records.loader.CacheReading`."""
+
+    order: str
+    dataset_items: int
+    item_uses: float
+
+
+def demand_of(samples: CacheableSamples, batches: Batches) -> Demand | None:
+    """Count what samples ask for; None where they ask for nothing."""
+    # Not the keys themselves, which are paths: of a large dataset these take too much memory.
+    digests: set[int] = set()
+    lookups = 0
+    for index in range(len(samples)):
+        for key in samples.cache_keys(index):
+            digests.add(hash(key))
+            lookups += 1
+    if not digests:
+        return None
+    items = len(digests)
+    return Demand(order=_order_of(batches), dataset_items=items, item_uses=lookups / items)
+
+
+def _order_of(batches: Batches) -> str:
+    about = batches.state_dict()
+    if not about.get("shuffle", True):
+        return "in order"
+    return _ORDERS.get(str(about.get("kind")), "not known")
 
 
 def coming_keys(

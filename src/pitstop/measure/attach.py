@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from pitstop.errors import PitstopError
+from pitstop.measure.record_folder import fresh_folder
 from pitstop_probe.attach import attach as attach_probe
 from pitstop_probe.attach import current
 from pitstop_probe.course import Measurement
@@ -57,16 +58,27 @@ def attach(folder: str | Path) -> Attached:
     nothing, and the record is where the doctor puts it.
 
     Raises:
-        PitstopError: torch is not imported yet, or the folder holds a record already.
+        PitstopError: torch is not imported yet, or the folder holds a record already or cannot be
+            written to.
     """
-    place = Path(folder)
     is_own = current() is None
-    if is_own and any(place.glob("rank-*.jsonl")):
-        raise PitstopError(f"{place} holds a record already; name another folder")
+    place = free_folder(folder)
     try:
         return Attached(attach_probe(str(place)), place, is_own=is_own)
     except RuntimeError as error:
         raise PitstopError(str(error)) from error
+
+
+def free_folder(folder: str | Path) -> Path:
+    """Make the folder for this process's record; one that is measured already needs none.
+
+    Raises:
+        PitstopError: It holds a record already, or cannot be written to.
+    """
+    if current() is not None:
+        return Path(folder)
+    # Other files of a run may be there: ranks share the folder.
+    return fresh_folder(folder, of_a_run=("rank-*.jsonl",))
 
 
 @contextmanager

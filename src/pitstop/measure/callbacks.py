@@ -1,22 +1,33 @@
 """Thin callbacks that attach the probe for the time of a training, for two trainers."""
 
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pitstop.errors import PitstopError
-from pitstop.measure.attach import Attached, attach
+from pitstop.measure.attach import Attached, attach, free_folder
 
 
 class _Attaching:
-    """What both callbacks do."""
+    """What both callbacks do.
+
+    A folder that takes no record is refused here, and only here: from then on a training is not
+    measured, rather than ended. One that begins later has a folder of its own below the first.
+    """
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+        self._folder = free_folder(folder)
+        self._begun = 0
         self._attached: Attached | None = None
 
     def begin(self) -> None:
-        self._attached = attach(self._folder)
+        self._begun += 1
+        folder = self._folder if self._begun == 1 else self._folder / str(self._begun)
+        try:
+            self._attached = attach(folder)
+        except PitstopError as error:
+            warnings.warn(f"pitstop does not measure this training: {error}", stacklevel=2)
 
     def end(self) -> None:
         if self._attached is not None:
@@ -26,8 +37,10 @@ class _Attaching:
 def lightning_callback(folder: str | Path) -> Any:
     """Make a callback for Lightning: ``Trainer(callbacks=[pitstop.lightning_callback("runs/a")])``.
 
+    The record of its second fit goes into ``runs/a/2``, and so on.
+
     Raises:
-        PitstopError: Lightning is not installed.
+        PitstopError: Lightning is not installed, or the folder takes no record.
     """
     base: Any = _first(("lightning.pytorch", "pytorch_lightning"), "Callback")
 
@@ -44,8 +57,10 @@ def lightning_callback(folder: str | Path) -> Any:
 def trainer_callback(folder: str | Path) -> Any:
     """Make a callback for the Hugging Face Trainer: ``Trainer(callbacks=[...])``.
 
+    The record of its second training goes into the folder ``2`` below, and so on.
+
     Raises:
-        PitstopError: transformers is not installed.
+        PitstopError: transformers is not installed, or the folder takes no record.
     """
     base: Any = _first(("transformers",), "TrainerCallback")
 

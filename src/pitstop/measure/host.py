@@ -9,14 +9,20 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import psutil
 
 from pitstop.measure.cgroup import read_cgroup
 from pitstop.measure.nvml import Nvml
-from pitstop.measure.process_tree import tree_counters, tree_pids
-from pitstop.records.memory import GpuLoad, HostLoad
+from pitstop.measure.process_tree import processor_times, tree_counters, tree_pids
+from pitstop.records.memory import GpuLoad, HostLoad, OtherProcess
+
+# Share of all cores that is busy on a host that has none to spare.
+_FULL: Final = 0.9
+_MOST_OTHERS: Final = 3
+# Cores a process must keep busy to be named.
+_BUSY: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,36 @@ class NvmlGpus:
         return loads, () if loads else ("GPU load: not measured, no whole GPU is visible",)
 
 
+class Others:
+    """Names the busiest processes outside this one's tree, where it matters.
+
+    To read all processes of a host takes milliseconds, so it is done on a full host alone, and
+    the first time there only sets the mark.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._before: tuple[float, dict[int, tuple[str, float]]] | None = None
+
+    def __call__(self, busy_cores: float | None) -> tuple[OtherProcess, ...] | None:
+        """Give the busiest since the last call, most first; None where nobody looked twice."""
+        before, self._before = self._before, None
+        if busy_cores is None or busy_cores < _FULL * (os.cpu_count() or 1):
+            return None
+        now_s, now = self._clock(), processor_times()
+        self._before = (now_s, now)
+        if before is None or now_s <= before[0]:
+            return None
+        own = set(tree_pids(os.getpid()))
+        found = [
+            OtherProcess(pid=pid, name=name, cpu_cores=(spent_s - old[1]) / (now_s - before[0]))
+            for pid, (name, spent_s) in now.items()
+            if pid not in own and (old := before[1].get(pid)) is not None and old[0] == name
+        ]
+        found.sort(key=lambda other: -other.cpu_cores)
+        return tuple(other for other in found[:_MOST_OTHERS] if other.cpu_cores >= _BUSY)
+
+
 class LoadMeter:
     """Turns growing counters into rates between one reading and the next.
 
@@ -108,6 +144,7 @@ class LoadMeter:
         self._gpus = NvmlGpus() if gpus is None else gpus
         self._cores = cores
         self._clock = clock
+        self._others = Others()
         self._before: tuple[float, HostCounters] | None = None
 
     def read(self) -> HostLoad:
@@ -123,12 +160,14 @@ class LoadMeter:
         def rate(earlier: float | None, later: float | None) -> float | None:
             return None if window_s is None else rate_between(earlier, later, window_s)
 
+        host_cpu_cores = rate(before.host_cpu_s, now.host_cpu_s)
         return HostLoad(
             at_s=at_s,
             window_s=window_s,
             gpus=gpus,
             tree_cpu_cores=rate(before.tree_cpu_s, now.tree_cpu_s),
-            host_cpu_cores=rate(before.host_cpu_s, now.host_cpu_s),
+            host_cpu_cores=host_cpu_cores,
+            others=self._others(host_cpu_cores),
             usable_cores=self._cores(),
             throttled_share=rate(before.throttled_s, now.throttled_s),
             tree_read_bytes_per_s=rate(before.tree_read_bytes, now.tree_read_bytes),

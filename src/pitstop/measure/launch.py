@@ -12,12 +12,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -25,7 +24,8 @@ import pitstop_probe
 from pitstop.errors import PitstopError
 from pitstop.measure.host import LoadMeter
 from pitstop.measure.memory import read_memory
-from pitstop.records.script import Ended
+from pitstop.measure.record_folder import ENDED_BY_US, cannot_write, fresh_folder
+from pitstop.records.script import Ended, Untrained
 from pitstop.records.store import OUTSIDE
 from pitstop_probe import RecordWriter
 from pitstop_probe.attach import VARIABLE
@@ -34,25 +34,8 @@ Part = Literal["data", "sync", "log"]
 
 _PROBE: Final = Path(pitstop_probe.__file__).parent
 _LOOK_EVERY_S: Final = 1.0
-_ENDED_BY_US: Final = "ended-by-pitstop"
-_OF_A_RUN: Final = (
-    "rank-*.jsonl",
-    "worker-*.jsonl",
-    "seen-*.json",
-    "without-*",
-    OUTSIDE,
-    _ENDED_BY_US,
-)
 _TERMINAL: Final = "/dev/tty"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A Python process of the command that imported torch and made no training step."""
-
-    command: tuple[str, ...]
-    torch: str
-    loaders: int
+_PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def run_script(
@@ -79,38 +62,42 @@ def run_script(
             of another run or cannot be written to.
     """
     _require_command(command[0])
-    folder = _fresh(folder)
+    folder = fresh_folder(folder)
     settings = {"folder": str(folder), "steps": steps, "detach": detach, "without": without}
     begun_s = time.monotonic()
-    with _interrupts_passed_on() as interrupts:
+    with _signals_passed_on() as signals, _outside_record(folder) as writer:
         process = _started(command, _environment(settings), quiet_stdout=quiet_stdout)
-        interrupts.reach(process)
-        with _watched(process.pid, folder) as writer:
-            code = _wait(process)
+        signals.reach(process)
+        with _watched(process.pid, writer):
+            code = process.wait()
             ended = Ended(
                 exit_code=code if code >= 0 else None,
                 signal=_signal_name(-code) if code < 0 else None,
                 wall_s=time.monotonic() - begun_s,
-                interrupted=interrupts.count > 0,
-                stopped_by_us=(folder / _ENDED_BY_US).exists(),
+                interrupted=signals.interrupts > 0,
+                stopped_by_us=(folder / ENDED_BY_US).exists(),
             )
-            writer.reading("ended", asdict(ended))
+            with suppress(OSError):  # where the disk is full, the command's end still counts
+                writer.reading("ended", asdict(ended))
     return ended
 
 
-def seen_without_steps(folder: Path) -> tuple[Seen, ...]:
+def seen_without_steps(folder: Path) -> tuple[Untrained, ...]:
     """Tell which processes imported torch but never trained."""
-    found: list[Seen] = []
+    found: list[Untrained] = []
     for path in sorted(folder.glob("seen-*.json")):
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not values["worker"]:
-            found.append(
-                Seen(
-                    command=tuple(values["command"]),
-                    torch=values["torch"],
-                    loaders=values["loaders"],
+        # A process that was killed while it wrote leaves half a file.
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if not values["worker"]:
+                found.append(
+                    Untrained(
+                        command=tuple(map(str, values["command"])),
+                        torch=str(values["torch"]),
+                        backward_passes=int(values["backward_passes"]),
+                        compiled=bool(values["compiled"]),
+                    )
                 )
-            )
     return tuple(found)
 
 
@@ -124,27 +111,6 @@ def _require_command(name: str) -> None:
     raise PitstopError(f"there is no command {name!r} to run; write it as in a shell")
 
 
-def _fresh(folder: Path) -> Path:
-    """Make the folder, or see that nothing of another run is in it.
-
-    Absolute, for the command may change its directory before it writes.
-    """
-    try:
-        folder = folder.absolute()
-        if folder.exists() and not folder.is_dir():
-            raise PitstopError(f"cannot write a record to {folder}: it is a file, not a folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        old = next((path for name in _OF_A_RUN for path in sorted(folder.glob(name))), None)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        why = error.strerror or error
-        raise PitstopError(f"cannot write a record to {folder}: {why}") from error
-    if old is not None:
-        raise PitstopError(f"{folder} holds {old.name} of another run; name a new or empty folder")
-    return folder
-
-
 def _started(
     command: Sequence[str], environment: Mapping[str, str], *, quiet_stdout: bool
 ) -> "subprocess.Popen[bytes]":
@@ -153,6 +119,7 @@ def _started(
             list(command),
             env=environment,
             stdout=sys.stderr.fileno() if quiet_stdout else None,
+            close_fds=False,  # what a shell opened for the command reaches it through us
         )
     except OSError as error:
         why = error.strerror or str(error)
@@ -180,36 +147,26 @@ def _environment(settings: Mapping[str, Any]) -> dict[str, str]:
     return environment
 
 
-def _wait(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the command; whoever ends us ends it."""
-
-    def pass_on(number: int, _: object) -> None:
-        process.send_signal(number)
-
-    before = signal.signal(signal.SIGTERM, pass_on)
-    try:
-        return process.wait()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class _Interrupts:
-    """Counts interrupts and passes on those that the command did not get from the terminal."""
+class _Signals:
+    """Counts interrupts and passes signals on, but for interrupts the terminal sent to both."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.interrupts = 0
+        self._early: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def reach(self, process: "subprocess.Popen[bytes]") -> None:
         """Name the command, which missed what came before it was there."""
         self._process = process
-        if self.count:
-            process.send_signal(signal.SIGINT)
+        for number in self._early:
+            process.send_signal(number)
 
     def take(self, number: int, _: object) -> None:
-        """Handle the signal."""
-        self.count += 1
-        if self._process is not None and not _is_in_foreground(self._process.pid):
+        """Handle a signal."""
+        self.interrupts += number == signal.SIGINT
+        if self._process is None:
+            self._early.append(number)
+        elif number != signal.SIGINT or not _is_in_foreground(self._process.pid):
             self._process.send_signal(number)
 
 
@@ -228,37 +185,59 @@ def _is_in_foreground(pid: int) -> bool:
 
 
 @contextmanager
-def _interrupts_passed_on() -> Iterator[_Interrupts]:
-    """See to it that an interrupt reaches the command, once, and does not end us.
+def _signals_passed_on() -> Iterator[_Signals]:
+    """See to it that whoever ends us ends the command, and that we see its end.
 
-    A handler and not "ignore": that would be inherited.
+    Handlers and not "ignore": that would be inherited. So is it where we were started with it, by
+    nohup or in the background of a script, and there it stays.
     """
-    interrupts = _Interrupts()
-    before = signal.signal(signal.SIGINT, interrupts.take)
+    signals = _Signals()
+    before = {number: signal.getsignal(number) for number in _PASSED_ON}
+    handled = [number for number in _PASSED_ON if before[number] != signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, signals.take)
     try:
-        yield interrupts
+        yield signals
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in handled:
+            signal.signal(number, before[number])
 
 
 @contextmanager
-def _watched(pid: int, folder: Path) -> Iterator[RecordWriter]:
+def _outside_record(folder: Path) -> Iterator[RecordWriter]:
+    """Open the record of what is seen from outside; a command that cannot be run leaves none."""
+    path = folder / OUTSIDE
+    try:
+        writer = RecordWriter(str(path), {"name": "outside"})
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
+        yield writer
+    except PitstopError:
+        path.unlink()
+        raise
+    finally:
+        with suppress(OSError):  # the disk is full: what was written before stands
+            writer.close()
+
+
+@contextmanager
+def _watched(pid: int, writer: RecordWriter) -> Iterator[None]:
     """Read memory and load of the command's processes until the end."""
-    writer = RecordWriter(str(folder / OUTSIDE), {"name": "outside"})
     stop = threading.Event()
     thread = threading.Thread(target=_look, args=(pid, writer, stop), daemon=True)
     thread.start()
     try:
-        yield writer
+        yield
     finally:
         stop.set()
         thread.join()
-        writer.close()
 
 
 def _look(pid: int, writer: RecordWriter, stop: threading.Event) -> None:
     meter = LoadMeter()
     meter.read()
-    while not stop.wait(_LOOK_EVERY_S):
-        writer.reading("memory", asdict(read_memory(root=pid)))
-        writer.reading("load", asdict(meter.read()))
+    with suppress(OSError):  # the disk is full: there is nothing to look for any more
+        while not stop.wait(_LOOK_EVERY_S):
+            writer.reading("memory", asdict(read_memory(root=pid)))
+            writer.reading("load", asdict(meter.read()))

@@ -90,6 +90,23 @@ def tree_counters(root: int | None = None, *, proc: Path = PROC) -> TreeCounters
     return TreeCounters(cpu_s=_cpu_s(pids, proc), read_bytes=reads, write_bytes=writes)
 
 
+def processor_times(*, proc: Path = PROC) -> dict[int, tuple[str, float]]:
+    """Give the name and the processor time in seconds of every process; none without ``/proc``."""
+    found: dict[int, tuple[str, float]] = {}
+    if not proc.is_dir():
+        return found
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    for name in os.listdir(proc):  # noqa: PTH208 - a host has thousands of entries, names suffice
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if name.isdigit():
+                text = (proc / name / "stat").read_text()
+                head, _, rest = text.rpartition(")")
+                fields = rest.split()
+                spent_s = (int(fields[11]) + int(fields[12])) / ticks_per_s
+                found[int(name)] = (head.partition("(")[2], spent_s)
+    return found
+
+
 def is_alive(pid: int, *, proc: Path = PROC) -> bool:
     """Tell whether a process still exists, zombies not counted."""
     if proc.is_dir():

@@ -32,7 +32,7 @@ def _pace(pace: RunPace) -> str:
     pieces = [
         literal(pace.source),
         count_text(pace.steps, "step"),
-        f"median {seconds_text(pace.step_s)}",
+        f"{seconds_text(pace.step_s)} a step (mean of stretches' medians)",
         f"{seconds_text(pace.run_s)} with what lies between steps",
     ]
     rate = pace.samples_per_s

@@ -5,19 +5,13 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pitstop.records.run import RunRecord
-from pitstop.records.script import Ended
-from pitstop.records.summary import summarise
-from pitstop.records.verdict import Verdict
+from pitstop.records.script import Ended, Untrained
+from pitstop.records.verdict import BoundTest
 from pitstop.report.terminal import literal
 from pitstop.report.units import count_text, seconds_text, speedup_text
 
-_PART_CODES = {"data": ("DATA",), "sync": ("SYNC",), "log": ("LOG",)}
 
-
-def nothing_seen(
-    ended: Ended, seen: Sequence[tuple[Sequence[str], str]]
-) -> tuple[str, tuple[str, ...]]:
+def nothing_seen(ended: Ended, seen: Sequence[Untrained]) -> tuple[str, tuple[str, ...]]:
     """Say what was seen of a command in which no training step was: a sentence, and notes."""
     how = f"was ended by {ended.signal}" if ended.signal else f"ended with code {ended.exit_code}"
     head = f"the command {how} after {seconds_text(ended.wall_s)}"
@@ -27,43 +21,42 @@ def nothing_seen(
     if not seen:
         lines.append(
             "no Python in it imported torch to the end, or none could be reached: an interpreter "
-            "started with -I or -E, or one that replaces its environment, leaves the probe out"
+            "started with -I, -E or -S, or one that replaces its environment, leaves the probe out"
         )
-    for command, version in seen[:4]:
-        lines.append(f"seen: {literal(' '.join(command))} with torch {version}, not training")
+    lines += [_untrained(process) for process in seen[:4]]
     return f"{head}, and no optimizer of torch had made a step", tuple(lines)
 
 
-def bound_report(
-    part: str, verdict: Verdict, plain: RunRecord | None, without: RunRecord | None
-) -> RenderableType:
+def _untrained(process: Untrained) -> str:
+    did = "not training"
+    if process.backward_passes:
+        did = f"backward {count_text(process.backward_passes, 'time')}, and no update seen"
+    elif process.compiled:
+        did = (
+            "no training outside of compiled functions; one that holds a whole step is not seen "
+            "into: let backward() be called outside of it"
+        )
+    return f"seen: {literal(' '.join(process.command))} with torch {process.torch}, {did}"
+
+
+def bound_report(test: BoundTest) -> RenderableType:
     """Set what leaving a part out really gave beside what was predicted."""
-    before, after = _median_step_us(plain), _median_step_us(without)
-    if before is None or after is None:
-        return Text(f"the run without {part} left too little to compare with")
-    predicted = next(
-        (
-            finding.bound.speedup
-            for finding in verdict.findings
-            if finding.bound is not None and finding.code.startswith(_PART_CODES[part])
-        ),
-        None,
-    )
-    said = (
-        "no finding predicted a gain" if predicted is None else f"at most {speedup_text(predicted)}"
-    )
-    return Group(
-        Text(f"without {part}: {speedup_text(before / after)} as fast; predicted: {said}"),
-        Text(
-            f"  median step {seconds_text(before / 1e6)} with it, {seconds_text(after / 1e6)} "
-            f"without, over {count_text(summarise(without.first).steps if without else 0, 'step')}"
-        ),
-    )
+    if test.measured is None:
+        return Text(f"the run without {test.part} left too little to compare with")
+    low, high = (speedup_text(end) for end in (test.low, test.high))
+    lines = [
+        f"without {test.part}: {speedup_text(test.measured)} as fast "
+        f"(99 % within {low} to {high}, {count_text(test.steps, 'step')}); {_beside(test)}",
+        *(f"  left all the same: {literal(words)}" for words in test.left),
+    ]
+    return Group(*map(Text, lines))
 
 
-def _median_step_us(record: RunRecord | None) -> float | None:
-    if record is None or record.first.steps is None:
-        return None
-    walls = record.first.steps.wall_us
-    settled = sorted(walls[len(walls) // 4 :].tolist())
-    return settled[len(settled) // 2] if settled else None
+def _beside(test: BoundTest) -> str:
+    if test.predicted is None or test.measured is None:
+        return "no finding predicted a gain"
+    said = f"predicted: at most {speedup_text(test.predicted)}"
+    if test.measured <= test.predicted:
+        return said
+    is_noise = test.low is None or test.low <= test.predicted
+    return f"{said}, above which it lies {'within' if is_noise else 'beyond'} noise"

@@ -1,5 +1,7 @@
 """Runs and verdicts as terminal text: the result first, then the evidence."""
 
+import errno
+import os
 from collections.abc import Iterable
 from typing import IO
 
@@ -15,9 +17,17 @@ from pitstop.report.units import count_text, rate_text, seconds_text, share_text
 _PIPED_WIDTH = 400
 
 
+class _Console(Console):
+    """Leaves a pipe without a reader to whoever prints."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise: rich would close stdout and end the process, whichever stream it was."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def make_console(file: IO[str] | None = None) -> Console:
     """A console that colours only on a terminal and never breaks lines oddly in a pipe."""
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    console = _Console(file=file, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
     return console

@@ -7,7 +7,7 @@ from torch import distributed
 
 from pitstop.config.sections import CacheSection
 from pitstop.data.cache import SharedCache
-from pitstop.data.caching import CacheableSamples, coming_keys
+from pitstop.data.caching import CacheableSamples, Demand, coming_keys, demand_of
 from pitstop.data.fetch import Samples
 from pitstop.data.samplers import Batches
 from pitstop.errors import ConfigError
@@ -67,6 +67,12 @@ class HostCache:
     batches: Batches
     ranks: Ranks
     _told_epoch: int | None = field(init=False, default=None)
+    _demand: Demand | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Count what samples ask for, before the first step: it takes a while."""
+        if self.ranks.local_rank == 0:
+            self._demand = demand_of(self.samples, self.batches)
 
     @property
     def wants_order(self) -> bool:
@@ -99,4 +105,5 @@ class HostCache:
         """Count over the whole host; on its first rank, which speaks for the others."""
         if self.ranks.local_rank != 0:
             return None
-        return CacheReading(**asdict(self.shared.stats()))
+        demand = {} if self._demand is None else asdict(self._demand)
+        return CacheReading(**asdict(self.shared.stats()), **demand)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pitstop.records.communication import CommunicationReading
+from pitstop.records.engine import EngineSetup
 from pitstop.records.loader import CacheReading, LoaderReading, SkippedReading, TuningReading
 from pitstop.records.memory import MemoryReading
 from pitstop.train.tally import Pace
@@ -124,6 +125,10 @@ class Journal(Observer):
     def remarked(self, step: int, kind: str, text: str) -> None:
         """Keep the remark."""
         self._writer.reading("remark", {"step": step, "about": kind, "text": text})
+
+    def engine(self, setup: EngineSetup) -> None:
+        """Keep what the run works on."""
+        self._writer.reading("engine", asdict(setup))
 
     def applied(self, setting: str, proof: Mapping[str, Any]) -> None:
         """Keep what a setting really did."""

@@ -41,6 +41,7 @@ from pitstop.train.step import Trainer
 from pitstop.train.tally import StepTally
 from pitstop.train.task import BatchT, Task
 from pitstop.train.tensorboard import TensorBoard
+from pitstop.train.work import describe_engine
 from pitstop_probe import Clock, RecordWriter, cuda_timer
 
 # Steps within which everything that will be compiled has been: forward, backward, update.
@@ -327,6 +328,7 @@ class TrainingRun(Generic[BatchT]):
         for setting, proof in setup.applied.items():
             journal.applied(setting, proof)
         journal.applied("loader.workers", asdict(loop.loader.applied))
+        journal.engine(describe_engine(self.config, setup.trainer))
         train = self.config.train
         news = RunStart(
             name=self.config.run.name,

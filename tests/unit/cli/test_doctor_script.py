@@ -94,11 +94,18 @@ def test_a_command_that_never_trains_gives_a_verdict_all_the_same(run: Run, tmp_
     verdict = from_json(out, Verdict)
     assert verdict.outcome == "not enough evidence"
     assert verdict.sentence.startswith("the command ended with code 3 after ")
-    assert verdict.notes
+    assert all(option in verdict.notes[0] for option in ("-I", "-E", "-S"))
     assert err.startswith(f"not enough evidence: {verdict.sentence}\n")
     target = tmp_path / "verdict.json"
     assert run("doctor", "--json", target, "--", "true")[0] == 0
     assert json.loads(target.read_text())["outcome"] == "not enough evidence"
+
+
+def test_an_empty_rank_in_the_environment_is_no_rank(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "")
+    assert run("doctor", "--", "sh", "-c", "exit 3")[0] == 3
 
 
 def test_death_by_a_real_time_signal_is_told_as_a_shell_tells_it(run: Run) -> None:

@@ -281,3 +281,18 @@ def test_shells_complete_commands(command: Command) -> None:
         script, _PITSTOP_COMPLETE="complete_bash", COMP_WORDS="pitstop do", COMP_CWORD="1"
     )
     assert offered.stdout.split() == ["doctor"]
+
+
+def test_an_interrupt_while_the_command_line_loads_shows_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that it needs is replaced by one that stands for Ctrl-C at that moment."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "pitstop", "--version"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

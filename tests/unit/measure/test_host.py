@@ -1,19 +1,22 @@
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pitstop.measure import host
 from pitstop.measure.host import (
     HostCounters,
     LoadMeter,
+    Others,
     affinity_cores,
     rate_between,
     read_counters,
     usable_cores,
 )
-from pitstop.records.memory import GpuLoad
+from pitstop.records.memory import GpuLoad, OtherProcess
 
 ZERO = HostCounters(
     tree_cpu_s=0.0,
@@ -122,3 +125,22 @@ def test_usable_cores_never_exceed_affinity() -> None:
     assert usable is not None
     assert affinity is not None
     assert 0 < usable <= affinity
+
+
+def test_the_busiest_strangers_are_named_on_a_full_host_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = os.getpid()
+    times = iter(
+        [
+            {own: ("python", 1.0), 7: ("cc1 (x)", 10.0), 8: ("idle", 3.0), 9: ("old", 1.0)},
+            {own: ("python", 9.0), 7: ("cc1 (x)", 11.5), 8: ("idle", 3.01), 9: ("new", 5.0)},
+        ]
+    )
+    monkeypatch.setattr(host, "processor_times", lambda: next(times))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    others = Others(clock=iter([0.0, 2.0]).__next__)
+    assert others(2.0) is None, "cores are left, so nobody looks"
+    assert others(None) is None
+    assert others(3.9) is None, "the first look only sets the mark"
+    assert others(3.9) == (OtherProcess(pid=7, name="cc1 (x)", cpu_cores=0.75),)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.measure.process_tree import tree_counters, tree_memory, tree_pids
+from pitstop.measure.process_tree import processor_times, tree_counters, tree_memory, tree_pids
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -187,3 +187,13 @@ def test_a_block_shared_by_five_processes_is_counted_once() -> None:
     grown = found.tree_bytes - before.tree_bytes
     assert 0.95 < grown / size < 1.25
     assert resident > 4.5 * size, "resident sizes count the block in every process"
+
+
+def test_names_with_brackets_do_not_hide_processor_time(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    fields = ["S", "1", *["0"] * 9, "150", "50", *["0"] * 10]
+    (tmp_path / "7" / "stat").write_text(f"7 (a) (b) {' '.join(fields)}")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "self").mkdir()
+    assert processor_times(proc=tmp_path) == {7: ("a) (b", 200 / os.sysconf("SC_CLK_TCK"))}
+    assert processor_times(proc=tmp_path / "none") == {}

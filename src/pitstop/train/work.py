@@ -1,0 +1,64 @@
+"""What a run computes, apart from how fast: what must agree for two runs to be compared."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from pitstop.config.sections import RunConfig
+from pitstop.records.engine import EngineSetup
+from pitstop.train.state import bare_model
+from pitstop.train.step import Trainer
+
+_FORMATS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
+
+_OF_TRAINING: Final = ("batch_size", "accumulate", "ema", "crop_schedule")
+# How the same work is done, or evaluations, which are timed apart.
+_NOT_OF_THE_WORK: Final = (
+    "model.kernels",
+    "model.spike.chunk",
+    "model.fusion.chunk",
+    "data.order",
+    "data.spikes",
+    "data.eval_",
+    "data.tiles.",
+    "data.lpips.",
+)
+
+
+def describe_engine(config: RunConfig, trainer: Trainer[Any]) -> EngineSetup:
+    """Describe what a trainer works on."""
+    model, device = bare_model(trainer.model), trainer.device
+    return EngineSetup(
+        model=type(model).__name__,
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        number_format=_FORMATS[config.train.precision],
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        settings=work_settings(config),
+    )
+
+
+def work_settings(config: RunConfig) -> dict[str, Any]:
+    """Give the settings that decide what is computed; where files lie does not."""
+    chosen = {
+        "model": config.model.model_dump(),
+        "data": config.data.model_dump(),
+        "loss": config.loss.model_dump(),
+        "train": config.train.model_dump(include=set(_OF_TRAINING)),
+    }
+    settings = {
+        name: value
+        for name, value in _flat(chosen)
+        if not isinstance(value, Path) and not name.startswith(_NOT_OF_THE_WORK)
+    }
+    return {**settings, "train.distill": config.train.distill.teacher is not None}
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        # Where keys are no names the whole is one value: sizes by epoch.
+        if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield above + name, value
