@@ -18,13 +18,18 @@ class Rate(NamedTuple):
     look_every: int
     """One step in so many is looked at. Of the others there is the wall clock, what was counted
     and what lay apart; nothing is marked on the device."""
+    look_later: int
+    """The same once there are looks enough to judge by, from step `_LATER` on."""
     mark_every: int
     """Of those that are looked at, one in so many is marked on the device."""
 
 
-SHORT = Rate(limit_ns=5_000_000, sure=24, look_every=10, mark_every=2)
+SHORT = Rate(limit_ns=5_000_000, sure=24, look_every=10, look_later=20, mark_every=2)
 # It takes longer to be sure of them: a script of few steps is then seen whole.
-MIDDLING = Rate(limit_ns=40_000_000, sure=64, look_every=8, mark_every=1)
+MIDDLING = Rate(limit_ns=40_000_000, sure=64, look_every=8, look_later=8, mark_every=1)
+
+# Stretches of either length end here.
+_LATER = 640
 
 _MASK = (1 << 64) - 1
 
@@ -82,7 +87,7 @@ class Sampling:
         if self.rate is None:
             return step
         if step > self._next:
-            every = self.rate.look_every
+            every = self.rate.look_every if step < _LATER else self.rate.look_later
             stretch = step // every
             self._next = _place_in(stretch, every)
             if self._next < step:
