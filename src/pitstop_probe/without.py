@@ -12,9 +12,8 @@ import os
 import sys
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from pitstop_probe.imports import when_imported
 from pitstop_probe.looks import library_folders
-from pitstop_probe.patches import Patch, Undo, replace
+from pitstop_probe.patches import Patch, once_imported, replace
 
 Ready = Callable[[], bool]
 
@@ -50,23 +49,12 @@ _LOGGERS = (
 
 def _silent_later(module: str, kind: str, names: Tuple[str, ...], *, ready: Ready) -> Patch:
     """Leave out what a class writes, once its module is imported."""
-    patches: List[Patch] = []
 
-    def silence(imported: Any) -> None:
+    def silence(imported: Any) -> List[Patch]:
         owner = getattr(imported, kind)
-        patches.extend(replace(owner, name, _silent(ready)) for name in names)
+        return [replace(owner, name, _silent(ready)) for name in names]
 
-    def put() -> Undo:
-        for patch in patches:
-            patch.on()
-        return undo
-
-    def undo() -> None:
-        for patch in patches:
-            patch.off()
-
-    when_imported(module, silence)
-    return Patch(put)
+    return once_imported(module, silence)
 
 
 def _quiet_files(ready: Ready) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -109,7 +97,7 @@ class _QuietText(io.TextIOWrapper):
     ready: Ready
 
     def write(self, text: str) -> int:
-        return 0 if self.ready() else super().write(text)
+        return len(text) if self.ready() else super().write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         if not self.ready():

@@ -33,7 +33,7 @@ _LONGER: Final = (
 )
 
 _IF_IT_LOADS: Final = (
-    "if these lines make the next batch: put them into a Dataset, which "
+    "if it makes the next batch: put that into a Dataset, which "
     "DataLoader(..., num_workers=N, persistent_workers=True) reads beside the step"
 )
 

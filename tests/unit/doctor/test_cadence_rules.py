@@ -189,7 +189,7 @@ def test_lines_that_may_load_are_told_how_loading_is_done() -> None:
         return found.remedy[0]
 
     line = host_line("x, y = get_batch()", 400)
-    loads = "if these lines make the next batch"
+    loads = "if it makes the next batch"
     assert advice(replace(line, line=50)).startswith(loads), "before the passes"
     assert advice(replace(line, function="get_batch", line=90)).startswith(loads), "elsewhere"
     assert not advice(replace(line, line=70)).startswith(loads), "below the passes"
