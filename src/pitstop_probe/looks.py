@@ -28,7 +28,6 @@ _GIVERS = ("__next__", "__getitem__")
 _QUEUES = ("queue.py", "queues.py")
 _MOST_LINES = 40
 _FEWEST_LOOKS = 5
-_MOST_UNDECIDED = 1 << 14  # Looks of one step; a script that has ended its training runs on.
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
 
@@ -54,7 +53,7 @@ class Looks:
         self._running = threading.Lock()
         self._places: "Counter[Place]" = Counter()
         self._generators: Dict[Optional[str], List[int]] = {}
-        self._undecided = Undecided(watch, _MOST_UNDECIDED)
+        self._undecided = Undecided(watch)
         self._loop: Set[int] = set()
         self.taken = 0
         self._foreign = library_folders()

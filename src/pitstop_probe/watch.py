@@ -41,6 +41,7 @@ _HAND_OVER_STEPS = 64
 _MOST_PENDING = 4 * _HAND_OVER_STEPS
 _TIMELINE_EVERY = 64
 _MOST_APARTS = 1024
+_MOST_UNDECIDED = 1 << 14
 # An optimizer that steps this much more rarely than the others does not set the pace.
 _RARE = 20
 
@@ -721,16 +722,13 @@ class _Counts:
 class Undecided:
     """What was seen at moments of steps that are not handed over yet.
 
-    Only then is it known what lay apart from the training.
-
-    Args:
-        watch: The thread under observation.
-        most: Of so many the latest are kept; all unless given.
+    Only then is it known what lay apart from the training. The latest are kept: a script that has
+    ended its training runs on, and its last step is never handed over.
     """
 
-    def __init__(self, watch: Watch, most: Optional[int] = None) -> None:
+    def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._seen: Deque[Tuple[int, int, Any]] = deque(maxlen=most)
+        self._seen: Deque[Tuple[int, int, Any]] = deque(maxlen=_MOST_UNDECIDED)
 
     def add(self, moment_ns: int, what: Any) -> None:
         """Keep something until its step is handed over."""

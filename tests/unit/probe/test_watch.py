@@ -198,6 +198,19 @@ def test_what_was_seen_in_an_evaluation_or_a_slowed_step_is_not_the_trainings(
     assert list(seen.decided()) == []
 
 
+def test_after_the_training_what_is_seen_takes_no_more_and_more_memory(
+    watch: Watch, ticks: Ticks
+) -> None:
+    seen = Undecided(watch)
+    watch.stepped(1)
+    for number in range(20_000):
+        seen.add(ticks(), number)
+    watch.settled = 1
+    kept = list(seen.decided())
+    assert len(kept) == 1 << 14
+    assert kept[-1] == 19_999
+
+
 @pytest.mark.parametrize("most", [2048, 5000])
 def test_however_much_lay_apart_the_latest_is_known(watch: Watch, ticks: Ticks, most: int) -> None:
     seen = Undecided(watch)
