@@ -35,7 +35,12 @@ Part = Literal["data", "sync", "log"]
 _PROBE: Final = Path(pitstop_probe.__file__).parent
 _LOOK_EVERY_S: Final = 1.0
 _TERMINAL: Final = "/dev/tty"
-_PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# Not every system has all of them.
+_PASSED_ON: Final = tuple(
+    signal.Signals[name]
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+    if name in signal.Signals.__members__
+)
 
 
 def run_script(
