@@ -1,4 +1,7 @@
-"""Options of the whole test suite."""
+"""Options and fixtures of the whole test suite."""
+
+import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -14,3 +17,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write golden files anew from what the code does now, instead of comparing",
     )
+
+
+@pytest.fixture
+def heeding_signals() -> Iterator[None]:
+    """What a shell starts in the background, or with nohup, ignores some; so would its children."""
+    default = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGQUIT: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in default.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

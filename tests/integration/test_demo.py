@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,16 +44,8 @@ def test_another_disease_leads_to_another_second_run(tmp_path: Path) -> None:
     assert counts == [6, 1]
 
 
-@pytest.fixture
-def heeded_interrupts() -> Iterator[None]:
-    """What a shell starts in the background ignores them, and so would its children."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("heeded_interrupts")
+@pytest.mark.usefixtures("heeding_signals")
 def test_a_newcomer_sees_the_bottleneck_the_cure_and_the_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pitstop", "demo", "--output", "demo"]
     for _ in range(2):  # the first is stopped on its way, and the second does not mind

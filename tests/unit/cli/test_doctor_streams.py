@@ -109,6 +109,7 @@ def test_a_disk_without_room_is_noticed_before_anything_runs(tmp_path: Path) -> 
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.usefixtures("heeding_signals")
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGQUIT", "SIGTERM"])
 def test_whoever_ends_us_ends_the_command_and_hears_the_verdict(name: str) -> None:
     number = getattr(signal, name)
@@ -128,6 +129,7 @@ def test_whoever_ends_us_ends_the_command_and_hears_the_verdict(name: str) -> No
     assert "the command ended with code 7" in err
 
 
+@pytest.mark.usefixtures("heeding_signals")
 def test_what_was_ignored_stays_ignored_for_the_command() -> None:
     command = f"{DOCTOR} -- {shlex.quote(sys.executable)} -c {shlex.quote(TELLING)}"
     assert shell(f"trap '' INT HUP; {command}")[1] == "ignored: SIGINT SIGHUP\n"
