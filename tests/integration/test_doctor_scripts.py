@@ -140,11 +140,11 @@ def test_a_crash_is_the_scripts_own_with_its_traceback_and_its_code() -> None:
 
 
 def test_a_killed_script_is_reported_as_killed_and_its_steps_are_kept() -> None:
-    said = doctor(command("odd/killed.py"), steps=1_000)
+    said = doctor(command("odd/killed.py"), steps=100_000)
     assert said.exit_code == 128 + signal.SIGKILL
     assert "about to be killed" in said.stdout
     assert "the command was ended by SIGKILL" in said.verdict["notes"]
-    # Steps are handed over 64 at a time, or every half second.
+    # They are handed over twice a second, and it trains for three.
     assert said.verdict["steps"] >= 20
 
 
