@@ -132,6 +132,27 @@ class Step:
         return self.host_us[span][1] - inside
 
 
+class BareSteps(NamedTuple):
+    """Steps in a row of which no more is known than their lengths and what was counted.
+
+    Each begins where the one before ends, and nothing in them lies apart.
+    """
+
+    first: int
+    """Number of the first."""
+    start_us: int
+    wall_us: List[int]
+    samples: List[Optional[int]]
+    micro_steps: List[Optional[int]]
+
+
+def known_among(counts: List[Optional[int]]) -> List[int]:
+    """Leave out what is not known; most often nothing."""
+    if None not in counts:
+        return counts  # type: ignore[return-value]
+    return [count for count in counts if count is not None]
+
+
 class Sink(Protocol):
     """Receives what the clock saw, in order."""
 

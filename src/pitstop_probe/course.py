@@ -30,6 +30,7 @@ from pitstop_probe.inventory import (
 )
 from pitstop_probe.loader_hooks import Loaders, WorkerTimer, read_worker_times
 from pitstop_probe.looks import Looks
+from pitstop_probe.losses import Losses
 from pitstop_probe.patches import Patch
 from pitstop_probe.sampling import SHORT
 from pitstop_probe.torch_hooks import (
@@ -98,7 +99,7 @@ class Measurement:
         self._origin_us = monotonic_us() if settings.started_us is None else settings.started_us
         self._look: Any = None
         self._before: Dict[str, Any] = {}
-        self._losses: List[Any] = []
+        self._losses = Losses(torch, self._write_loss)
         self.watch = Watch(self)
         self.optimizers = Optimizers(self.watch, torch, self._search)
         self.models = Models(self.watch, torch)
@@ -134,6 +135,10 @@ class Measurement:
     def step(self, step: Any) -> None:
         """Write a step."""
         self.writer.step(step)
+
+    def bare_steps(self, steps: Any) -> None:
+        """Write steps whose parts were not looked at."""
+        self.writer.bare_steps(steps)
 
     def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
         """Write an event."""
@@ -205,7 +210,7 @@ class Measurement:
         if isinstance(self._look, KernelLook):
             self._look = None
         self._drop_look()
-        self._losses = []
+        self._losses.clear()
         self._before = {}
         self.workers.restart()
         self.watch.restart()
@@ -405,25 +410,14 @@ class Measurement:
                 self._reading("cache", {"step": self.watch.steps, **values})
 
     def _keep_loss(self, steps: int) -> None:
-        """Write the loss, read without waiting: on a GPU it is copied, and read once there."""
-        waiting = []
-        for step, value, copied in self._losses:
-            if copied.query():
-                self.writer.scalars(step, {"loss": float(value)})
-            else:
-                waiting.append((step, value, copied))
-        self._losses = waiting
+        """Write the loss of the step that has ended, and earlier ones that have come by now."""
+        self._losses.write_arrived()
         loss, self.watch.loss = self.watch.loss, None
-        if loss is None:
-            return
-        if not loss.is_cuda:
-            self.writer.scalars(steps, {"loss": float(loss)})
-            return
-        kept = self._torch.empty((), dtype=loss.dtype, device="cpu", pin_memory=True)
-        kept.copy_(loss, non_blocking=True)
-        copied = self._torch.cuda.Event()
-        copied.record()
-        self._losses.append((steps, kept, copied))
+        if loss is not None:
+            self._losses.take(steps, loss)
+
+    def _write_loss(self, step: int, loss: float) -> None:
+        self.writer.scalars(step, {"loss": loss})
 
     def _profiles(self, steps: int) -> bool:
         """Whether the step after so many is one of those that are profiled."""

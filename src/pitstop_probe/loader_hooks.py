@@ -40,13 +40,21 @@ class LoaderSeen:
 class _Pass:
     """One pass through a loader: what its fetches are said to be."""
 
-    __slots__ = ("next", "plain", "seen")
+    __slots__ = ("is_usual", "next", "plain", "seen")
 
     def __init__(self, seen: LoaderSeen, fetch: Fetch) -> None:
         self.seen = seen
         self.plain = fetch
         self.next = fetch._replace(first=True)
         """What the next one is."""
+        self.is_usual = False
+        """Whether the next one is one of many that are all alike, on the watched thread."""
+
+    def becomes_usual(self, watch: Watch) -> bool:
+        """Whether it is from now on."""
+        is_alike = self.next is self.plain and self.plain.loader in watch.trains
+        self.is_usual = is_alike and get_ident() == watch.thread
+        return self.is_usual
 
 
 class Loaders:
@@ -109,7 +117,7 @@ class Loaders:
             course: Optional[_Pass] = getattr(iterator, "_pitstop", None)
             if course is None:
                 return original(iterator)
-            if not watch.looking and _is_usual(course, watch):
+            if not watch.looking and (course.is_usual or course.becomes_usual(watch)):
                 start = watch.now()
                 around, watch.at = watch.at, "data"
                 try:
@@ -160,12 +168,6 @@ class Loaders:
 def _pids_of(iterator: Any) -> List[int]:
     """The processes that load a pass: its workers, or this one."""
     return [worker.pid for worker in getattr(iterator, "_workers", ())] or [os.getpid()]
-
-
-def _is_usual(course: _Pass, watch: Watch) -> bool:
-    """Whether a fetch is one of many that are all alike, on the watched thread."""
-    plain = course.plain
-    return course.next is plain and plain.loader in watch.trains and get_ident() == watch.thread
 
 
 def describe_loader(loader: Any) -> Dict[str, Any]:
@@ -242,15 +244,16 @@ class WorkerTimer:
             if not watch.looking:
                 self._passed_by += 1
                 return original(fetcher, index)
-            if not isinstance(fetcher.collate_fn, _TimedCollate):
-                fetcher.collate_fn = _TimedCollate(fetcher.collate_fn)
-            collate = fetcher.collate_fn
             start = time.perf_counter_ns()
             if self._first_ns is None:
                 self._begin(start)
-            collated_before = collate.total_ns
-            batch = original(fetcher, index)
-            self._add(start, time.perf_counter_ns(), collate.total_ns - collated_before)
+            plain = fetcher.collate_fn
+            fetcher.collate_fn = collate = _TimedCollate(plain)
+            try:
+                batch = original(fetcher, index)
+            finally:
+                fetcher.collate_fn = plain
+            self._add(start, time.perf_counter_ns(), collate.total_ns)
             return batch
 
         return fetch

@@ -2,7 +2,7 @@
 
 A look takes the interpreter's lock for some tens of microseconds, and on a slow host for more. So
 they are a hundredth of a second apart or, where that would cost too much, further, at distances
-that share no period with a loop.
+that share no period with a loop; twice as far once there are a hundred.
 """
 
 import linecache
@@ -20,6 +20,7 @@ from pitstop_probe.watch import Undecided, Watch
 
 EVERY_S = 0.010
 _COSTS_APART = 400  # Looks are so many times as far apart as one takes, or further.
+_MANY = 100  # Looks after which they come half as often.
 _FURTHEST = 10  # Times the least distance: one look that was interrupted must not be the last.
 _COST_WEIGHT = 1 / 16
 _GENERATOR = 0x20  # inspect.CO_GENERATOR, without importing inspect
@@ -46,6 +47,7 @@ class Looks:
     def __init__(self, watch: Watch, every_s: float = EVERY_S) -> None:
         self._watch = watch
         self._every_s = every_s
+        self.taken = 0
         self._cost_s = 0.0
         self._turn = 0
         self._wait_s = self._next_wait_s()
@@ -55,7 +57,6 @@ class Looks:
         self._generators: Dict[Optional[str], List[int]] = {}
         self._undecided = Undecided(watch)
         self._loop: Set[int] = set()
-        self.taken = 0
         self._foreign = library_folders()
         self._libraries: Dict[str, bool] = {}
         self._thread: Optional[threading.Thread] = None
@@ -107,7 +108,8 @@ class Looks:
     def distance_s(self) -> float:
         """Mean distance of two looks, by what the last ones cost."""
         affordable_s = min(self._cost_s * _COSTS_APART, self._every_s * _FURTHEST)
-        return max(self._every_s, affordable_s)
+        distance_s = max(self._every_s, affordable_s)
+        return distance_s if self.taken < _MANY else 2 * distance_s
 
     def _run(self) -> None:
         while True:

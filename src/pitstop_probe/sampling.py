@@ -5,7 +5,8 @@ drive it out of the processor's caches, and 250 us on a slow host with a GPU. Th
 step of a tenth of a second, a hundredth of one of 20 ms and a third of one of half a millisecond.
 """
 
-from typing import NamedTuple, Optional
+from bisect import bisect_right
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 
 class Rate(NamedTuple):
@@ -15,21 +16,24 @@ class Rate(NamedTuple):
     sure: int
     """So many more of the steps were shorter than longer, or the other way round, before that
     counts."""
-    look_every: int
-    """One step in so many is looked at. Of the others there is the wall clock, what was counted
-    and what lay apart; nothing is marked on the device."""
-    look_later: int
-    """The same once there are looks enough to judge by, from step `_LATER` on."""
+    look_every: Tuple[int, int, int]
+    """One step in so many is looked at: at first, and from each of the steps `LATER` on, when there
+    are more looks to judge by. Of the others there is the wall clock, what was counted and what lay
+    apart; nothing is marked on the device."""
     mark_every: int
     """Of those that are looked at, one in so many is marked on the device."""
 
+    def look_every_at(self, step: int) -> int:
+        """Give the length of the stretches, of which one step is looked at each, from a step on."""
+        return self.look_every[bisect_right(LATER, step)]
 
-SHORT = Rate(limit_ns=5_000_000, sure=24, look_every=10, look_later=20, mark_every=2)
+
+SHORT = Rate(limit_ns=5_000_000, sure=24, look_every=(10, 20, 40), mark_every=2)
 # It takes longer to be sure of them: a script of few steps is then seen whole.
-MIDDLING = Rate(limit_ns=40_000_000, sure=64, look_every=8, look_later=8, mark_every=1)
+MIDDLING = Rate(limit_ns=40_000_000, sure=64, look_every=(8, 8, 8), mark_every=1)
 
 # Stretches of either length end here.
-_LATER = 640
+LATER = (640, 2560)
 
 _MASK = (1 << 64) - 1
 
@@ -44,6 +48,11 @@ class _Vote:
         self._balance = 0
         self._limit_ns = rate.limit_ns
         self._sure = rate.sure
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether a further short step changes nothing."""
+        return self._balance == self._sure
 
     def ended(self, took_ns: int) -> bool:
         """Take in how long a step took; tell whether that changed the outcome."""
@@ -82,12 +91,20 @@ class Sampling:
             middling = MIDDLING if self._middling.is_won else None
             self.rate = SHORT if self._short.is_won else middling
 
+    def all_ended(self, took_ns: Sequence[int]) -> None:
+        """Take in how long some steps took."""
+        # Further short ones tell nothing new to who is sure of them.
+        if self._short.is_sure and self._middling.is_sure and max(took_ns) < SHORT.limit_ns:
+            return
+        for took in took_ns:
+            self.ended(took)
+
     def next_look(self, step: int) -> int:
         """Give the first step, from one on, that is to be looked at; asked in their order."""
         if self.rate is None:
             return step
         if step > self._next:
-            every = self.rate.look_every if step < _LATER else self.rate.look_later
+            every = self.rate.look_every_at(step)
             stretch = step // every
             self._next = _place_in(stretch, every)
             if self._next < step:

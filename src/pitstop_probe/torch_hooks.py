@@ -183,17 +183,18 @@ class Optimizers:
         if self._is_traced():
             return None
         watch = self._watch
-        if watch.at == "optimizer" or (watch.open and watch.inside("optimizer")):
+        around = watch.at
+        if around == "optimizer" or (watch.open and watch.inside("optimizer")):
             # Inside another's step, or its own class's; or after one that raised, whose end has
             # to come with this one's.
             self._nests = True
             self._meet(optimizer)
             return None
-        if not watch.looking:
-            if get_ident() == watch.thread:
-                self._around, watch.at = watch.at, "optimizer"
-            return None
-        return None if watch.begin("optimizer") is None else self._closed_over(args, kwargs)
+        if watch.looking:
+            return None if watch.begin("optimizer") is None else self._closed_over(args, kwargs)
+        if get_ident() == watch.thread:
+            self._around, watch.at = around, "optimizer"
+        return None
 
     def _closed_over(self, args: Any, kwargs: Any) -> Any:
         """Give the arguments of a step with its closure observed; None where it has none."""
@@ -384,25 +385,29 @@ class Models:
         own = vars(kind).get("__call__")
         watch, is_traced = self._watch, self._is_traced
         observe, glance = self._observe, self._glance
+        is_loss = _is_named_loss(kind)
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
             original = (
                 super(kind, module).__call__ if own is None else functools.partial(own, module)
             )
+            around = watch.at
             # Most calls are of modules inside others: these must come first.
-            if is_traced() or watch.at in _INNER or (watch.open and _within(watch.open)):
+            if is_traced() or around in _INNER or (watch.open and _within(watch.open)):
                 return original(*args, **kwargs)
-            if not watch.looking and get_ident() == watch.thread:
-                part = glance(module, args, kwargs)
-                if part is not None:
-                    around, watch.at = watch.at, part
-                    try:
-                        return original(*args, **kwargs)
-                    finally:
-                        watch.at, watch.last_kind = around, part
-                        if watch.looking:
-                            watch.leave(part)
-            return observe(module, original, args, kwargs)
+            if watch.looking or get_ident() != watch.thread:
+                return observe(module, original, args, kwargs)
+            is_after = is_loss and watch.last_kind in _BEFORE_LOSS
+            part = "loss" if is_after else glance(module, args, kwargs)
+            if part is None:
+                return observe(module, original, args, kwargs)
+            watch.at = part
+            try:
+                return original(*args, **kwargs)
+            finally:
+                watch.at, watch.last_kind = around, part
+                if watch.looking:
+                    watch.leave(part)
 
         return call
 
@@ -422,18 +427,18 @@ class Models:
         None where it is to be noted all the same, for it evaluates; and for an odd module.
         """
         watch, identity = self._watch, id(module)
-        if identity in self._usual and module.training and watch.raw is not None:
+        raw = watch.raw
+        if identity in self._usual and module.training and raw is not None:
             try:
-                shape = getattr(args[0], "shape", None) if args else None
-                samples = shape[0] if shape else _batch_size(args) or _batch_size(kwargs)
-            except Exception:  # noqa: BLE001 - a nested tensor, for one, has no shape
-                samples = None
-            watch.raw.calls.append((identity, samples))
+                samples = args[0].shape[0]
+            except Exception:  # noqa: BLE001 - not a tensor, or a nested one, which has no shape
+                samples = _batch_size(args) or _batch_size(kwargs)
+            raw.calls.append((identity, samples))
             return "forward"
         try:
             if identity not in self._known:
                 self._take_up(identity, module)
-            if identity in self._losses and watch.last_kind in ("forward", "loss"):
+            if identity in self._losses and watch.last_kind in _BEFORE_LOSS:
                 return "loss"
             if self._purpose(identity, module) is not TRAIN:
                 return None
@@ -451,7 +456,7 @@ class Models:
             identity = id(module)
             if identity not in self._known:
                 self._take_up(identity, module)
-            if identity in self._losses and watch.last_kind in ("forward", "loss"):
+            if identity in self._losses and watch.last_kind in _BEFORE_LOSS:
                 return watch.begin("loss")
             purpose = self._purpose(identity, module)
             if purpose is TRAIN:
@@ -550,6 +555,7 @@ def _children(module: Any) -> List[Any]:
 
 _MOST_SEARCHES = 8
 _INNER = frozenset(("forward", "loss", "backward"))
+_BEFORE_LOSS = frozenset(("forward", "loss"))
 
 
 def _within(regions: List[Any]) -> bool:
@@ -561,8 +567,11 @@ def _within(regions: List[Any]) -> bool:
 
 
 def _is_loss(module: Any) -> bool:
-    name = type(module).__name__.lower()
-    return name.endswith(("loss", "criterion")) or next(iter(module.parameters()), None) is None
+    return _is_named_loss(type(module)) or next(iter(module.parameters()), None) is None
+
+
+def _is_named_loss(kind: Any) -> bool:
+    return kind.__name__.lower().endswith(("loss", "criterion"))
 
 
 def _parameter_count(module: Any) -> int:

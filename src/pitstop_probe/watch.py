@@ -11,10 +11,34 @@ import sys
 import time
 from bisect import bisect
 from collections import deque
+from itertools import chain
+from operator import itemgetter, sub
 from threading import get_ident
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Protocol,
+    Sequence,
+    Set,
+    Tuple,
+)
 
-from pitstop_probe.clock import HAND_OVER_US, DeviceTimer, Sink, Span, Step, Timeline, chosen
+from pitstop_probe.clock import (
+    HAND_OVER_US,
+    BareSteps,
+    DeviceTimer,
+    Sink,
+    Span,
+    Step,
+    Timeline,
+    chosen,
+    known_among,
+)
 from pitstop_probe.parts import (
     ALWAYS_APART,
     CLOSURE,
@@ -46,6 +70,9 @@ _MOST_UNDECIDED = 1 << 14
 _RARE = 20
 
 _NS = 1000
+
+# A training call of a model: its identity, and its samples where they are known.
+Call = Tuple[int, Optional[int]]
 
 # Places in a noted region.
 _KIND, _START, _END, _DETAIL, _START_MARK, _END_MARK = range(6)
@@ -86,6 +113,30 @@ class _Raw:
         self.marks: Optional[List[Any]] = None
         self.recompute: Optional[List[Tuple[int, int]]] = None
         self.special: Optional[str] = None
+
+    def by_step(self, end: int) -> Tuple[List[int], List[Sequence[Call]]]:
+        """Give the end of each of its steps, and the training calls made in it."""
+        made, ends = self.calls[::2], self.calls[1::2]
+        if len(made) > len(ends) and set(map(type, ends)) <= {int} and int not in map(type, made):
+            return [*ends, end], list(zip(made))  # one call a step, as in most trainings
+        ends, calls = [], []
+        by_step: List[Sequence[Call]] = [calls]
+        for item in self.calls:
+            if item.__class__ is int:
+                ends.append(item)
+                calls = []
+                by_step.append(calls)
+            else:
+                calls.append(item)
+        return [*ends, end], by_step
+
+
+class StepSink(Sink, Protocol):
+    """Receives steps that were looked at one by one, and others together."""
+
+    def bare_steps(self, steps: BareSteps) -> None:
+        """Take steps whose parts were not looked at."""
+        ...
 
 
 class Pace:
@@ -170,7 +221,7 @@ class Watch:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: StepSink,
         device: Optional[DeviceTimer] = None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -418,13 +469,11 @@ class Watch:
         """Learn from what has ended how many steps to look at."""
         sampling, all_were = self._sampling, self._sampling.rate is None
         self.looked += raw.looked and raw.special is None
-        start = raw.start
-        if not raw.looked:
-            for border in raw.calls:
-                if border.__class__ is int:
-                    sampling.ended(border - start)
-                    start = border
-        sampling.ended(end - start)
+        if raw.looked:
+            sampling.ended(end - raw.start)
+        else:
+            ends, _ = raw.by_step(end)
+            sampling.all_ended(list(map(sub, ends, [raw.start, *ends])))
         if all_were and sampling.rate is not None:
             # Which loaders train is known once steps are handed over, and asked for from here on.
             self._hand_over_at = 0
@@ -438,7 +487,7 @@ class Watch:
         self._last_mark = None
         rate = self._sampling.rate
         if rate is not None:
-            self._marking = self.looking and chosen(step // rate.look_every, rate.mark_every)
+            self._marking = self.looking and chosen(step, rate.mark_every)
             return device.mark() if was_marked or self._marking else None
         is_short = raw is not None and now - raw.start < SHORT.limit_ns
         self._marking = chosen(step, device.span_marks_every * (2 if is_short else 1))
@@ -559,7 +608,7 @@ class Watch:
             self._release(raw, device)
         if raw.index >= self._next_timeline:
             self._next_timeline = raw.index - raw.index % _TIMELINE_EVERY + _TIMELINE_EVERY
-            step.timeline = self._timeline(_in_order(raw), start_us)
+            step.timeline = self._timeline(_in_order(raw.regions, start_us, end_us), start_us)
         self.sink.step(step)
         self.handed_over += 1
 
@@ -569,23 +618,27 @@ class Watch:
         Returns:
             The number of the step after them.
         """
-        index, start, calls = raw.index, raw.start, []
-        for item in raw.calls:
-            if item.__class__ is int:
-                self._hand_over_bare(Step(index, start // _NS), item, calls)
-                index, start, calls = index + 1, item, []
-            else:
-                calls.append(item)
-        step = Step(index, start // _NS)
+        ends, made = raw.by_step(raw.end)
+        ends_us = [end // _NS for end in ends]
+        count = len(ends) - 1 if raw.regions else len(ends)
+        if count:
+            starts_us = [raw.start // _NS, *ends_us]
+            samples, micro_steps = self._counts.add_run(made[:count])
+            wall_us = list(map(sub, ends_us[:count], starts_us))
+            self.sink.bare_steps(BareSteps(raw.index, starts_us[0], wall_us, samples, micro_steps))
+            self.handed_over += count
         if raw.regions:
-            raw.start = start
-            self._split(step, raw, self.gap_names, calls)
-        self._hand_over_bare(step, raw.end, calls)
-        return index + 1
+            raw.index, raw.start = raw.index + count, [raw.start, *ends][count]
+            self._hand_over_last(raw, made[-1])
+            return raw.index + 1
+        return raw.index + count
 
-    def _hand_over_bare(self, step: Step, end: int, calls: List[Any]) -> None:
+    def _hand_over_last(self, raw: _Raw, calls: Sequence[Call]) -> None:
+        """Hand over the step of a run in which something was noted all the same."""
+        step = Step(raw.index, raw.start // _NS)
         step.looked_at = False
-        step.wall_us = end // _NS - step.start_us - step.apart_us
+        self._split(step, raw, self.gap_names, calls)
+        step.wall_us = raw.end // _NS - step.start_us - step.apart_us
         if calls:
             self._counts.add(step, calls)
         self.sink.step(step)
@@ -598,9 +651,9 @@ class Watch:
         if ours:
             device.release(ours)
 
-    def _split(self, step: Step, raw: _Raw, names: Names, calls: List[Any]) -> Times:
+    def _split(self, step: Step, raw: _Raw, names: Names, calls: Sequence[Call]) -> Times:
         """Divide a step of which something nests or lies apart; hand over what lies apart."""
-        regions = _in_order(raw)
+        regions = _in_order(raw.regions, raw.start // _NS, raw.end // _NS)
         # What a whole step did not set to train trains as it is.
         set_to_train = {model for model, _ in calls}
         unset = {region.detail.model for region in regions if isinstance(region.detail, Unset)}
@@ -657,9 +710,13 @@ class Watch:
         placed = _on_device(raw, raw.marks, device, wall_us)
         if placed is None:
             return
-        aparts = aparts_of(placed, self.evaluates, self.trains)
-        times, stretches = split(placed, aparts, (0, wall_us), self.gap_names)
-        step.device_wall_us = wall_us - sum(end - start for _, start, end in stretches)
+        times = split_plain(placed, self.trains, (0, wall_us * _NS), self.gap_names)
+        step.device_wall_us = wall_us
+        if times is None:
+            regions = _in_order(placed, 0, wall_us)
+            aparts = aparts_of(regions, self.evaluates, self.trains)
+            times, stretches = split(regions, aparts, (0, wall_us), self.gap_names)
+            step.device_wall_us -= sum(end - start for _, start, end in stretches)
         for name, entry in times.items():
             span = self._root.children.get(name)
             if span is not None and span in step.host_us:
@@ -689,21 +746,35 @@ class _Counts:
         """Mean over the steps whose samples are known."""
         return self._samples / self._steps if self._samples else None
 
-    def add(
-        self, step: Step, made: List[Tuple[int, Optional[int]]], rounds: Optional[Rounds] = None
-    ) -> None:
+    def add(self, step: Step, made: Sequence[Call], rounds: Optional[Rounds] = None) -> None:
         """Count for a step; one without known rounds is taken to be as one with such calls."""
-        if len(made) == 1:
-            step.micro_steps, step.samples = 1, made[0][1]
-        else:
-            self._count(step, made, rounds)
-        if step.samples is not None:
-            self._samples += step.samples
-            self._steps += 1
+        step.samples, step.micro_steps = self._counted(made, rounds)
+        self._add_samples([step.samples])
 
-    def _count(
-        self, step: Step, made: List[Tuple[int, Optional[int]]], rounds: Optional[Rounds]
-    ) -> None:
+    def add_run(
+        self, made: List[Sequence[Call]]
+    ) -> Tuple[List[Optional[int]], List[Optional[int]]]:
+        """Count for steps in a row; give the samples and the micro-steps of each."""
+        if set(map(len, made)) == {1}:
+            samples = list(map(itemgetter(1), chain.from_iterable(made)))
+            self._add_samples(samples)
+            return samples, [1] * len(made)
+        counted = [self._counted(calls, None) if calls else (None, None) for calls in made]
+        samples, micro_steps = map(list, zip(*counted))
+        self._add_samples(samples)
+        return samples, micro_steps
+
+    def _add_samples(self, samples: List[Optional[int]]) -> None:
+        known = known_among(samples)
+        self._samples += sum(known)
+        self._steps += len(known)
+
+    def _counted(
+        self, made: Sequence[Call], rounds: Optional[Rounds]
+    ) -> Tuple[Optional[int], Optional[int]]:
+        """Give the samples and the micro-steps of a step, where they are known."""
+        if len(made) == 1:
+            return made[0][1], 1
         sizes: Dict[int, List[Optional[int]]] = {}
         for model, size in made:
             sizes.setdefault(model, []).append(size)
@@ -714,9 +785,9 @@ class _Counts:
             rounds = self._last[1]
         elif max(calls.values()) == 1:
             rounds = Rounds(1)
-        if rounds is not None and rounds.made:
-            step.micro_steps = rounds.made
-            step.samples = samples_of(list(sizes.values()), rounds)
+        if rounds is None or not rounds.made:
+            return None, None
+        return samples_of(list(sizes.values()), rounds), rounds.made
 
 
 class Undecided:
@@ -802,12 +873,11 @@ def _count_passed(waiting: Sequence[_Raw], device: DeviceTimer) -> int:
     return len(waiting) if low == len(marked) else marked[low]
 
 
-def _in_order(raw: _Raw) -> List[Region]:
-    """Regions in whole microseconds, inside the step's borders, parents before their children."""
-    low, high = raw.start // _NS, raw.end // _NS
+def _in_order(noted: List[Noted], low: int, high: int) -> List[Region]:
+    """Regions in whole microseconds, inside these bounds, parents before their children."""
     regions = [
         Region(kind, max(start // _NS, low), min(end // _NS, high), detail, mark, end_mark)
-        for kind, start, end, detail, mark, end_mark in raw.regions
+        for kind, start, end, detail, mark, end_mark in noted
     ]
     regions.sort(key=_place)
     return regions
@@ -815,20 +885,19 @@ def _in_order(raw: _Raw) -> List[Region]:
 
 def _on_device(
     raw: _Raw, marks: List[Any], device: DeviceTimer, wall_us: int
-) -> Optional[List[Region]]:
-    """Regions in the device's microseconds since the step began; None where marks are astray."""
+) -> Optional[List[Noted]]:
+    """Regions on the device's clock since the step began; None where marks are astray."""
     known: Dict[int, Optional[int]] = {id(raw.start_mark): 0, id(raw.end_mark): wall_us}
     for mark in marks:
         known[id(mark)] = device.elapsed_us(raw.start_mark, mark)
-    placed = []
+    placed: List[Noted] = []
     for kind, _, _, detail, start_mark, end_mark in raw.regions:
         if start_mark is None or end_mark is None:
             continue
         start, end = known.get(id(start_mark)), known.get(id(end_mark))
         if start is None or end is None or not 0 <= start <= end <= wall_us:
             return None
-        placed.append(Region(kind, start, end, detail))
-    placed.sort(key=_place)
+        placed.append([kind, start * _NS, end * _NS, detail, None, None])
     return placed
 
 

@@ -20,10 +20,13 @@ import platform
 import socket
 import sys
 import time
+from bisect import bisect_right
 from collections import Counter
+from functools import lru_cache, partial
+from itertools import chain, repeat
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from pitstop_probe.clock import Span, Step, Timeline, monotonic_us
+from pitstop_probe.clock import BareSteps, Span, Step, Timeline, known_among, monotonic_us
 
 SCHEMA = 1
 BLOCK_STEPS = 256
@@ -37,19 +40,31 @@ FIRST_CREDIT = 4096  # lets a run of a few steps keep all its spans
 # Neighbouring sketch buckets differ by 4 %, so a quantile read from them is within 2 %.
 SKETCH_GROWTH = 1.04
 _PER_LOG = 1.0 / math.log(SKETCH_GROWTH)
+_LONGEST_US = 10**13  # four months
 
 
 def sketch(values: List[int]) -> List[int]:
     """Count values by logarithmic bucket: ``[bucket, count, bucket, count, ...]``."""
-    counts: Dict[int, int] = {}
-    # Values repeat: a logarithm for each takes several times as long.
-    for value, count in Counter(values).items():
-        bucket = round(math.log(value + 1) * _PER_LOG)
-        counts[bucket] = counts.get(bucket, 0) + count
-    flat: List[int] = []
-    for bucket in sorted(counts):
-        flat += (bucket, counts[bucket])
-    return flat
+    # A search among the borders takes a fifth of the time of a logarithm.
+    counts = Counter(map(partial(bisect_right, _borders()), values))
+    return [number for pair in sorted(counts.items()) for number in pair]
+
+
+@lru_cache(maxsize=1)
+def _borders() -> List[int]:
+    """Give the least value of each bucket from the second on; the last holds all longer times."""
+    borders: List[int] = []
+    for bucket in range(1, bucket_of(_LONGEST_US) + 1):
+        value = max(0, math.floor(math.exp((bucket - 0.5) / _PER_LOG)) - 2)
+        while bucket_of(value) < bucket:
+            value += 1
+        borders.append(value)
+    return borders
+
+
+def bucket_of(value: int) -> int:
+    """Say in which bucket of a sketch a value is counted."""
+    return round(math.log(value + 1) * _PER_LOG)
 
 
 def distribution(values: List[int]) -> List[Any]:
@@ -161,39 +176,51 @@ class _Shape:
 _Row = Tuple[int, List[int], List[int], List[int], Optional[int]]
 
 
-_NONE: List[int] = []
-
-
 class _Block:
     """The steps since the last block summary."""
 
     def __init__(self) -> None:
-        self.first: Optional[Step] = None
-        self.last: Optional[Step] = None
+        self.first = 0
+        self.last = 0
+        self.start_us = 0
         self.steps = 0
+        self.bare_wall_us: List[int] = []
         self.samples: Optional[int] = None
         self.micro_steps: Optional[int] = None
         self.apart_us = 0
         self.broken = 0
 
     def add(self, step: Step) -> None:
-        if self.first is None:
-            self.first = step
-        self.last = step
-        self.steps += 1
+        self._append(step.index, step.start_us, 1)
         self.apart_us += step.apart_us
         self.broken += step.broken
-        if step.samples is not None:
-            self.samples = (self.samples or 0) + step.samples
-        if step.micro_steps is not None:
-            self.micro_steps = (self.micro_steps or 0) + step.micro_steps
+        self.samples = _plus(self.samples, [step.samples])
+        self.micro_steps = _plus(self.micro_steps, [step.micro_steps])
+
+    def add_bare(self, steps: BareSteps) -> None:
+        self._append(steps.first, steps.start_us, len(steps.wall_us))
+        self.bare_wall_us += steps.wall_us
+        self.samples = _plus(self.samples, steps.samples)
+        self.micro_steps = _plus(self.micro_steps, steps.micro_steps)
+
+    def _append(self, first: int, start_us: int, count: int) -> None:
+        if self.steps == 0:
+            self.first, self.start_us = first, start_us
+        self.last = first + count - 1
+        self.steps += count
+
+
+def _plus(total: Optional[int], counts: List[Optional[int]]) -> Optional[int]:
+    """Add what is known to what is; None where nothing is."""
+    known = known_among(counts)
+    return (total or 0) + sum(known) if known else total
 
 
 class _Columns:
     """A block's steps column by column, whatever their shapes."""
 
-    def __init__(self) -> None:
-        self.wall: List[int] = []
+    def __init__(self, wall: List[int]) -> None:
+        self.wall = wall
         self.device_wall: List[int] = []
         self.unaccounted: List[int] = []
         self.calls: Dict[Span, int] = {}
@@ -250,7 +277,6 @@ class RecordWriter:
         self._span_ids: Dict[Span, int] = {}
         self._layouts: Dict[Tuple[Tuple[int, ...], Optional[Tuple[int, ...]]], _Layout] = {}
         self._shapes: Dict[Any, _Shape] = {}
-        self._bare: Optional[Tuple[_Shape, int]] = None  # and the number of its layout
         self._block = _Block()
         self._end_us: Optional[int] = None
         self._steps = 0
@@ -269,14 +295,33 @@ class RecordWriter:
     def step(self, step: Step) -> None:
         """Append a step's row, and a block summary when the block is full."""
         self._credit += self._bytes_per_step
-        if step.looked_at or step.device_wall_us is not None:
-            self._append_row(step)
-        else:
-            self._append_bare(step)
+        self._append_row(step)
         self._block.add(step)
         if step.timeline:
             self._append_timeline(step)
-        self._steps += 1
+        self._end_steps(1)
+
+    def bare_steps(self, steps: BareSteps) -> None:
+        """Append the rows of steps whose parts were not looked at."""
+        done = 0
+        while done < len(steps.wall_us):
+            place = slice(done, done + BLOCK_STEPS - self._block.steps)
+            piece = BareSteps(
+                steps.first + done,
+                steps.start_us + sum(steps.wall_us[:done]),
+                steps.wall_us[place],
+                steps.samples[place],
+                steps.micro_steps[place],
+            )
+            count = len(piece.wall_us)
+            self._credit += self._bytes_per_step * count
+            self._append_bare(piece)
+            self._block.add_bare(piece)
+            self._end_steps(count)
+            done += count
+
+    def _end_steps(self, count: int) -> None:
+        self._steps += count
         if self._block.steps >= BLOCK_STEPS:
             self._append_block()
         self._flush_if_due()
@@ -383,7 +428,7 @@ class RecordWriter:
             if layout is None:
                 if len(self._layouts) >= MOST_LAYOUTS and choice is not shape.choices[-1]:
                     continue
-                layout = choice.layout = self._layout(shape, choice)
+                layout = choice.layout = self._layout_of(shape, choice)
             values = [layout.number, *fixed, *[host[place] for place in choice.host_places]]
             if shape.has_device_wall:
                 values.append(step.device_wall_us)
@@ -395,29 +440,25 @@ class RecordWriter:
                 break
         self._end_us = step.start_us + step.apart_us + step.wall_us
 
-    def _append_bare(self, step: Step) -> None:
-        """Write the row of a step whose parts were not looked at."""
-        if self._bare is None:
-            shape = self._shape(step)
-            layout = self._layout(shape, shape.choices[-1])
-            self._spend(layout.head)
-            layout.head = b""
-            self._bare = shape, layout.number
-        shape, number = self._bare
-        wall_us, samples, micro_steps = step.wall_us, step.samples, step.micro_steps
-        shape.rows.append((wall_us, _NONE, _NONE, _NONE, None))
-        start_us = step.start_us
-        line = "[{},{},{},{},{},{},{}]\n".format(
-            number,
-            step.index,
-            start_us - (self._origin_us if self._end_us is None else self._end_us),
-            step.apart_us,
-            wall_us,
-            "null" if samples is None else samples,
-            "null" if micro_steps is None else micro_steps,
+    def _append_bare(self, steps: BareSteps) -> None:
+        """Write a row for each; in one go, for there are many."""
+        layout = self._layout((), None)
+        head, layout.head = layout.head, b""
+        rows = zip(
+            repeat(layout.number),
+            range(steps.first, steps.first + len(steps.wall_us)),
+            chain((self._gap_us(steps.start_us),), repeat(0)),
+            steps.wall_us,
+            _texts(steps.samples),
+            _texts(steps.micro_steps),
         )
-        self._spend(line.encode())
-        self._end_us = start_us + step.apart_us + wall_us
+        lines = ["[%s,%s,%s,0,%s,%s,%s]\n" % row for row in rows]
+        self._spend(head + "".join(lines).encode())
+        self._end_us = steps.start_us + sum(steps.wall_us)
+
+    def _gap_us(self, start_us: int) -> int:
+        """From the end of the step before to the begin of this one."""
+        return start_us - (self._origin_us if self._end_us is None else self._end_us)
 
     def _shape(self, step: Step) -> _Shape:
         has_device = step.device_wall_us is not None
@@ -433,25 +474,27 @@ class RecordWriter:
         """Begin anew with shapes: a script whose steps are all different must not fill memory."""
         self._append_block()
         self._shapes.clear()
-        self._bare = None
 
     def _fixed(self, step: Step) -> List[Any]:
         """The numbers of a row that every layout has."""
         return [
             step.index,
-            step.start_us - (self._origin_us if self._end_us is None else self._end_us),
+            self._gap_us(step.start_us),
             step.apart_us,
             step.wall_us,
-            "null" if step.samples is None else step.samples,
-            "null" if step.micro_steps is None else step.micro_steps,
+            *_texts([step.samples, step.micro_steps]),
         ]
 
-    def _layout(self, shape: _Shape, choice: _Choice) -> _Layout:
-        """Find the layout that says what a row's numbers are, or make it."""
+    def _layout_of(self, shape: _Shape, choice: _Choice) -> _Layout:
+        """Find the layout of a row with some of its shape's spans, or make it."""
         host = tuple(self._id(shape.host_spans[place]) for place in choice.host_places)
         device = None
         if shape.has_device_wall:
             device = tuple(self._id(shape.device_spans[place]) for place in choice.device_places)
+        return self._layout(host, device)
+
+    def _layout(self, host: Tuple[int, ...], device: Optional[Tuple[int, ...]]) -> _Layout:
+        """Find the layout that says what a row's numbers are, or make it."""
         layout = self._layouts.get((host, device))
         if layout is None:
             line: Dict[str, Any] = {"kind": "layout", "id": len(self._layouts), "host": host}
@@ -471,19 +514,19 @@ class RecordWriter:
         self._spend(_line(line))
 
     def _append_block(self) -> None:
-        block, columns = self._block, _Columns()
-        self._block = _Block()
-        if block.first is None or block.last is None:
+        block, self._block = self._block, _Block()
+        if block.steps == 0:
             return
+        columns = _Columns(block.bare_wall_us)
         for shape in self._shapes.values():
             if shape.rows:
                 columns.add(shape)
                 shape.rows = []
         line = {
             "kind": "block",
-            "first": block.first.index,
-            "last": block.last.index,
-            "start_us": block.first.start_us - self._origin_us,
+            "first": block.first,
+            "last": block.last,
+            "start_us": block.start_us - self._origin_us,
             "apart_us": block.apart_us,
             "samples": block.samples,
             "micro_steps": block.micro_steps,
@@ -513,6 +556,11 @@ def _line(line: Mapping[str, Any]) -> bytes:
     except (TypeError, ValueError):
         text = _ENCODER.encode(plain(line))
     return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _texts(counts: List[Optional[int]]) -> List[Any]:
+    """What stands in rows for counts, of which some may not be known."""
+    return ["null" if count is None else count for count in counts] if None in counts else counts
 
 
 def _timeline_row(number: int, row: Timeline) -> List[Optional[int]]:

@@ -37,6 +37,16 @@ def test_dear_looks_take_a_quarter_of_a_percent_of_the_time(watch: Watch) -> Non
     assert looks.summary()["every_us"] == 24_000
 
 
+def test_once_there_are_many_looks_come_half_as_often(watch: Watch) -> None:
+    looks = looks_that_cost(watch, *[60e-6] * 100)
+    looks.taken = 99
+    before_s = looks.distance_s
+    looks.taken = 100
+    assert looks.distance_s == 2 * before_s
+    looks.forget()
+    assert looks.distance_s == before_s
+
+
 def test_one_interrupted_look_delays_the_next_ones_and_is_forgotten(watch: Watch) -> None:
     looks = looks_that_cost(watch, 0.5)
     assert looks.distance_s == pytest.approx(10 * EVERY_S)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from pitstop_probe.clock import BareSteps
 from pitstop_probe.loader_hooks import Loaders
 from pitstop_probe.torch_hooks import Models, Optimizers, hook_functions
 from pitstop_probe.watch import Watch
+from tests.fakes import one_by_one
 
 torch.set_num_threads(1)
 
@@ -33,6 +35,10 @@ class Keeper:
     def step(self, step: Any) -> None:
         self.samples.append(step.samples)
         self.looked_at += step.looked_at
+
+    def bare_steps(self, steps: BareSteps) -> None:
+        for step in one_by_one(steps):
+            self.step(step)
 
     def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
         del step, start_us, wall_us

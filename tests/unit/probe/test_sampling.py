@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pitstop_probe.clock import BareSteps
 from pitstop_probe.parts import EVAL, TRAIN, Fetch
-from pitstop_probe.sampling import MIDDLING, SHORT, Rate, Sampling
+from pitstop_probe.sampling import LATER, MIDDLING, SHORT, Rate, Sampling
 from pitstop_probe.watch import Watch
+from tests.fakes import one_by_one
 
 FETCH = Fetch(7, 0)
 
@@ -23,6 +25,10 @@ class Keeper:
 
     def step(self, step: Any) -> None:
         self.steps.append(step)
+
+    def bare_steps(self, steps: BareSteps) -> None:
+        for step in one_by_one(steps):
+            self.step(step)
 
     def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
         del start_us
@@ -65,17 +71,18 @@ def named(step: Any) -> dict[str, int]:
 @pytest.mark.parametrize(("forward_us", "rate"), [(300, SHORT), (20_000, MIDDLING)])
 def test_of_short_steps_one_in_so_many_is_looked_at(forward_us: int, rate: Rate) -> None:
     script = Script()
-    for _ in range(1280):
+    for _ in range(3840):
         script.step(forward_us=forward_us)
     script.watch.close()
-    assert [step.index for step in script.sink.steps] == list(range(1280))
+    assert [step.index for step in script.sink.steps] == list(range(3840))
     looked = [step.index for step in script.sink.looked()]
-    for first, end, every in ((80, 640, rate.look_every), (660, 1280, rate.look_later)):
+    bounds = ((80, LATER[0]), (LATER[0] + 40, LATER[1]), (LATER[1] + 40, 3840))
+    for (first, end), every in zip(bounds, rate.look_every, strict=True):
         settled = [index for index in looked if first <= index < end]
         assert len(settled) == pytest.approx((end - first) / every, abs=1)
         # Exactly one in every stretch, and not always at the same place of it.
         assert set(Counter(index // every for index in settled).values()) == {1}
-        assert len({index % every for index in settled}) > every / 2
+        assert len({index % every for index in settled}) > min(every, len(settled)) / 2
 
 
 def test_it_is_known_within_forty_steps_that_steps_are_short() -> None:
@@ -115,6 +122,25 @@ def test_steps_that_become_long_are_all_looked_at_again() -> None:
     assert not all(step.looked_at for step in script.sink.steps[50:100])
 
 
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from([1000, SHORT.limit_ns, MIDDLING.limit_ns]) | st.just(1000),
+            min_size=1,
+            max_size=150,
+        ),
+        max_size=12,
+    )
+)
+def test_steps_together_tell_what_they_tell_one_by_one(runs: list[list[int]]) -> None:
+    together, apart = Sampling(), Sampling()
+    for run in runs:
+        together.all_ended(run)
+        for took_ns in run:
+            apart.ended(took_ns)
+        assert together.rate is apart.rate
+
+
 def test_a_single_long_step_changes_nothing() -> None:
     sampling = Sampling()
     for took_ns in [1000] * 100 + [SHORT.limit_ns] * 5 + [1000] * 5:
@@ -128,7 +154,7 @@ def test_short_steps_that_become_middling_are_looked_at_more_often() -> None:
         sampling.ended(took_ns)
     assert sampling.rate is MIDDLING
     looks = [step for step in range(200, 1000) if sampling.next_look(step) == step]
-    assert len(looks) == pytest.approx(800 / MIDDLING.look_every, abs=2)
+    assert len(looks) == pytest.approx(800 / MIDDLING.look_every[0], abs=2)
 
 
 def test_what_was_not_looked_at_has_a_wall_clock_and_counts_but_no_parts() -> None:
@@ -150,7 +176,7 @@ def test_what_was_not_looked_at_has_a_wall_clock_and_counts_but_no_parts() -> No
 def test_what_comes_at_any_period_is_met_as_often_as_it_comes(period: int) -> None:
     """The oracle: the share of steps in which the host works, over many periods."""
     script = Script()
-    steps = 60 * SHORT.look_every * period
+    steps = 60 * SHORT.look_every[0] * period
     for number in range(steps):
         script.step(host_us=400 if number % period == 0 else 0)
     script.watch.close()
@@ -163,17 +189,17 @@ def test_what_comes_at_any_period_is_met_as_often_as_it_comes(period: int) -> No
 
 @given(st.integers(0, 10**9), st.sampled_from([SHORT, MIDDLING]))
 def test_every_place_of_a_stretch_is_as_likely_as_any_other(first: int, rate: Rate) -> None:
-    sampling, every = Sampling(), rate.look_later
+    sampling, every = Sampling(), rate.look_every[-1]
     sampling.rate = rate
     places = Counter[int]()
-    step = 640 + first * every
-    for _ in range(400):
+    step = LATER[-1] + first * every
+    for _ in range(50 * every):
         looked = sampling.next_look(step)
         assert step <= looked < step + 2 * every
         places[looked % every] += 1
         step = looked + 1
     assert len(places) == every
-    assert max(places.values()) < 400 / every * 2.5
+    assert max(places.values()) < 50 * 2
 
 
 def test_an_evaluation_lies_apart_whether_or_not_its_step_is_looked_at() -> None:
@@ -242,7 +268,7 @@ def test_what_reaches_into_a_step_that_is_looked_at_is_a_part_of_it() -> None:
 
 
 def test_of_steps_without_looks_the_finished_ones_are_handed_over_at_the_end() -> None:
-    for extra in range(SHORT.look_every):
+    for extra in range(SHORT.look_every[0]):
         script = Script()
         for _ in range(100 + extra):
             script.step()

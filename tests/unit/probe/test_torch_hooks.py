@@ -19,6 +19,9 @@ class Nobody:
     def step(self, step: Any) -> None:
         del step
 
+    def bare_steps(self, steps: Any) -> None:
+        del steps
+
     def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
         del name, step, start_us, wall_us
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from pitstop_probe.clock import HAND_OVER_US
+from pitstop_probe.clock import HAND_OVER_US, BareSteps
 from pitstop_probe.parts import EVAL, TRAIN, Unset
 from pitstop_probe.watch import Pace, Undecided, Watch
+from tests.fakes import one_by_one
 
 
 class Keeper:
@@ -18,6 +19,10 @@ class Keeper:
 
     def step(self, step: Any) -> None:
         self.steps.append(step)
+
+    def bare_steps(self, steps: BareSteps) -> None:
+        for step in one_by_one(steps):
+            self.step(step)
 
     def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
         del step, start_us

@@ -1,6 +1,7 @@
 """The writer: bounded bytes, whole lines, nothing lost that a block does not hold."""
 
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from pitstop.records import store
 from pitstop.records.summary import summarise
 from pitstop_probe import Clock, RecordWriter, Span, Step
-from pitstop_probe.writer import describe_process
-from tests.fakes import FakeClock, FakeDevice
+from pitstop_probe.clock import BareSteps
+from pitstop_probe.writer import SKETCH_GROWTH, describe_process, sketch
+from tests.fakes import FakeClock, FakeDevice, one_by_one
 
 
 def write_steps(path: Path, steps: int, spans: list[tuple[str, ...]], *, device: bool) -> None:
@@ -239,6 +241,50 @@ def test_a_block_without_any_look_is_written_and_read(tmp_path: Path) -> None:
     summary = summarise(store.read_run(tmp_path).first)
     assert (summary.steps, summary.looked_steps, summary.spans) == (300, 0, ())
     assert summary.unaccounted_share is None
+
+
+COUNTS = st.none() | st.integers(0, 99)
+
+
+@given(
+    runs=st.lists(
+        st.tuples(
+            st.integers(0, 500),
+            st.lists(st.tuples(st.integers(0, 10**7), COUNTS, COUNTS), min_size=1, max_size=300),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_bare_steps_together_are_written_as_one_by_one(
+    runs: list[tuple[int, list[tuple[int, int | None, int | None]]]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        together, apart = Path(folder) / "together.jsonl", Path(folder) / "apart.jsonl"
+        writers = [
+            RecordWriter(str(path), now_us=lambda: 0, origin_us=0) for path in (together, apart)
+        ]
+        index = now_us = 0
+        for gap_us, rows in runs:
+            wall_us, samples, micro_steps = map(list, zip(*rows, strict=True))
+            run = BareSteps(index, now_us + gap_us, wall_us, samples, micro_steps)
+            writers[0].bare_steps(run)
+            for step in one_by_one(run):
+                writers[1].step(step)
+            index, now_us = index + len(rows), now_us + gap_us + sum(wall_us)
+        for writer in writers:
+            writer.close()
+        lines = [path.read_bytes().splitlines()[1:] for path in (together, apart)]
+        assert lines[0] == lines[1]
+
+
+@given(st.lists(st.integers(0, 10**12) | st.integers(0, 5000), max_size=200))
+def test_a_sketch_counts_by_the_rounded_logarithm(values: list[int]) -> None:
+    counts: dict[int, int] = {}
+    for value in values:
+        bucket = round(math.log(value + 1) / math.log(SKETCH_GROWTH))
+        counts[bucket] = counts.get(bucket, 0) + 1
+    assert sketch(values) == [number for pair in sorted(counts.items()) for number in pair]
 
 
 def _steps_of(choices: list[tuple[int, int]]) -> Iterator[Step]:
