@@ -32,7 +32,7 @@ from pitstop_probe.loader_hooks import Loaders, WorkerTimer, read_worker_times
 from pitstop_probe.looks import Looks
 from pitstop_probe.losses import Losses
 from pitstop_probe.patches import Patch
-from pitstop_probe.sampling import SHORT
+from pitstop_probe.sampling import LATER, SHORT
 from pitstop_probe.torch_hooks import (
     Compilation,
     Models,
@@ -53,7 +53,8 @@ _MODULE_STEP = 5
 _WORK_STEP = 7
 _PROFILED_STEPS = 3
 _LOSS_EVERY = 16
-_LOSS_EVERY_OF_SHORT = 64
+# At first, and later on; stopping at a step costs as much as looking at it.
+_LOSS_EVERY_OF_SHORT = (64, 256)
 _LOOKING = "pitstop"
 # How often a script may catch its own end before it is ended for good.
 _PATIENCE = 3
@@ -307,16 +308,17 @@ class Measurement:
         """Say before which step there is something to do: after warm-up, before few."""
         if steps < WARM_UP:
             return 0
-        every = self._loss_every
+        every = self._loss_every(steps)
         following = steps + 1 if self.watch.wants_loss else _next_loss_step(steps, every)
         return min(following, self._busy_from)
 
-    @property
-    def _loss_every(self) -> int:
-        return _LOSS_EVERY_OF_SHORT if self.watch.rate is SHORT else _LOSS_EVERY
+    def _loss_every(self, steps: int) -> int:
+        if self.watch.rate is not SHORT:
+            return _LOSS_EVERY
+        return _LOSS_EVERY_OF_SHORT[steps >= LATER[0]]
 
     def _tend_to_loss(self, steps: int) -> None:
-        every, was_wanted = self._loss_every, self.watch.wants_loss
+        every, was_wanted = self._loss_every(steps), self.watch.wants_loss
         self.watch.wants_loss = steps % every == every - 1
         if was_wanted:
             self._keep_loss(steps)

@@ -114,11 +114,11 @@ class _Raw:
         self.recompute: Optional[List[Tuple[int, int]]] = None
         self.special: Optional[str] = None
 
-    def by_step(self, end: int) -> Tuple[List[int], List[Sequence[Call]]]:
+    def by_step(self) -> Tuple[List[int], List[Sequence[Call]]]:
         """Give the end of each of its steps, and the training calls made in it."""
         made, ends = self.calls[::2], self.calls[1::2]
         if len(made) > len(ends) and set(map(type, ends)) <= {int} and int not in map(type, made):
-            return [*ends, end], list(zip(made))  # one call a step, as in most trainings
+            return [*ends, self.end], list(zip(made))  # one call a step, as in most trainings
         ends, calls = [], []
         by_step: List[Sequence[Call]] = [calls]
         for item in self.calls:
@@ -128,7 +128,7 @@ class _Raw:
                 by_step.append(calls)
             else:
                 calls.append(item)
-        return [*ends, end], by_step
+        return [*ends, self.end], by_step
 
 
 class StepSink(Sink, Protocol):
@@ -466,14 +466,15 @@ class Watch:
         self._plain_until = min(next_look, self.next_stop) if is_plain_run else 0
 
     def _take_in(self, raw: _Raw, end: int) -> None:
-        """Learn from what has ended how many steps to look at."""
+        """Learn from a step that was looked at how many to look at.
+
+        Those that were not tell it when they are handed over.
+        """
+        if not raw.looked:
+            return
         sampling, all_were = self._sampling, self._sampling.rate is None
-        self.looked += raw.looked and raw.special is None
-        if raw.looked:
-            sampling.ended(end - raw.start)
-        else:
-            ends, _ = raw.by_step(end)
-            sampling.all_ended(list(map(sub, ends, [raw.start, *ends])))
+        self.looked += raw.special is None
+        sampling.ended(end - raw.start)
         if all_were and sampling.rate is not None:
             # Which loaders train is known once steps are handed over, and asked for from here on.
             self._hand_over_at = 0
@@ -618,7 +619,8 @@ class Watch:
         Returns:
             The number of the step after them.
         """
-        ends, made = raw.by_step(raw.end)
+        ends, made = raw.by_step()
+        self._sampling.all_ended(list(map(sub, ends, [raw.start, *ends])))
         ends_us = [end // _NS for end in ends]
         count = len(ends) - 1 if raw.regions else len(ends)
         if count:
