@@ -48,12 +48,11 @@ class _Pass:
         self.next = fetch._replace(first=True)
         """What the next one is."""
         self.is_usual = False
-        """Whether the next one is one of many that are all alike, on the watched thread."""
+        """Whether the next one is one of many that are all alike."""
 
     def becomes_usual(self, watch: Watch) -> bool:
         """Whether it is from now on."""
-        is_alike = self.next is self.plain and self.plain.loader in watch.trains
-        self.is_usual = is_alike and get_ident() == watch.thread
+        self.is_usual = self.next is self.plain and self.plain.loader in watch.trains
         return self.is_usual
 
 
@@ -117,7 +116,11 @@ class Loaders:
             course: Optional[_Pass] = getattr(iterator, "_pitstop", None)
             if course is None:
                 return original(iterator)
-            if not watch.looking and (course.is_usual or course.becomes_usual(watch)):
+            if (
+                not watch.looking
+                and (course.is_usual or course.becomes_usual(watch))
+                and get_ident() == watch.thread
+            ):
                 start = watch.now()
                 around, watch.at = watch.at, "data"
                 try:

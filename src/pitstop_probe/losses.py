@@ -18,7 +18,7 @@ class Losses:
         self._torch = torch
         self._write = write
         self._coming: List[_Copy] = []
-        # Memory that a device copies to without anybody waiting is dear to get: 100 us.
+        # Memory that a device copies to without anybody waiting is dear to get.
         self._spare: List[Tuple[Any, Any]] = []
 
     def take(self, step: int, loss: Any) -> None:

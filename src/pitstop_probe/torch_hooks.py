@@ -397,8 +397,8 @@ class Models:
                 return original(*args, **kwargs)
             if watch.looking or get_ident() != watch.thread:
                 return observe(module, original, args, kwargs)
-            is_after = is_loss and watch.last_kind in _BEFORE_LOSS
-            part = "loss" if is_after else glance(module, args, kwargs)
+            is_plain_loss = is_loss and watch.last_kind in _BEFORE_LOSS
+            part = "loss" if is_plain_loss else glance(module, args, kwargs)
             if part is None:
                 return observe(module, original, args, kwargs)
             watch.at = part
