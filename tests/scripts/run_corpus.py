@@ -75,8 +75,7 @@ class Said:
         """How many times as fast the run becomes at most, by the finding of this code."""
         for finding in self.verdict.get("findings", []):
             if finding["code"] == code and finding["bound"] is not None:
-                share = finding["bound"]["share"]
-                return None if share >= 1 else 1 / (1 - share)
+                return finding["bound"]["speedup"]
         return None
 
 

@@ -9,8 +9,10 @@ def combined_bound(findings: Sequence[Finding]) -> Bound | None:
     """Bound the gain of mending everything.
 
     Bounds of one part overlap, so the largest counts. Those of one pool share its time, so they
-    give no more than all of it: what the host wastes while the device works costs nothing.
+    give no more than all of it: what the host wastes while the device works costs nothing. What
+    remains can get quicker once only, whatever goes.
     """
+    quicker = 0.0
     pools: dict[str, dict[str, float]] = {}
     sizes: dict[str, float] = {}
     for finding in findings:
@@ -20,11 +22,13 @@ def combined_bound(findings: Sequence[Finding]) -> Bound | None:
         parts = pools.setdefault(bound.pool, {})
         parts[bound.part] = max(parts.get(bound.part, 0.0), bound.share)
         sizes[bound.pool] = max(sizes.get(bound.pool, 0.0), bound.pool_share)
+        quicker = max(quicker, bound.quicker_share)
     if not pools:
         return None
     shares = [min(sizes[pool], sum(parts.values())) for pool, parts in pools.items()]
     names = dict.fromkeys(name for parts in pools.values() for name in parts)
-    return Bound(part=" + ".join(names), share=min(1.0, sum(shares)))
+    share = min(1.0, sum(shares))
+    return Bound(part=" + ".join(names), share=share, quicker_share=min(quicker, 1 - share))
 
 
 def ladder(findings: Sequence[Finding], *, whole_run_hours: float | None) -> tuple[Rung, ...]:
@@ -34,6 +38,6 @@ def ladder(findings: Sequence[Finding], *, whole_run_hours: float | None) -> tup
     for count, finding in enumerate(bounded, 1):
         bound = combined_bound(bounded[:count])
         assert bound is not None, "every finding here has a bound"
-        saved = None if whole_run_hours is None else whole_run_hours * bound.share
+        saved = None if whole_run_hours is None else whole_run_hours * bound.saved_share
         rungs.append(Rung(code=finding.code, bound=bound, hours_saved=saved))
     return tuple(rungs)

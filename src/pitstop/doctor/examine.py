@@ -11,6 +11,7 @@ from pitstop.doctor.compute_rules import slowest_modules
 from pitstop.doctor.facts import Facts, facts_of
 from pitstop.doctor.machine_rules import contention
 from pitstop.doctor.memory_rules import unsettled_growth
+from pitstop.doctor.quicker import quicker_rest
 from pitstop.doctor.rank_rules import own_parts_us
 from pitstop.doctor.rules import ENTRIES, RANK_RULES, RULES
 from pitstop.records.run import RankRecord, Reading, RunRecord
@@ -45,7 +46,9 @@ def examine(record: RunRecord) -> Verdict:
             rank=facts.summary.rank,
             notes=_notes(record, ranks),
         )
-    found = [finding for rule in RULES if (finding := rule(facts)) is not None]
+    quicker = quicker_rest(facts)
+    found = [quicker.counted_in(finding) for rule in RULES if (finding := rule(facts)) is not None]
+    # What holds up other ranks is left as it is: without it all compute at the same time.
     found += [finding for rule in RANK_RULES if (finding := rule(ranks)) is not None]
     principal = _principal(found)
     findings = _ordered(found, principal)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from pitstop.doctor.apart import Apart, apart_between
 from pitstop.doctor.readings import Readings
@@ -187,6 +188,14 @@ class Facts:
         inside = 0.0 if times is None else self.inside_us(times)
         return (inside + (0.0 if apart is None else apart.total_us)) / self.total_us
 
+    @property
+    def kinds_apart(self) -> npt.NDArray[np.intp]:
+        """How many kinds of things lay apart in each step."""
+        kinds = np.zeros(self.steps, dtype=np.intp)
+        for apart in self.apart.values():
+            kinds[list(apart.places)] += 1
+        return kinds
+
     def spill(self, name: str) -> Spill:
         """Time by which what lay apart under a name lengthens the steps that it falls in.
 
@@ -199,9 +208,7 @@ class Facts:
         apart = self.apart.get(name)
         if apart is None or self.on_gpu:
             return Spill()
-        kinds = np.zeros(self.steps, dtype=int)
-        for other in self.apart.values():
-            kinds[list(other.places)] += 1
+        kinds = self.kinds_apart
         alone = [place for place in apart.places if kinds[place] == 1]
         struck, others = self.wall_us[alone], self.wall_us[kinds == 0]
         if min(len(struck), len(others)) < _FEWEST_ALIKE:

@@ -1,8 +1,8 @@
 """What was judged: findings with evidence and a bound, and one verdict over them.
 
 Gains are bounded by Amdahl's law on measured shares of the wall clock: removing a part that takes
-the share s of the time makes the run at most 1 / (1 - s) times as fast. Shares of disjoint parts
-add; speed-ups never multiply.
+the share s of the time makes the run at most 1 / (1 - s) times as fast, or 1 / (1 - s - q) where
+what remains may get shorter by the share q. Shares of disjoint parts add; speed-ups never multiply.
 """
 
 from collections.abc import Mapping
@@ -23,21 +23,28 @@ class Bound:
     """What would go; bounds of the same part overlap, those of others add."""
     share: float
     """Share of the wall clock that would go at most, 0 to 1; measured."""
+    quicker_share: float = 0.0
+    """Share of the wall clock by which what remains may get shorter besides; measured as well."""
     pool: str = WALL_CLOCK
     """Time it is taken from: the host may waste what the device idles, and no more than that."""
     pool_share: float = 1.0
     """All of the pool, as a share of the wall clock: what its bounds give together at most."""
     speedup: float | None = None
     """How many times as fast the run becomes at most; None when nothing would remain. It follows
-    from the share, whatever is given here."""
+    from the shares, whatever is given here."""
 
     def __post_init__(self) -> None:
         """Refuse a share that is none; work out the speed-up."""
-        for share in (self.share, self.pool_share):
+        for share in (self.share, self.quicker_share, self.saved_share, self.pool_share):
             if not 0 <= share <= 1:
                 raise ValueError(f"a share lies between 0 and 1, not at {share}")
-        speedup = None if self.share >= 1 else 1 / (1 - self.share)
+        speedup = None if self.saved_share >= 1 else 1 / (1 - self.saved_share)
         object.__setattr__(self, "speedup", speedup)
+
+    @property
+    def saved_share(self) -> float:
+        """Share of the wall clock that the run gets shorter by, at most."""
+        return self.share + self.quicker_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
