@@ -2,10 +2,10 @@
 
 Amdahl's law takes the rest of a step to last as long as it did. On processors it does not: a core
 that rested during a wait computes more slowly for a while, and what else ran in between has
-emptied its caches. Cures of waits gave up to an eighth more than the wait took (docs/lab-notes.md,
-"Waiting"), and where the waits come often no step shows how long it would take without them. The
-quickest quarter of the steps comes nearest. A bound is an upper one, so it counts on all steps to
-be as quick as those.
+emptied its caches. Beside waits computing took up to an eighth longer (docs/lab-notes.md,
+"Computing beside waits"), and where they come often no step shows how long it would take without
+them. The quickest quarter of the steps comes nearest. A bound is an upper one, so it counts on all
+steps to be as quick as those.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ _BESIDE_COMPUTING: Final = (
 _QUICKEST: Final = 0.25
 _FEWEST_STEPS: Final = 20
 
-# Steps may be quick for having less to compute, too. Waits were never seen to cost more than this.
+# Steps may be quick for having less to compute, too: no more than waits were seen to cost.
 _MOST: Final = 1 / 8
 
 # Less is within what two runs differ by, and not worth a line.
