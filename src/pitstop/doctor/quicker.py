@@ -63,7 +63,7 @@ class QuickerRest:
             return finding
         told = (
             f"computing takes {ms(self.usual_us)} a step beside it; the bound counts on "
-            f"{ms(self.quick_us)} without it, as in the quickest quarter of the steps"
+            f"{ms(self.quick_us)} without it, which a quarter of the steps did not exceed"
         )
         return replace(
             finding,
