@@ -87,4 +87,5 @@ def quicker_rest(facts: Facts) -> QuickerRest:
     quick_us = max(float(np.quantile(computing_us, _QUICKEST)), (1 - _MOST) * usual_us)
     # Where a few steps are far quicker than all others, the mean may lie below the quartile.
     saved_us = max(0.0, usual_us - quick_us) * facts.steps
-    return QuickerRest(share=saved_us / facts.total_us, usual_us=usual_us, quick_us=quick_us)
+    share = saved_us / facts.total_us if facts.total_us else 0.0
+    return QuickerRest(share=share, usual_us=usual_us, quick_us=quick_us)

@@ -101,6 +101,7 @@ def test_a_gpu_computes_elsewhere() -> None:
 def test_too_few_steps_and_steps_without_computing_count_on_nothing() -> None:
     assert quicker_rest(facts({"forward": by_turns(10_000, 9_000, 20)}, steps=20)).share == 0
     assert quicker_rest(facts({"data": by_turns(10_000, 9_000)})).share == 0
+    assert quicker_rest(facts({"data": 0, "forward": 0})).share == 0
 
 
 @pytest.mark.parametrize(
