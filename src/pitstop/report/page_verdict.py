@@ -161,14 +161,14 @@ def gain_section(view: RunView) -> Section | None:
         rows.append(
             (
                 text_cell(f"{finding.code} {finding.summary}"),
-                number_cell(share_text(bound.share), bound.share),
+                number_cell(share_text(bound.saved_share), bound.saved_share),
                 number_cell(limit_words(bound), bound.speedup),
                 text_cell(f"{share_text(bound.pool_share)}: {bound.pool}"),
             )
         )
     columns = (
         Column(name="finding", is_number=False),
-        Column(name="share of the wall clock"),
+        Column(name="of the wall clock, at most"),
         Column(name="mended, the run is"),
         Column(name="taken from", is_number=False),
     )
@@ -190,7 +190,7 @@ def _gain_chart(verdict: Verdict) -> Chart:
     told = Told(
         key="gain-bars",
         title="Time that mending each finding can save at most",
-        description="; ".join(f"{name} {share_text(b.share)}" for name, b in bounds) + ".",
+        description="; ".join(f"{name} {share_text(b.saved_share)}" for name, b in bounds) + ".",
     )
     rows = [_gain_lane(name, bound) for name, bound in bounds]
     ticks = ("0 %", "50 % of the wall clock", "100 %")
@@ -198,8 +198,8 @@ def _gain_chart(verdict: Verdict) -> Chart:
 
 
 def _gain_lane(name: str, bound: Bound) -> Lane:
-    words = f"{name}: {share_text(bound.share)} of the wall clock, {limit_words(bound)}"
-    piece = Piece(name=name, start=0.0, end=bound.share, colour="c2", words=words)
+    words = f"{name}: {share_text(bound.saved_share)} of the wall clock, {limit_words(bound)}"
+    piece = Piece(name=name, start=0.0, end=bound.saved_share, colour="c2", words=words)
     return Lane(name=words, pieces=(piece,))
 
 

@@ -99,6 +99,15 @@ def test_a_healthy_run_has_no_findings_and_no_gain() -> None:
     assert gain_section(healthy) is None
 
 
+def test_the_share_beside_a_gain_is_the_one_that_gives_it() -> None:
+    """Two thirds of the steps compute for 10 ms, a third for 9 ms, which the bound counts on."""
+    forward = [9_000 if step % 3 == 0 else 10_000 for step in range(100)]
+    words = told(gain_section(view_of(run_of(rank({"data": 10_000, "forward": forward})))))
+    assert "at most 2.19x as fast" in words
+    assert "54.2 %" in words, "1 - 1 / 2.19"
+    assert "50.8 %" not in words, "of that, the wait alone"
+
+
 def test_what_is_left_of_a_log_is_estimated_with_its_error() -> None:
     found = figures(headline_figures(log_view("topreid.txt")))
     assert "±" in found["left, estimated"]
