@@ -1,6 +1,7 @@
 """The writer: bounded bytes, whole lines, nothing lost that a block does not hold."""
 
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pitstop.records import store
 from pitstop.records.summary import summarise
 from pitstop_probe import Clock, RecordWriter, Span, Step
 from pitstop_probe.clock import BareSteps
-from pitstop_probe.writer import describe_process
+from pitstop_probe.writer import SKETCH_GROWTH, describe_process, sketch
 from tests.fakes import FakeClock, FakeDevice, one_by_one
 
 
@@ -275,6 +276,15 @@ def test_bare_steps_together_are_written_as_one_by_one(
             writer.close()
         lines = [path.read_bytes().splitlines()[1:] for path in (together, apart)]
         assert lines[0] == lines[1]
+
+
+@given(st.lists(st.integers(0, 10**12) | st.integers(0, 5000), max_size=200))
+def test_a_sketch_counts_by_the_rounded_logarithm(values: list[int]) -> None:
+    counts: dict[int, int] = {}
+    for value in values:
+        bucket = round(math.log(value + 1) / math.log(SKETCH_GROWTH))
+        counts[bucket] = counts.get(bucket, 0) + 1
+    assert sketch(values) == [number for pair in sorted(counts.items()) for number in pair]
 
 
 def _steps_of(choices: list[tuple[int, int]]) -> Iterator[Step]:
