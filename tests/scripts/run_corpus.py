@@ -5,12 +5,10 @@
 In each pair the doctor looks at the sick script and at the cured one, and both run bare, in turns.
 The gain is that of the bare scripts, by the samples/s which they print. A machine that is busy with
 other things spoils all of it, so every pair says how many cores others kept busy meanwhile. So does
-the allocator, whose luck `KEEPS_MEMORY` takes away, and on some hosts a processor that has rested:
-see `--awake`.
+the allocator, whose luck `KEEPS_MEMORY` takes away.
 """
 
 import argparse
-import contextlib
 import json
 import re
 import resource
@@ -19,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -247,23 +245,6 @@ def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@contextlib.contextmanager
-def cores_awake() -> Iterator[None]:
-    """Keep all cores from resting, with processes that give way to any other.
-
-    Where a core that has rested is slow for a while, a script that waits computes more slowly than
-    its cure, which does not wait, and the cure gives more than the wait took.
-    """
-    spin = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
-    awake = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(psutil.cpu_count() or 1)]
-    try:
-        yield
-    finally:
-        for process in awake:
-            process.kill()
-            process.wait()
-
-
 def _first(codes: Sequence[str]) -> str | None:
     return codes[0] if codes else None
 
@@ -302,9 +283,6 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--quiet-s", type=float, default=0.0, help="wait this long at most for others to be quiet"
     )
-    parser.add_argument(
-        "--awake", action="store_true", help="keep cores from resting; they count as busy then"
-    )
     args = parser.parse_args(words)
     if args.device == "cuda":
         print("the healthy scripts train on a CPU: left out", flush=True)
@@ -312,13 +290,8 @@ def main(words: Sequence[str] | None = None) -> None:
         chosen = _chosen((*SICK, *HEALTHY) if args.device == "cpu" else ON_GPU, args.only)
     except ValueError as error:
         parser.error(f"--only: {error}")
-    with cores_awake() if args.awake else contextlib.nullcontext():
-        _run_cases(chosen, args)
-
-
-def _run_cases(cases: Sequence[Case | Healthy], args: argparse.Namespace) -> None:
     table: list[dict[str, object]] = []
-    for case in cases:
+    for case in chosen:
         if isinstance(case, Case):
             row = run_case(case, pairs=args.pairs, quiet_s=args.quiet_s)
             table.append(asdict(row))
