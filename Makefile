@@ -1,41 +1,52 @@
 # Each target does all its own set-up, in .venv, and does nothing twice.
 #   make demo    the product on a small generated run, from nothing
 #   make test    checks and tests (SLOW=1 adds the slow ones)
-#   make check   ruff, basedpyright, import-linter, deptry, generated docs up to date
+#   make check   ruff, basedpyright, import-linter, deptry, generated docs up to date, pins resolve
 #   make fix     format, mend what ruff can mend, write generated docs again
 #   make docs    the documentation site, into site/
+#   make lock    constraints.txt, from pyproject.toml and constraints.in (UPGRADE=1: newest versions)
+#   make zoo     foreign-shaped scripts bare and under the doctor (PUBLIC=FOLDER: public checkouts)
 #   make devkit  nuscenes-devkit beside us, for the test that it reads our generated world
+
+# TORCH_INDEX=... takes torch from another index, for a build without CUDA.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The demo needs less than the tests: stamps of what is installed.
+DEMO_READY := $(VENV)/.demo-ready
 READY := $(VENV)/.ready
+UV_BIN := .venv-uv/bin
 
-.PHONY: setup demo test check fix docs devkit clean
+.PHONY: setup demo test check fix docs lock zoo devkit clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pitstop needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run: make PYTHON=/path/to/python3.11 ...")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,reid,lowbit,tensorboard,dev]'
-	@touch $(READY)
+$(DEMO_READY): pyproject.toml constraints.txt
+	@$(PYTHON) scripts/set_up.py $(VENV) train
+	@touch $@
 
-demo: $(READY)
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) scripts/set_up.py $(VENV) train,bev,reid,lowbit,tensorboard,dev
+	@touch $(DEMO_READY) $@
+
+demo: $(DEMO_READY)
 	$(BIN)/pitstop demo
 
-# Slow tests measure, kill and compile: they run one at a time, after the others.
+# Slow tests of whole scripts measure and kill: they run one at a time, after the others.
 test: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal
-	$(if $(SLOW),$(BIN)/pytest -m "slow and not gpu")
+	$(if $(SLOW),$(BIN)/pytest -n 2 --dist worksteal -m "slow and not gpu" --ignore tests/integration --ignore tests/zoo)
+	$(if $(SLOW),$(BIN)/pytest -m "slow and not gpu" tests/integration tests/zoo)
 
-check: $(READY)
+check: $(READY) $(UV_BIN)/uv
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/deptry src
 	$(BIN)/python scripts/make_config_docs.py --check
+	$(UV_BIN)/python scripts/lock.py --check
 
 fix: $(READY)
 	$(BIN)/ruff check --fix
@@ -44,6 +55,18 @@ fix: $(READY)
 
 docs: $(READY)
 	$(BIN)/zensical build --clean
+
+# uv stands beside the environment: pins that cannot be installed must not keep it away.
+lock: $(UV_BIN)/uv
+	$(UV_BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)
+
+$(UV_BIN)/uv:
+	$(PYTHON) -m venv .venv-uv
+	$(UV_BIN)/python -m pip install --quiet --disable-pip-version-check 'uv==0.13.7'
+
+# PUBLIC: a folder of checkouts named OWNER+NAME; PYTHON_OF_SCRIPTS: an interpreter that has what they import.
+zoo: $(READY)
+	$(BIN)/python -m tests.zoo.run $(if $(PUBLIC),--public $(PUBLIC)) $(if $(PYTHON_OF_SCRIPTS),--python $(PYTHON_OF_SCRIPTS)) $(if $(ONLY),--only $(ONLY)) --json $(or $(JSON),zoo.json)
 
 # nuscenes-devkit wants an older numpy than we test with, so it has a place of its own.
 devkit: .venv-devkit/.ready
@@ -54,4 +77,4 @@ devkit: .venv-devkit/.ready
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-devkit site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-devkit .venv-uv site .pytest_cache .ruff_cache .hypothesis .import_linter_cache

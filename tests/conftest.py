@@ -1,5 +1,6 @@
 """Options and fixtures of the whole test suite."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -7,8 +8,10 @@ import pytest
 from hypothesis import settings
 
 # Machines are shared: how long an example takes says nothing about the code.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+settings.register_profile("unhurried", deadline=None, derandomize=True)
+# For a run by night: examples drawn anew.
+settings.register_profile("random", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
