@@ -16,7 +16,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 # Lines that src/ may have, blank ones included. Deleting is a feature: raising this figure is a
 # decision, taken in a change of its own that says what the lines are for.
-LINE_BUDGET = 72_000
+LINE_BUDGET = 78_000
 
 FORBIDDEN_WORDS = ("TODO", "FIXME", "XXX", "HACK")
 FORBIDDEN_ROOMS = {"utils", "common", "helpers", "core", "misc"}

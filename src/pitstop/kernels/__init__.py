@@ -41,7 +41,7 @@ def refuse_without_triton(kernels: Kernels, *, operation: str) -> None:
     Raises:
         ConfigError: For ``fused`` where there is no Triton, and for a word that names no version.
     """
-    _refuse_unknown(kernels)
+    check_word(kernels)
     if kernels == "fused" and not has_triton():
         raise ConfigError(
             f"model.kernels is 'fused', but {operation} needs Triton, which is not installed; set "
@@ -49,20 +49,11 @@ def refuse_without_triton(kernels: Kernels, *, operation: str) -> None:
         )
 
 
-def refuse_fused(kernels: Kernels, *, operation: str) -> None:
-    """Stop a caller who asks for a version of ``operation`` that is not there.
+def check_word(kernels: Kernels) -> None:
+    """Stop at a word that names no version.
 
     Raises:
-        ConfigError: For ``fused``, and for a word that names no version.
+        ConfigError: For such a word.
     """
-    _refuse_unknown(kernels)
-    if kernels == "fused":
-        raise ConfigError(
-            f"model.kernels is 'fused', but {operation} has no fused version; "
-            "set model.kernels to 'auto' or 'reference'"
-        )
-
-
-def _refuse_unknown(kernels: Kernels) -> None:
     if kernels not in KERNELS:
         raise ConfigError(f"model.kernels is {kernels!r}; choose one of {', '.join(KERNELS)}")

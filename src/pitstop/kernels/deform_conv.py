@@ -1,29 +1,56 @@
 """Convolution whose taps are read from learned places and weighed by a learned mask.
 
-Stride 1, dilation 1, output as large as the input; the kernel's sides are odd. Sampling and
-products run in float32 or wider even under autocast: places need the precision, and a half
-precision version must prove itself before it takes over.
+Stride 1, dilation 1, output as large as the input; the kernel's sides are odd. Places, blending
+and sums are float32 or wider even under autocast, for half precision cannot tell neighbouring
+places of a large picture apart. The fused version multiplies in the type of what it samples, and
+never holds the columns of sampled taps, nine times the size of its input, in memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pitstop.kernels import Formula, Kernels, refuse_fused
+from pitstop.kernels import Formula, Kernels, check_word
+from pitstop.kernels.fallback import obstacle_on, runs_fused
+from pitstop.kernels.pairs import Pairs, in_rows
+
+MAX_CHANNELS: Final = 256
+"""Output channels that a program of the fused version can hold."""
 
 
 def dispatch(kernels: Kernels = "auto") -> Callable[..., Tensor]:
-    """Give the version that ``kernels`` asks for.
+    """Give the version that ``kernels`` asks for; see `deform_conv_reference`.
 
     Raises:
-        ConfigError: When that version does not exist.
+        ConfigError: When the word names none.
     """
-    refuse_fused(kernels, operation="deformable convolution")
-    return deform_conv_reference
+    check_word(kernels)
+    if kernels == "reference":
+        return deform_conv_reference
+    return partial(_deform_conv, kernels)
+
+
+def _deform_conv(  # noqa: PLR0917 - the first is bound
+    kernels: Kernels, x: Tensor, offset: Tensor, mask: Tensor, weight: Tensor, *, bias: Tensor
+) -> Tensor:
+    obstacle = obstacle_of(x, weight)
+    fused = runs_fused(kernels, operation="deformable convolution", obstacle=obstacle)
+    version = deform_conv_fused if fused else deform_conv_reference
+    return version(x, offset, mask, weight, bias=bias)
+
+
+def obstacle_of(x: Tensor, weight: Tensor) -> str | None:
+    """Why the fused version cannot run on (N, C_in, H, W), or None."""
+    if x.shape[1] != weight.shape[1]:
+        return "its weight has several groups"
+    if weight.shape[0] > MAX_CHANNELS:
+        return f"it gives {weight.shape[0]} channels, more than {MAX_CHANNELS}"
+    return obstacle_on(x)
 
 
 def deform_conv_reference(
@@ -103,6 +130,207 @@ def _tap_rows(taps: int, length: int, *, like: Tensor) -> Tensor:
     return places + torch.arange(taps, device=like.device, dtype=like.dtype)[:, None] - taps // 2
 
 
+def deform_conv_fused(
+    x: Tensor, offset: Tensor, mask: Tensor, weight: Tensor, *, bias: Tensor
+) -> Tensor:
+    """Do the same with Triton, forward and backward, for weights of one group.
+
+    Nothing is kept for the backward pass but the inputs. The gradient of ``x`` is summed in no
+    order, unless torch is told to use deterministic algorithms: it then has the same bits always.
+    """
+    places = (in_rows(offset), in_rows(mask))
+    out = _deform_conv_op(in_rows(x), *places, None, None, weight, bias, [], 0.0)
+    return out.permute(0, 3, 1, 2)
+
+
+def align_reference(  # noqa: PLR0913 - one signature for all versions
+    frames: Tensor,
+    raw: Tensor,
+    flow: Tensor,
+    weight: Tensor,
+    *,
+    bias: Tensor,
+    raw_bias: Tensor,
+    pairs: Pairs,
+    max_residue: float,
+) -> Tensor:
+    """Convolve each frame's neighbours at places that a flow guides, and join them to the frame.
+
+    The offset of a tap is its flow plus ``max_residue`` times the tanh of what ``raw`` says, its
+    mask the sigmoid of it.
+
+    Args:
+        frames: (M, C, H, W), any strides.
+        raw: (P, 3 * K * G, H, W), channels read as (tap, (dy, dx, mask), group).
+        flow: (P, 2, H, W): (x, y) steps from each current frame to its neighbour, in pixels.
+        weight: (C, C, kh, kw).
+        bias: (C,).
+        raw_bias: (3 * K * G,), added to ``raw``.
+        pairs: Which frames are aligned with which.
+        max_residue: How many pixels a learned offset may lead away from the flow.
+
+    Returns:
+        (M, H, W, 3 * C) in the type of ``raw``: each frame, what it got from the frame after it
+        and what it got from the one before it; zeros where there is none.
+    """
+    num_taps, num_frames = weight[0, 0].numel(), frames.shape[0]
+    full = torch.promote_types(raw.dtype, torch.float32)
+    learned = raw.to(full) + raw_bias.to(full)[:, None, None]
+    dy, dx, mask = learned.unflatten(1, (num_taps, 3, -1)).transpose(1, 3).unbind(2)
+    residue = max_residue * torch.tanh(torch.stack((dy, dx), dim=3))
+    offset = residue + flow.to(full).flip(1)[:, None, None]
+    aligned = deform_conv_reference(
+        frames.to(raw.dtype).index_select(0, pairs.neighbours),
+        offset.flatten(1, 3),
+        torch.sigmoid(mask).flatten(1, 2),
+        weight,
+        bias=bias,
+    ).permute(0, 2, 3, 1)
+    results = aligned.new_zeros(2 * num_frames, *aligned.shape[1:])
+    results = results.index_copy(0, pairs.slots.long(), aligned)
+    both = results.unflatten(0, (num_frames, 2)).permute(0, 2, 3, 1, 4).flatten(3)
+    return torch.cat((frames.permute(0, 2, 3, 1).to(raw.dtype), both), dim=-1)
+
+
+def align_fused(  # noqa: PLR0913 - one signature for all versions
+    frames: Tensor,
+    raw: Tensor,
+    flow: Tensor,
+    weight: Tensor,
+    *,
+    bias: Tensor,
+    raw_bias: Tensor,
+    pairs: Pairs,
+    max_residue: float,
+) -> Tensor:
+    """Do the same with Triton; see `deform_conv_fused`."""
+    places = (in_rows(raw), None, raw_bias, flow.contiguous())
+    order = [pairs.neighbours, pairs.slots, pairs.lacks]
+    return _deform_conv_op(in_rows(frames), *places, weight, bias, order, max_residue)
+
+
+@torch.library.custom_op("pitstop::deform_conv", mutates_args=())
+def _deform_conv_op(  # noqa: PLR0913, PLR0917 - operations take all by place
+    images: Tensor,
+    places: Tensor,
+    mask: Tensor | None,
+    places_bias: Tensor | None,
+    flow: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    order: Sequence[Tensor],
+    max_residue: float,
+) -> Tensor:
+    """With an order of pairs, results are joined to the images; else they stand alone."""
+    from pitstop.kernels.deform_conv_triton import Taps, convolve
+
+    out = _empty_result(images, places, weight, order)
+    taps = Taps(places, mask, places_bias, flow, max_residue)
+    convolve(_scene(images, order), taps, weight, bias, out)
+    return out
+
+
+@_deform_conv_op.register_fake
+def _(  # noqa: PLR0913, PLR0917 - operations take all by place
+    images: Tensor,
+    places: Tensor,
+    mask: Tensor | None,  # noqa: ARG001 - named by the operation
+    places_bias: Tensor | None,  # noqa: ARG001 - named by the operation
+    flow: Tensor | None,  # noqa: ARG001 - named by the operation
+    weight: Tensor,
+    bias: Tensor,  # noqa: ARG001 - named by the operation
+    order: Sequence[Tensor],
+    max_residue: float,  # noqa: ARG001 - named by the operation
+) -> Tensor:
+    return _empty_result(images, places, weight, order)
+
+
+def _empty_result(
+    images: Tensor, places: Tensor, weight: Tensor, order: Sequence[Tensor]
+) -> Tensor:
+    num_pairs, _, height, width = places.shape
+    if not order:
+        return images.new_empty(num_pairs, height, width, weight.shape[0])
+    channels = images.shape[1] + 2 * weight.shape[0]
+    return places.new_empty(images.shape[0], height, width, channels)
+
+
+def _scene(images: Tensor, order: Sequence[Tensor]) -> Any:
+    from pitstop.kernels.deform_conv_triton import Scene
+
+    if order:
+        return Scene(images, *order)
+    alone = torch.arange(images.shape[0], dtype=torch.int32, device=images.device)
+    return Scene(images, alone, 2 * alone, None)
+
+
+@torch.library.custom_op("pitstop::deform_conv_backward", mutates_args=())
+def _deform_conv_backward_op(  # noqa: PLR0913, PLR0917 - operations take all by place
+    grad: Tensor,
+    images: Tensor,
+    places: Tensor,
+    mask: Tensor | None,
+    places_bias: Tensor | None,
+    flow: Tensor | None,
+    weight: Tensor,
+    order: Sequence[Tensor],
+    max_residue: float,
+) -> list[Tensor]:
+    """Gradients of images, places, weight and bias; then of mask, or of places' bias and flow."""
+    from pitstop.kernels.deform_conv_triton import Taps, convolve_backward
+
+    taps = Taps(places, mask, places_bias, flow, max_residue)
+    exact_sums = torch.are_deterministic_algorithms_enabled()
+    found = convolve_backward(_scene(images, order), taps, weight, grad, exact_sums=exact_sums)
+    common = [found.images, found.places, found.weight, found.bias]
+    rest = (found.mask, found.places_bias, found.flow)
+    return common + [part for part in rest if part is not None]
+
+
+@_deform_conv_backward_op.register_fake
+def _(  # noqa: PLR0913, PLR0917 - operations take all by place
+    grad: Tensor,  # noqa: ARG001 - named by the operation
+    images: Tensor,
+    places: Tensor,
+    mask: Tensor | None,
+    places_bias: Tensor | None,
+    flow: Tensor | None,
+    weight: Tensor,
+    order: Sequence[Tensor],  # noqa: ARG001 - named by the operation
+    max_residue: float,  # noqa: ARG001 - named by the operation
+) -> list[Tensor]:
+    bias = weight.new_empty(weight.shape[0], dtype=torch.float32)
+    found = [torch.empty_like(images), torch.empty_like(places), torch.empty_like(weight), bias]
+    if mask is not None:
+        return [*found, torch.empty_like(mask)]
+    assert places_bias is not None
+    assert flow is not None
+    return [*found, places_bias.new_empty(places_bias.shape, dtype=torch.float32), flow.clone()]
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 - torch names them
+    images, places, mask, places_bias, flow, weight, bias, order, max_residue = inputs
+    ctx.save_for_backward(images, places, mask, places_bias, flow, weight, *order)
+    ctx.bias_dtype, ctx.max_residue = bias.dtype, max_residue
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    *inputs, weight = ctx.saved_tensors[:6]
+    order = ctx.saved_tensors[6:]
+    mask, places_bias = inputs[2], inputs[3]
+    images, places, grad_weight, bias, *rest = _deform_conv_backward_op(
+        grad.contiguous(), *inputs, weight, order, ctx.max_residue
+    )
+    guided = (None, None) if places_bias is None else (rest[0].to(places_bias.dtype), rest[1])
+    places_and_mask = (places, None if mask is None else rest[0])
+    orders = [None] * len(order)
+    grads = (*guided, grad_weight, bias.to(ctx.bias_dtype), orders, None)
+    return images, *places_and_mask, *grads
+
+
+_deform_conv_op.register_autograd(_backward, setup_context=_keep_for_backward)
+
+
 def deform_conv_flops(
     *, pixels: int, in_channels: int, out_channels: int, taps: int, groups: int
 ) -> int:
@@ -120,12 +348,44 @@ def deform_conv_flops(
 
 
 def deform_conv_bytes(
-    *, pixels: int, in_channels: int, out_channels: int, taps: int, deform_groups: int
+    *,
+    pixels: int,
+    in_channels: int,
+    out_channels: int,
+    taps: int,
+    deform_groups: int,
+    itemsize: int = 4,
 ) -> int:
-    """Float32 input, places, mask and result; the kernel itself is too small to count."""
-    return 4 * pixels * (in_channels + 3 * deform_groups * taps + out_channels)
+    """Input, places, mask and result; the kernel itself is too small to count."""
+    return itemsize * pixels * (in_channels + 3 * deform_groups * taps + out_channels)
+
+
+def backward_flops(
+    *, pixels: int, in_channels: int, out_channels: int, taps: int, groups: int
+) -> int:
+    """Products for the columns' and for the weight's gradient, and 25 operations a sampled value.
+
+    Those are the blend once more (9), its products with the gradient (8) and the shares that go
+    back to the four corners (8).
+    """
+    products = 4 * pixels * out_channels * (in_channels // groups) * taps
+    return products + 25 * pixels * in_channels * taps
+
+
+def backward_bytes(
+    *,
+    pixels: int,
+    in_channels: int,
+    out_channels: int,
+    taps: int,
+    deform_groups: int,
+    itemsize: int = 4,
+) -> int:
+    """Input, places, mask and the result's gradient in, three gradients out."""
+    return itemsize * pixels * (2 * in_channels + 6 * deform_groups * taps + out_channels)
 
 
 FORMULAS: Final[dict[str, Formula]] = {
     "deform_conv": Formula(flops=deform_conv_flops, num_bytes=deform_conv_bytes),
+    "deform_conv_backward": Formula(flops=backward_flops, num_bytes=backward_bytes),
 }

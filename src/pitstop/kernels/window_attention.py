@@ -7,22 +7,31 @@ version that runs, never of its caller. The last axis of a projection reads as
 
 Tokens of a window are ordered depth first, then height, then width; windows likewise, inside
 their batch element.
+
+The fused versions read and write volumes where they lie and hold no scores in memory. What they
+keep for the backward pass beside their inputs and result is one number a token and head.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from pitstop.kernels import Formula, Kernels, refuse_fused
+from pitstop.kernels import Formula, Kernels, check_word
+from pitstop.kernels.fallback import obstacle_on, runs_fused
 
 MASKED_SCORE: Final = -100.0
 """Added to the score of two tokens that only meet because the volume was rolled."""
 
 CPU_SCORES: Final = 2**20
 """Scores that a CPU makes at a time: 4 MiB of float32."""
+
+MAX_TOKENS: Final = 512
+MAX_CHANNELS: Final = 64
+"""Tokens of a window, and channels of a head, that the fused versions take."""
 
 Size: TypeAlias = tuple[int, int, int]
 """Depth, height and width."""
@@ -42,23 +51,33 @@ class Windows(NamedTuple):
 
 
 class WindowAttention(NamedTuple):
-    """The two operations of this file in the version that was asked for."""
+    """The operations of this file in the version that was asked for."""
 
     self_attention: Callable[..., Tensor]
     mutual_attention: Callable[..., Tensor]
+    joint_attention: Callable[..., Tensor]
 
 
 def dispatch(kernels: Kernels = "auto") -> WindowAttention:
     """Give the versions that ``kernels`` asks for.
 
+    `auto` and `fused` run the fused versions on a CUDA device where there is Triton and the windows
+    are of a size they take, and the references elsewhere; `fused` then warns, once.
+
     Raises:
-        ConfigError: When that version does not exist.
+        ConfigError: When the word names no version.
     """
-    refuse_fused(kernels, operation="window attention")
-    return WindowAttention(self_attention_reference, mutual_attention_reference)
+    check_word(kernels)
+    if kernels == "reference":
+        return REFERENCE
+    return WindowAttention(
+        partial(_self_attention, kernels),
+        partial(_mutual_attention, kernels),
+        partial(_joint_attention, kernels),
+    )
 
 
-def self_attention_reference(
+def self_attention_reference(  # noqa: PLR0913 - one signature for all versions
     qkv: Tensor,
     bias_table: Tensor,
     bias_index: Tensor,
@@ -66,6 +85,7 @@ def self_attention_reference(
     *,
     windows: Windows,
     num_heads: int,
+    table_window: Size | None = None,  # noqa: ARG001 - read from the index here
 ) -> Tensor:
     """Let every token attend to all tokens of its window, with a learned bias by relative place.
 
@@ -77,6 +97,8 @@ def self_attention_reference(
             other one. Tokens with different labels get `MASKED_SCORE` added.
         windows: How the volume is cut.
         num_heads: Heads; C must be a multiple of it.
+        table_window: The window whose relative places ``bias_table`` numbers and ``bias_index``
+            holds, as `relative_position_index` does; None for the window at hand.
 
     Returns:
         (B, D, H, W, C), before the output projection.
@@ -120,6 +142,258 @@ def mutual_attention_reference(
         regions=labels,
     )
     return _to_volume(out.unflatten(1, (num_heads, 2)).flatten(2, 3), qkv.shape, windows)
+
+
+def joint_attention_reference(  # noqa: PLR0913, PLR0917 - one signature for all versions
+    qkv: Tensor,
+    mutual_qkv: Tensor,
+    bias_table: Tensor,
+    bias_index: Tensor,
+    regions: Tensor | None,
+    *,
+    windows: Windows,
+    num_heads: int,
+    table_window: Size | None = None,
+) -> Tensor:
+    """Do both: mutual attention of one projection, then self attention of the other.
+
+    Returns:
+        (B, D, H, W, 2C): what `mutual_attention_reference` gives, then what
+        `self_attention_reference` gives.
+    """
+    cut = {"windows": windows, "num_heads": num_heads}
+    alone = self_attention_reference(
+        qkv, bias_table, bias_index, regions, **cut, table_window=table_window
+    )
+    return torch.cat((mutual_attention_reference(mutual_qkv, regions, **cut), alone), dim=-1)
+
+
+REFERENCE: Final = WindowAttention(
+    self_attention_reference, mutual_attention_reference, joint_attention_reference
+)
+
+
+def _self_attention(kernels: Kernels, qkv: Tensor, *args: Any, **cut: Any) -> Tensor:
+    obstacle = obstacle_of(qkv, **cut)
+    fused = runs_fused(kernels, operation="window attention", obstacle=obstacle)
+    return (self_attention_fused if fused else self_attention_reference)(qkv, *args, **cut)
+
+
+def _mutual_attention(kernels: Kernels, qkv: Tensor, *args: Any, **cut: Any) -> Tensor:
+    obstacle = obstacle_of(qkv, **cut)
+    fused = runs_fused(kernels, operation="window attention", obstacle=obstacle)
+    return (mutual_attention_fused if fused else mutual_attention_reference)(qkv, *args, **cut)
+
+
+def _joint_attention(kernels: Kernels, qkv: Tensor, *args: Any, **cut: Any) -> Tensor:
+    obstacle = obstacle_of(qkv, **cut)
+    fused = runs_fused(kernels, operation="window attention", obstacle=obstacle)
+    return (joint_attention_fused if fused else joint_attention_reference)(qkv, *args, **cut)
+
+
+def obstacle_of(
+    qkv: Tensor,
+    *,
+    windows: Windows,
+    num_heads: int,
+    table_window: Size | None = None,  # noqa: ARG001 - any will do
+) -> str | None:
+    """Why the fused versions cannot run on a projection, or None."""
+    if windows.num_tokens > MAX_TOKENS:
+        return f"its windows have {windows.num_tokens} tokens, more than {MAX_TOKENS}"
+    channels = qkv.shape[-1] // (3 * num_heads)
+    if channels > MAX_CHANNELS:
+        return f"its heads have {channels} channels, more than {MAX_CHANNELS}"
+    return obstacle_on(qkv)
+
+
+def self_attention_fused(  # noqa: PLR0913 - one signature for all versions
+    qkv: Tensor,
+    bias_table: Tensor,
+    bias_index: Tensor,  # noqa: ARG001 - computed from places here
+    regions: Tensor | None,
+    *,
+    windows: Windows,
+    num_heads: int,
+    table_window: Size | None = None,
+) -> Tensor:
+    """Do what `self_attention_reference` does with Triton; the same call gives the same bits.
+
+    ``bias_index`` must be the `relative_position_index` of ``table_window``, cut down to the window
+    at hand, and ``regions`` those of `shift_regions`: neither is read.
+    """
+    cut = _flat_cut(windows, table_window or windows.size)
+    table = bias_table.contiguous()
+    return _attend_op(qkv.contiguous(), table, None, cut, num_heads, regions is not None)[0]
+
+
+def mutual_attention_fused(
+    qkv: Tensor, regions: Tensor | None, *, windows: Windows, num_heads: int
+) -> Tensor:
+    """Do what `mutual_attention_reference` does with Triton."""
+    cut = _flat_cut(windows, windows.size)
+    return _attend_op(None, None, qkv.contiguous(), cut, num_heads, regions is not None)[0]
+
+
+def joint_attention_fused(  # noqa: PLR0913, PLR0917 - one signature for all versions
+    qkv: Tensor,
+    mutual_qkv: Tensor,
+    bias_table: Tensor,
+    bias_index: Tensor,  # noqa: ARG001 - computed from places here
+    regions: Tensor | None,
+    *,
+    windows: Windows,
+    num_heads: int,
+    table_window: Size | None = None,
+) -> Tensor:
+    """Do what `joint_attention_reference` does with Triton: both write into one result."""
+    cut = _flat_cut(windows, table_window or windows.size)
+    given = (qkv.contiguous(), bias_table.contiguous(), mutual_qkv.contiguous())
+    return _attend_op(*given, cut, num_heads, regions is not None)[0]
+
+
+def _flat_cut(windows: Windows, table_window: Size) -> list[int]:
+    """As operations take it: sides of a window, shifts, and the window of the table."""
+    return [*windows.size, *windows.shift, *table_window]
+
+
+@torch.library.custom_op("pitstop::attend_volume", mutates_args=())
+def _attend_op(  # noqa: PLR0917 - operations take all by place
+    qkv: Tensor | None,
+    bias_table: Tensor | None,
+    mutual_qkv: Tensor | None,
+    cut: Sequence[int],
+    num_heads: int,
+    masked: bool,  # noqa: FBT001 - operations take all by place
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the result and, for each kind of attention, what its backward pass needs."""
+    from pitstop.kernels.window_attention_triton import attend
+
+    out, rows, mutual_rows = _empty_results(qkv, mutual_qkv, cut, num_heads)
+    alone, mutual = _cuts(qkv, mutual_qkv, cut, num_heads=num_heads, masked=masked)
+    if mutual_qkv is not None:
+        attend(mutual_qkv, None, out, mutual_rows, mutual)
+    if qkv is not None:
+        attend(qkv, bias_table, out, rows, alone)
+    return out, rows, mutual_rows
+
+
+@_attend_op.register_fake
+def _(  # noqa: PLR0917 - operations take all by place
+    qkv: Tensor | None,
+    bias_table: Tensor | None,  # noqa: ARG001 - named by the operation
+    mutual_qkv: Tensor | None,
+    cut: Sequence[int],
+    num_heads: int,
+    masked: bool,  # noqa: ARG001, FBT001 - named by the operation
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_results(qkv, mutual_qkv, cut, num_heads)
+
+
+@torch.library.custom_op("pitstop::attend_volume_backward", mutates_args=())
+def _attend_backward_op(  # noqa: PLR0913, PLR0917 - operations take all by place
+    grad: Tensor,
+    qkv: Tensor | None,
+    bias_table: Tensor | None,
+    mutual_qkv: Tensor | None,
+    out: Tensor,
+    rows: Tensor,
+    mutual_rows: Tensor,
+    cut: Sequence[int],
+    num_heads: int,
+    masked: bool,  # noqa: FBT001 - operations take all by place
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the gradients of the three inputs; empty where there is no input."""
+    from pitstop.kernels.window_attention_triton import attend_backward
+
+    grads = _empty_grads(grad, qkv, bias_table, mutual_qkv)
+    alone, mutual = _cuts(qkv, mutual_qkv, cut, num_heads=num_heads, masked=masked)
+    if mutual_qkv is not None:
+        attend_backward(grad, mutual_qkv, None, out, mutual_rows, mutual, (grads[2], None))
+    if qkv is not None:
+        attend_backward(grad, qkv, bias_table, out, rows, alone, (grads[0], grads[1]))
+    return grads
+
+
+@_attend_backward_op.register_fake
+def _(  # noqa: PLR0913, PLR0917 - operations take all by place
+    grad: Tensor,
+    qkv: Tensor | None,
+    bias_table: Tensor | None,
+    mutual_qkv: Tensor | None,
+    out: Tensor,  # noqa: ARG001 - named by the operation
+    rows: Tensor,  # noqa: ARG001 - named by the operation
+    mutual_rows: Tensor,  # noqa: ARG001 - named by the operation
+    cut: Sequence[int],  # noqa: ARG001 - named by the operation
+    num_heads: int,  # noqa: ARG001 - named by the operation
+    masked: bool,  # noqa: ARG001, FBT001 - named by the operation
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_grads(grad, qkv, bias_table, mutual_qkv)
+
+
+def _empty_results(
+    qkv: Tensor | None, mutual_qkv: Tensor | None, cut: Sequence[int], num_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    given = mutual_qkv if qkv is None else qkv
+    assert given is not None, "there is nothing to attend to"
+    kinds = 1 if qkv is None or mutual_qkv is None else 2
+    volume = given.shape[:4]
+    out = given.new_empty(*volume, kinds * given.shape[-1] // 3)
+    for length, side in zip(volume[1:], cut, strict=False):
+        assert length % side == 0, "the volume is no multiple of its windows"
+    assert mutual_qkv is None or cut[0] == 2, "mutual attention pairs exactly two frames"
+    tokens = num_heads * volume.numel()
+
+    def rows(projection: Tensor | None) -> Tensor:
+        return given.new_empty(0 if projection is None else tokens, dtype=torch.float32)
+
+    return out, rows(qkv), rows(mutual_qkv)
+
+
+def _empty_grads(grad: Tensor, *inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    first, second, third = (
+        grad.new_empty(0) if given is None else torch.empty_like(given) for given in inputs
+    )
+    return first, second, third
+
+
+def _cuts(
+    qkv: Tensor | None,
+    mutual_qkv: Tensor | None,
+    cut: Sequence[int],
+    *,
+    num_heads: int,
+    masked: bool,
+) -> tuple[Any, Any]:
+    """How the kernels cut for self and for mutual attention, whose results come first."""
+    from pitstop.kernels.window_attention_triton import Cut
+
+    size, shift, table = ((cut[at], cut[at + 1], cut[at + 2]) for at in (0, 3, 6))
+    mutual = Cut(size, shift, masked, num_heads, table, mutual=True)
+    first = 0 if qkv is None or mutual_qkv is None else qkv.shape[-1] // 3
+    return mutual._replace(mutual=False, out_first=first), mutual
+
+
+def _keep_for_backward(
+    ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    *tensors, cut, num_heads, masked = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.how = (cut, num_heads, masked)
+    # Nobody asks for gradients of the rows: without this, zeros are made for them.
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 6
+    saved = ctx.saved_tensors
+    grads = _attend_backward_op(grad.contiguous(), *saved, *ctx.how)
+    kept = (None if given is None else mine for given, mine in zip(saved, grads, strict=False))
+    return *kept, None, None, None
+
+
+_attend_op.register_autograd(_backward, setup_context=_keep_for_backward)
 
 
 def shift_regions(volume: Size, windows: Windows, *, device: torch.device) -> Tensor:
@@ -279,7 +553,24 @@ def mutual_attention_bytes(
     return 4 * num_windows * num_tokens * channels * itemsize
 
 
+def backward_flops(*, num_windows: int, num_tokens: int, channels: int) -> int:
+    """Self attention's four products for gradients, and the scores once more.
+
+    Where a window's keys fill several tiles, scores and their gradients are made twice; the floor
+    does not count that.
+    """
+    return 10 * num_windows * num_tokens * num_tokens * channels
+
+
+def backward_bytes(
+    *, num_windows: int, num_tokens: int, channels: int, itemsize: int, bias_bytes: int
+) -> int:
+    """Projections, result and its gradient in, the projections' gradient out, and the bias."""
+    return 8 * num_windows * num_tokens * channels * itemsize + 2 * bias_bytes
+
+
 FORMULAS: Final[dict[str, Formula]] = {
     "self_attention": Formula(flops=self_attention_flops, num_bytes=self_attention_bytes),
     "mutual_attention": Formula(flops=mutual_attention_flops, num_bytes=mutual_attention_bytes),
+    "self_attention_backward": Formula(flops=backward_flops, num_bytes=backward_bytes),
 }

@@ -1,23 +1,41 @@
 import itertools
 import math
+import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from pitstop.errors import ConfigError
+from pitstop.kernels import Kernels, fallback
 from pitstop.kernels.window_attention import (
     FORMULAS,
+    REFERENCE,
     Windows,
     dispatch,
+    joint_attention_reference,
     mutual_attention_reference,
+    obstacle_of,
     self_attention_reference,
     shift_regions,
 )
+from tests.interpreted import (
+    assert_cases_hold_under_the_interpreter,
+    in_a_process_of_its_own,
+    needs_triton,
+)
 
 torch.set_num_threads(1)
+
+HERE = Path(__file__).parent
+SHARED_BYTES = 99 * 1024
+"""What a program may have on all GPUs from sm_86 on."""
 
 Place = tuple[int, int, int]
 Pair = tuple[Place, Place, list[Place]]
@@ -178,3 +196,67 @@ def test_the_byte_floor_is_inputs_and_outputs_once() -> None:
     volume = 16 * 32 * 8 * 2
     assert FORMULAS["mutual_attention"].num_bytes(**shapes) == 4 * volume
     assert FORMULAS["self_attention"].num_bytes(**shapes, bias_bytes=100) == 4 * volume + 100
+    backward = FORMULAS["self_attention_backward"]
+    assert backward.num_bytes(**shapes, bias_bytes=100) == 8 * volume + 200
+    del shapes["itemsize"]
+    assert 2 * backward.flops(**shapes) == 5 * FORMULAS["self_attention"].flops(**shapes)
+
+
+def test_joint_attention_is_mutual_then_self_attention() -> None:
+    windows = Windows((2, 2, 2), (1, 1, 1))
+    qkv, mutual = torch.randn(2, 1, 4, 4, 2, 12)
+    table, index = torch.randn(9, 2), torch.randint(0, 9, (8, 8))
+    regions = shift_regions((4, 4, 2), windows, device=qkv.device)
+    cut: dict[str, Any] = {"windows": windows, "num_heads": 2}
+    out = joint_attention_reference(qkv, mutual, table, index, regions, **cut)
+    first, second = out.chunk(2, dim=-1)
+    assert torch.equal(first, mutual_attention_reference(mutual, regions, **cut))
+    assert torch.equal(second, self_attention_reference(qkv, table, index, regions, **cut))
+
+
+def test_each_word_names_its_versions() -> None:
+    assert dispatch("reference") == REFERENCE
+    with pytest.raises(ConfigError, match="auto, reference, fused"):
+        dispatch("fast")  # pyright: ignore[reportArgumentType]
+
+
+def test_on_a_cpu_auto_is_silent_and_fused_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fallback, "_said", set())
+    qkv, windows = torch.randn(1, 2, 2, 2, 12), Windows((2, 2, 2), (0, 0, 0))
+    want = mutual_attention_reference(qkv, None, windows=windows, num_heads=2)
+
+    def got(word: Kernels) -> Tensor:
+        return dispatch(word).mutual_attention(qkv, None, windows=windows, num_heads=2)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(got("auto"), want)
+    with pytest.warns(RuntimeWarning, match="window attention runs in plain PyTorch"):
+        assert torch.equal(got("fused"), want)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(got("fused"), want)
+
+
+def test_what_a_program_cannot_hold_is_named() -> None:
+    qkv = torch.empty(1, 2, 2, 2, 3 * 65, device="meta")
+    small = Windows((2, 2, 2), (0, 0, 0))
+    assert "65 channels" in str(obstacle_of(qkv, windows=small, num_heads=1))
+    large = Windows((9, 8, 8), (0, 0, 0))
+    assert "576 tokens" in str(obstacle_of(qkv, windows=large, num_heads=5))
+
+
+@pytest.mark.slow
+@needs_triton
+def test_fused_window_attention_keeps_its_claims_under_the_interpreter() -> None:
+    assert_cases_hold_under_the_interpreter(HERE / "window_attention_cases.py")
+
+
+@pytest.mark.slow
+@needs_triton
+def test_all_plans_compile_for_devices_that_are_not_here(tmp_path: Path) -> None:
+    script = str(HERE / "window_attention_compiled.py")
+    said = in_a_process_of_its_own(script, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    sizes = [int(line.split()[-1]) for line in said.splitlines()]
+    assert len(sizes) > 20
+    assert max(sizes) <= SHARED_BYTES, said

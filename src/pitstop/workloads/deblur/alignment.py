@@ -3,6 +3,10 @@
 A clip is aligned in both directions at once by playing it both ways: the first half of the
 doubled batch runs forward in time and looks at what follows, the second half runs backward. One
 call then serves every pair of frames and both directions.
+
+With fused kernels nothing is doubled: they read frames where they are, by the numbers of each
+pair, and what goes into the offsets' network, and what comes out of all, is written joined. The
+channels of that network's last layer are turned so that what one tap needs lies together.
 """
 
 from collections.abc import Sequence
@@ -13,8 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pitstop.kernels import Kernels, deform_conv, flow_warp
+from pitstop.kernels.fallback import runs_fused
+from pitstop.kernels.pairs import neighbour_pairs
 
 TAPS = 9
+SLOPE = 0.1
+"""Of the leaky rectifiers."""
 
 Flows: TypeAlias = tuple[Tensor, ...]
 """Flows to the frame 1, 2, ... steps on, (2B, D - step, 2, h, w) each, of a clip played both ways.
@@ -89,6 +97,7 @@ class Alignment(nn.Module):
     ) -> None:
         super().__init__()
         self.num_steps = num_steps
+        self.deformable_groups = deformable_groups
         self.max_residue = max_residue
         self.kernels: Kernels = kernels
         bound = (TAPS * dim) ** -0.5
@@ -100,15 +109,15 @@ class Alignment(nn.Module):
         nn.init.zeros_(last.bias)
         self.conv_offset = nn.Sequential(
             nn.Conv2d((1 + num_steps) * dim + 2 * num_steps, dim, 3, padding=1),
-            nn.LeakyReLU(0.1),
+            nn.LeakyReLU(SLOPE),
             nn.Conv2d(dim, dim, 3, padding=1),
-            nn.LeakyReLU(0.1),
+            nn.LeakyReLU(SLOPE),
             nn.Conv2d(dim, dim, 3, padding=1),
-            nn.LeakyReLU(0.1),
+            nn.LeakyReLU(SLOPE),
             last,
         )
 
-    def forward(self, x: Tensor, flows: Flows) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, flows: Flows) -> Tensor:
         """Align every frame's neighbours to it.
 
         Args:
@@ -116,11 +125,13 @@ class Alignment(nn.Module):
             flows: As many as there are steps, at the scale of ``x``.
 
         Returns:
-            Features aligned from the frames after and from the frames before, each laid out like
-            ``x``, zero where there is no such frame.
+            (B, D, h, w, 3 C): the frames, features aligned from the frames after them and from the
+            frames before them, zero where there is no such frame.
         """
         if x.shape[1] == 1:
-            return torch.zeros_like(x), torch.zeros_like(x)
+            return functional.pad(x, (0, 2 * x.shape[-1]))
+        if runs_fused(self.kernels, operation="alignment", obstacle=self._obstacle(x)):
+            return self._fused(x, flows[0].flatten(0, 1))
         num_pairs = x.shape[1] - 1
         clip = both_ways(x)
         current = _as_images(clip[:, :-1])
@@ -130,7 +141,60 @@ class Alignment(nn.Module):
         steps = [_fill(flow, num_pairs).flatten(0, 1) for flow in flows]
         aligned = self._align(current, neighbours, steps)
         pairs = aligned.permute(0, 2, 3, 1).unflatten(0, (-1, num_pairs))
-        return split_ways(pairs)
+        return torch.cat((x, *split_ways(pairs)), dim=-1)
+
+    def _obstacle(self, x: Tensor) -> str | None:
+        """Why fused kernels cannot align ``x``, or None."""
+        if self.num_steps > 1:
+            return "frames are aligned with more than one neighbour on a side"
+        return deform_conv.obstacle_of(_as_images(x), self.weight)
+
+    def _fused(self, x: Tensor, flow: Tensor) -> Tensor:
+        """The same by kernels that read frames by the numbers of their pairs."""
+        frames = _as_images(x)
+        pairs = neighbour_pairs(x.shape[0], x.shape[1], x.device)
+        seen = flow_warp.join_fused(
+            frames, flow, pairs, first="warped", dtype=compute_type(x.device, x.dtype)
+        )
+        weight, bias = self._last_by_tap()
+        raw = functional.conv2d(self._hidden(seen), weight, padding=1)
+        joined = deform_conv.align_fused(
+            frames,
+            raw,
+            flow,
+            self.weight,
+            bias=self.bias,
+            raw_bias=bias,
+            pairs=pairs,
+            max_residue=self.max_residue,
+        )
+        return joined.unflatten(0, x.shape[:2])
+
+    def _hidden(self, seen: Tensor) -> Tensor:
+        """What the offsets' network knows before its last layer, from channels filled up."""
+        for number in (0, 2, 4):
+            layer = self.conv_offset[number]
+            assert isinstance(layer, nn.Conv2d)
+            weight, missing = layer.weight, seen.shape[1] - layer.in_channels
+            if missing:
+                weight = functional.pad(weight, (0, 0, 0, 0, 0, missing))
+            seen = functional.conv2d(seen, weight, layer.bias, padding=1)
+            # Nothing else reads what is changed here.
+            seen = functional.leaky_relu_(seen, SLOPE)
+        return seen
+
+    def _last_by_tap(self) -> tuple[Tensor, Tensor]:
+        """The last layer with its channels as (tap, (dy, dx, mask), group)."""
+        last = self.conv_offset[6]
+        assert isinstance(last, nn.Conv2d)
+        assert last.bias is not None
+        turned = []
+        for part in (last.weight, last.bias):
+            offsets, mask = part.tensor_split([2 * TAPS * self.deformable_groups])
+            offsets = offsets.unflatten(0, (self.deformable_groups, TAPS, 2))
+            mask = mask.unflatten(0, (self.deformable_groups, TAPS, 1))
+            turned.append(torch.cat((offsets, mask), dim=2).movedim(0, 2).flatten(0, 2))
+        return turned[0], turned[1]
 
     def _align(self, current: Tensor, neighbours: list[Tensor], flows: list[Tensor]) -> Tensor:
         """(P, C, h, w) for each of P pairs, from the pair's current frame and its neighbours."""
@@ -147,6 +211,13 @@ class Alignment(nn.Module):
             self.weight,
             bias=self.bias,
         )
+
+
+def compute_type(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """What convolutions compute in on ``device``: as autocast says, or ``dtype``."""
+    if device.type in {"cuda", "cpu"} and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return dtype
 
 
 def _add_flows(residue: Tensor, flows: Sequence[Tensor]) -> Tensor:

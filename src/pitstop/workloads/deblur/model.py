@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from pitstop.errors import ConfigError
 from pitstop.kernels import Kernels, deform_conv, flow_warp, window_attention
-from pitstop.workloads.deblur.alignment import Flows, both_ways, compose_flows, split_ways
+from pitstop.kernels.pairs import neighbour_pairs
+from pitstop.workloads.deblur.alignment import Flows, compose_flows, split_ways
 from pitstop.workloads.deblur.architecture import (
     ENLARGED_CHANNELS,
     MAX_RESIDUE,
@@ -68,9 +69,11 @@ class FrameConv(nn.Conv3d):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - named by the class it extends
         """(B, D, C_in, H, W) -> (B, D, C_out, H, W)."""
-        frames = functional.conv2d(
-            input.flatten(0, 1), self.weight.squeeze(2), self.bias, padding=1
-        )
+        frames = input.flatten(0, 1)
+        if frames.is_cuda:
+            # Stages want the channels of a pixel together, and so do convolutions there.
+            frames = frames.contiguous(memory_format=torch.channels_last)
+        frames = functional.conv2d(frames, self.weight.squeeze(2), self.bias, padding=1)
         return frames.unflatten(0, input.shape[:2])
 
 
@@ -212,11 +215,11 @@ class VRT(nn.Module):
         """Flows at each of the four scales, or none where there is nothing to align."""
         if not self.architecture.pa_frames or rgb.shape[1] == 1:
             return ((),) * NUM_SCALES
-        clip = both_ways(rgb)
-        single = self.spynet(clip[:, :-1].flatten(0, 1), clip[:, 1:].flatten(0, 1))
+        pairs = neighbour_pairs(rgb.shape[0], rgb.shape[1], rgb.device)
+        single = self.spynet(rgb.flatten(0, 1), pairs)
         return tuple(
             compose_flows(
-                flow.unflatten(0, (clip.shape[0], -1)),
+                flow.unflatten(0, (2 * rgb.shape[0], -1)),
                 num_steps=self.architecture.num_steps,
                 kernels=self.kernels,
             )
@@ -229,11 +232,11 @@ class VRT(nn.Module):
             return clip
         if not flows:
             return functional.pad(clip, (0, 0, 0, 0, 0, 8 * self.architecture.in_chans))
-        successors = both_ways(clip)[:, 1:]
+        pairs = neighbour_pairs(clip.shape[0], clip.shape[1], clip.device)
         samples = flow_warp.dispatch(self.kernels).nearest4(
-            successors.flatten(0, 1), flows[0].flatten(0, 1)
+            clip.flatten(0, 1).index_select(0, pairs.neighbours), flows[0].flatten(0, 1)
         )
-        after, before = split_ways(samples.unflatten(0, successors.shape[:2]))
+        after, before = split_ways(samples.unflatten(0, flows[0].shape[:2]))
         return torch.cat((clip, after, before), dim=2)
 
     def _deep_features(

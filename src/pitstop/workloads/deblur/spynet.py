@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pitstop.kernels import Kernels, flow_warp
+from pitstop.kernels.pairs import Pairs
+from pitstop.workloads.deblur.alignment import compute_type
 
 NUM_LEVELS = 6
 NUM_SCALES = 4
@@ -31,7 +33,7 @@ class FlowCorrection(nn.Module):
 
 
 class SpyNet(nn.Module):
-    """Flow from each reference image to its supporting one.
+    """Flow from the current frame of each pair to its neighbour.
 
     Args:
         channels: Widths between the five convolutions of a level; the published ones are
@@ -49,21 +51,19 @@ class SpyNet(nn.Module):
         self.register_buffer("mean", torch.tensor(IMAGE_MEAN).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(IMAGE_STD).view(1, 3, 1, 1))
 
-    def forward(self, reference: Tensor, support: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, frames: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
         """Estimate the flow at full, half, quarter and eighth size.
 
         Args:
-            reference: (N, 3, H, W) in [0, 1].
-            support: (N, 3, H, W) in [0, 1].
+            frames: (M, 3, H, W) in [0, 1].
+            pairs: P pairs of them.
 
         Returns:
-            Four tensors (N, 2, H // s, W // s) for s = 1, 2, 4, 8, in pixels of their own scale.
+            Four tensors (P, 2, H // s, W // s) for s = 1, 2, 4, 8, in pixels of their own scale.
         """
-        height, width = reference.shape[-2:]
+        height, width = frames.shape[-2:]
         wide = (height + -height % 32, width + -width % 32)
-        flows = self._coarse_to_fine(
-            self._pyramid(_resize(reference, wide)), self._pyramid(_resize(support, wide))
-        )
+        flows = self._coarse_to_fine(self._pyramid(_resize(frames, wide)), pairs)
         return tuple(
             _rescale(flow, (height // 2**scale, width // 2**scale))
             for scale, flow in enumerate(reversed(flows[-NUM_SCALES:]))
@@ -76,13 +76,15 @@ class SpyNet(nn.Module):
             levels.append(functional.avg_pool2d(levels[-1], 2))
         return levels[::-1]
 
-    def _coarse_to_fine(self, reference: list[Tensor], support: list[Tensor]) -> list[Tensor]:
-        warp = flow_warp.dispatch(self.kernels).bilinear
+    def _coarse_to_fine(self, frames: list[Tensor], pairs: Pairs) -> list[Tensor]:
+        join = flow_warp.dispatch(self.kernels).join
+        dtype = compute_type(frames[0].device, frames[0].dtype)
+        guess = frames[0].new_zeros(pairs.current.shape[0], 2, *frames[0].shape[-2:])
         flows: list[Tensor] = []
         for level, correction in enumerate(self.basic_module):
-            guess = 2 * _double(flows[-1]) if flows else torch.zeros_like(reference[0][:, :2])
-            warped = warp(support[level], guess, padding="border")
-            flows.append(correction(torch.cat((reference[level], warped, guess), 1)) + guess)
+            guess = 2 * _double(flows[-1]) if flows else guess
+            seen = join(frames[level], guess, pairs, first="current", padding="border", dtype=dtype)
+            flows.append(correction(seen) + guess)
         return flows
 
 

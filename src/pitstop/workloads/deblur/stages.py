@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from pitstop.workloads.deblur.alignment import Alignment, Flows
@@ -94,7 +93,7 @@ class Stage(nn.Module):
                 max_residue=alignment.max_residue,
                 kernels=shape.kernels,
             )
-            self.pa_fuse = GatedMLP(3 * dim, 3 * dim, dim)
+            self.pa_fuse = GatedMLP(3 * dim, 3 * dim, dim, kernels=shape.kernels)
         self.recompute_alignment: Recompute = plain_call
         self.recompute_stage: Recompute = plain_call
 
@@ -109,8 +108,7 @@ class Stage(nn.Module):
 
     def alignment_part(self, x: Tensor, flows: Flows) -> Tensor:
         """Align the neighbours and merge them with the frame itself."""
-        after, before = self.pa_deform(x, flows)
-        return self.pa_fuse(torch.cat((x, after, before), dim=-1))
+        return self.pa_fuse(self.pa_deform(x, flows))
 
 
 class ResidualGroup(nn.Module):

@@ -1,0 +1,312 @@
+"""VRT, published size: the authors' code beside ours, one training step, taking turns.
+
+    python benchmarks/deblur_vrt.py --output FILE.json [--authors CHECKOUT] [--precisions bf16 fp32]
+
+Every variant has the same weights (drawn once, biases not zero) and trains on one clip of six
+frames of 256x256: forward, Charbonnier loss, backward, fused AdamW. Variants take turns, a step
+each, timed by CUDA events; medians with their range. Branches are not dropped at random, so that
+all do the same arithmetic. Before that, each variant's output is held against float32, and every
+parameter's gradient: its error as a multiple of the error that the reference path has in the same
+precision. Launches are counted by the profiler in one step. Out of memory is a result.
+
+CHECKOUT is a folder with the authors' `models/network_vrt.py`; without it ours are compared among
+themselves. It needs torchvision and einops, which stand beside us, not among our dependencies.
+`--smoke` runs a small network on a CPU, where only the exactness means something.
+"""
+
+import argparse
+import gc
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pitstop.train.recompute import recompute_all
+from pitstop.workloads.deblur.model import VRT, VRT_GOPRO, VRT_SMALL
+from progress import say, write
+
+FRAMES, SIDE = 6, 256
+WARM_UP, TURNS = 2, 5
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None, "tf32": None}
+RECOMPUTED = ("attention", "feed_forward", "alignment")
+# The authors switch recomputation on for halves of blocks by these names.
+AUTHORS_RECOMPUTE = {"use_checkpoint_attn": True, "use_checkpoint_ffn": True}
+
+
+@dataclass(kw_only=True)
+class Variant:
+    """A network that trains, and what was measured of it."""
+
+    name: str
+    precision: str
+    model: nn.Module
+    step_ms: list[float] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    run: Callable[[], None] | None = None
+
+
+def main() -> None:
+    """Measure, and write down after every stage."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--authors", type=Path)
+    parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=list(DTYPES))
+    parser.add_argument("--only", nargs="+", help="Names of variants.")
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--no-check", action="store_true", help="Leave the gradients out.")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    device = torch.device("cpu" if options.smoke else "cuda")
+    report: dict[str, Any] = {
+        "what": f"one training step of VRT, {FRAMES}x{SIDE}x{SIDE}, batch 1, variants in turns",
+        "hardware": "CPU" if options.smoke else torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "rows": [],
+    }
+    clip, sharp = clips(device, smoke=options.smoke)
+    for precision in options.precisions:
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        variants = make_variants(precision, options, device)
+        errors = {} if options.no_check else gradient_errors(variants, clip, sharp)
+        rows = take_turns(variants, clip, sharp, turns=1 if options.smoke else options.turns)
+        for row in rows:
+            row.update(errors.get(row["name"], {}))
+            say(str({key: value for key, value in row.items() if key != "kernels_ms"}))
+        report["rows"] += rows
+        write(report, options.output)
+        del variants, rows
+        gc.collect()
+
+
+def clips(device: torch.device, *, smoke: bool) -> tuple[Tensor, Tensor]:
+    """A clip and what it should become: smooth pictures that move, so that flows are not noise."""
+    side, frames = (32, 2) if smoke else (SIDE, FRAMES)
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(1, 3, side // 8 + 2, side // 8 + 2, generator=generator)
+    big = nn.functional.interpolate(coarse, scale_factor=8.0, mode="bicubic").clamp(0, 1)
+    moved = [big[..., 2 * i : 2 * i + side, i : i + side] for i in range(frames)]
+    sharp = torch.stack(moved, dim=1).to(device)
+    noise = torch.randn(sharp.shape, generator=generator).to(device) * 0.02
+    return (sharp + noise).clamp(0, 1), sharp
+
+
+def make_variants(
+    precision: str, options: argparse.Namespace, device: torch.device
+) -> list[Variant]:
+    """Build all variants of a precision with one set of weights."""
+    settings = {**(VRT_SMALL if options.smoke else VRT_GOPRO), "drop_path_rate": 0.0}
+    weights = trained_like(VRT(kernels="reference", **settings))
+    ways = {
+        "reference, recomputed": ("reference", True),
+        "fused, recomputed": ("auto", True),
+        "fused": ("auto", False),
+    }
+    variants = []
+    if options.authors is not None:
+        model = authors_network(options.authors, settings)
+        variants.append(Variant(name="authors, recomputed", precision=precision, model=model))
+    for name, (kernels, recomputed) in ways.items():
+        model = VRT(kernels=kernels, **settings)  # type: ignore[arg-type]
+        if recomputed:
+            model.use_recompute(recompute_all, parts=RECOMPUTED)
+        variants.append(Variant(name=name, precision=precision, model=model))
+    chosen = [one for one in variants if options.only is None or one.name in options.only]
+    for one in chosen:
+        one.model.load_state_dict(weights, strict=False)
+        one.model.to(device).train()
+    return chosen
+
+
+def trained_like(model: nn.Module) -> dict[str, Tensor]:
+    """Weights as after training: biases and position biases are not zero."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1 and not name.endswith("weight"):
+                parameter.normal_(0, 0.02, generator=generator)
+            if "relative_position_bias_table" in name:
+                parameter.normal_(0, 0.3, generator=generator)
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def authors_network(checkout: Path, settings: dict[str, Any]) -> nn.Module:
+    """Build the authors' network from their own file."""
+    sys.path.insert(0, str(checkout))
+    from models.network_vrt import (  # pyright: ignore[reportMissingImports]
+        VRT as Theirs,  # noqa: N811
+    )
+
+    theirs = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in settings.items()
+        if key != "flow_channels"  # fixed in their code
+    }
+    return Theirs(
+        **theirs,
+        img_size=[FRAMES, SIDE, SIDE],
+        spynet_path=None,
+        **AUTHORS_RECOMPUTE,
+    )
+
+
+def loss_of(variant: Variant, clip: Tensor, sharp: Tensor) -> tuple[Tensor, Tensor]:
+    """Forward pass and loss in the variant's precision."""
+    dtype = DTYPES[variant.precision]
+    with torch.autocast(clip.device.type, dtype=dtype, enabled=dtype is not None):
+        restored = variant.model(clip)
+    loss = ((restored.float() - sharp).square() + 1e-9).sqrt().mean()
+    return loss, restored
+
+
+def gradients_of(variant: Variant, clip: Tensor, sharp: Tensor) -> dict[str, Tensor]:
+    """Output and gradients of all parameters, on the host."""
+    variant.model.zero_grad(set_to_none=True)
+    loss, restored = loss_of(variant, clip, sharp)
+    loss.backward()
+    found = {
+        name: parameter.grad.float().cpu()
+        for name, parameter in variant.model.named_parameters()
+        if parameter.grad is not None
+    }
+    variant.model.zero_grad(set_to_none=True)
+    return {**found, "output": restored.detach().float().cpu()}
+
+
+def gradient_errors(
+    variants: list[Variant], clip: Tensor, sharp: Tensor
+) -> dict[str, dict[str, Any]]:
+    """Each variant's errors against float32, as multiples of the reference path's own."""
+    reference = next((one for one in variants if one.name.startswith("reference")), None)
+    if reference is None:
+        return {}
+    exact = gradients_of(
+        Variant(name="exact", precision="fp32", model=reference.model), clip, sharp
+    )
+    own = {
+        name: error(value, exact[name])
+        for name, value in gradients_of(reference, clip, sharp).items()
+    }
+    results = {}
+    for one in variants:
+        try:
+            found = gradients_of(one, clip, sharp)
+        except torch.OutOfMemoryError as failure:
+            results[one.name] = {"check": str(failure).splitlines()[0]}
+            continue
+        errors = {name: error(found[name], exact[name]) for name in own if name in found}
+        multiple = {name: errors[name] / max(own[name], 1e-7) for name in errors}
+        worst = max(multiple, key=multiple.__getitem__)
+        results[one.name] = {
+            "output_error": errors["output"],
+            "error_over_reference_median": statistics.median(multiple.values()),
+            "error_over_reference_worst": multiple[worst],
+            "worst_tensor": worst,
+            "tensors": len(multiple),
+        }
+    return results
+
+
+def error(value: Tensor, exact: Tensor) -> float:
+    """Relative to the exact value's own size."""
+    return float((value - exact).norm() / exact.norm().clamp_min(1e-12))
+
+
+def take_turns(
+    variants: list[Variant], clip: Tensor, sharp: Tensor, *, turns: int
+) -> list[dict[str, Any]]:
+    """Warm all up, then let each train a step in turn."""
+    running = []
+    for one in variants:
+        optimizer = torch.optim.AdamW(one.model.parameters(), lr=1e-6, fused=clip.is_cuda)
+        one.run = step_of(one, optimizer, clip, sharp)
+        try:
+            peak(one)
+            running.append(one)
+        except torch.OutOfMemoryError as failure:
+            one.facts["outcome"] = f"out of memory: {str(failure).splitlines()[0][:120]}"
+            one.model.zero_grad(set_to_none=True)
+    for _ in range(turns):
+        for one in running:
+            one.step_ms.append(timed_ms(one))
+    first = running[0].step_ms
+    for one in running:
+        ratios = [base / mine for base, mine in zip(first, one.step_ms, strict=True)]
+        one.facts |= {
+            "step_ms": statistics.median(one.step_ms),
+            "step_ms_range": [min(one.step_ms), max(one.step_ms)],
+            "times_as_fast_as_first": statistics.median(ratios),
+            "ratio_range": [min(ratios), max(ratios)],
+            **(launches(one) if clip.is_cuda else {}),
+        }
+    return [{"name": one.name, "precision": one.precision, **one.facts} for one in variants]
+
+
+def step_of(
+    one: Variant, optimizer: torch.optim.Optimizer, clip: Tensor, sharp: Tensor
+) -> Callable[[], None]:
+    """One training step."""
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss, _ = loss_of(one, clip, sharp)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def peak(one: Variant) -> None:
+    """Warm up, and note the most memory beyond what others hold."""
+    assert one.run is not None
+    for number in range(WARM_UP):
+        if number == WARM_UP - 1 and torch.cuda.is_available():
+            gc.collect()
+            torch.cuda.reset_peak_memory_stats()
+        one.run()
+    if torch.cuda.is_available():
+        one.facts["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        one.model.zero_grad(set_to_none=True)
+
+
+def timed_ms(one: Variant) -> float:
+    """One step, from an idle device to an idle device."""
+    assert one.run is not None
+    if not torch.cuda.is_available():
+        one.run()
+        return 1.0
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    one.run()
+    end.record()
+    torch.cuda.synchronize()
+    one.model.zero_grad(set_to_none=True)
+    return start.elapsed_time(end)
+
+
+def launches(one: Variant) -> dict[str, Any]:
+    """Count the kernels of a step, and sum the largest by name."""
+    assert one.run is not None
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        one.run()
+        torch.cuda.synchronize()
+    rows = [row for row in profile.key_averages() if row.self_device_time_total > 0]
+    rows.sort(key=lambda row: -row.self_device_time_total)
+    return {
+        "launches": sum(row.count for row in rows),
+        "device_ms": sum(row.self_device_time_total for row in rows) / 1e3,
+        "kernels_ms": {
+            row.key[:100]: [row.count, row.self_device_time_total / 1e3] for row in rows[:40]
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

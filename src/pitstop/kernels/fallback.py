@@ -1,0 +1,41 @@
+"""Running the reference where a fused version was asked for and cannot run: said once."""
+
+import warnings
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from pitstop.kernels import Kernels, has_triton
+
+_HAS_TRITON: Final = has_triton()
+_said: set[str] = set()
+
+
+def obstacle_on(tensor: Tensor) -> str | None:
+    """Why no fused version can run on ``tensor``, or None."""
+    if not _HAS_TRITON:
+        return "Triton is not installed"
+    if not tensor.is_cuda:
+        return f"its inputs are on {tensor.device.type}, not on a CUDA device"
+    return None if tensor.dtype != torch.float64 else "its inputs are float64"
+
+
+def runs_fused(kernels: Kernels, *, operation: str, obstacle: str | None) -> bool:
+    """Say whether to run the fused version.
+
+    Args:
+        kernels: What was asked for. ``fused`` where it cannot run gets one warning a process.
+        operation: Names the operation in the warning.
+        obstacle: Why it cannot run on these inputs, or None.
+    """
+    if kernels == "reference":
+        return False
+    if obstacle is not None and kernels == "fused" and operation not in _said:
+        _said.add(operation)
+        warnings.warn(
+            f"model.kernels is 'fused', but {operation} runs in plain PyTorch: {obstacle}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return obstacle is None

@@ -1,0 +1,841 @@
+"""Attention inside windows of a video volume for Triton: windows are found by arithmetic.
+
+A program takes one head and one tile of a window's queries (or keys), and goes through many
+windows. Where a window's tokens lie in the volume, shifted and rolled round, and which of them must
+not see each other, follows from the window's number; nothing is rolled, cut or put back in memory.
+The bias of a tile is gathered from its table once a program and stays in registers.
+
+Forward keeps, besides the result, one number for each query and head: the logarithm of its sum of
+powers, from which backward makes the weights anew. Where one tile holds all keys of a window,
+backward is one kernel. Otherwise it is two, one over tiles of queries and one over tiles of keys,
+since neither the gradients of a whole window nor its share of the bias' gradient fit on the chip.
+The gradient of the bias is summed over a program's windows in registers, written once a program,
+and summed over programs and places in a fixed order: the same call gives the same bits.
+
+What bounds it, for a volume of 6x256x256 with 6 heads of 16 channels in 2 bytes on an H200 (4.3
+TB/s, 132 multiprocessors at 1.75 GHz, 16 powers of two a cycle each): forward moves 302 MB, 70 us.
+With 128 tokens a window there are 302 million scores, whose powers take 82 us and whose five or six
+other operations take 60; with 384 tokens it is 906 million, 245 and 180 us. So the larger window is
+bound by the powers, not by memory.
+
+This file is imported where Triton is. Under ``TRITON_INTERPRET=1`` it runs on a CPU.
+"""
+# Triton is an optional dependency without types: a kernel's arguments are what it makes of them.
+# pyright: reportMissingImports=false, reportMissingParameterType=false
+# pyright: reportUnknownParameterType=false, reportIndexIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+# A kernel has no objects to put its arguments into, and compile-time ones are spelt in capitals.
+# Branches are taken while it is compiled, which knows tuples by their sum alone.
+# ruff: noqa: B007, C901, N803, N806, PLR0912, PLR0913, PLR0915, PLR0917, RUF005
+
+from typing import Any, Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2_E: Final = tl.constexpr(1.4426950408889634)
+MASKED_SCORE: Final = tl.constexpr(-100.0 * 1.4426950408889634)
+"""What two tokens get that must not see each other, in powers of two."""
+
+RUNTIME: Final = (
+    "turns",
+    "groups",
+    "depth",
+    "height",
+    "width",
+    "shift_d",
+    "shift_h",
+    "shift_w",
+    "masked",
+)
+"""What no kernel is compiled anew for: a network has many volumes, shifted and not."""
+
+INTERPRETED: Final = tl.constexpr(triton.knobs.runtime.interpret)
+
+FOLD_PLACES: Final = 16
+FOLD_KEYS: Final = 128
+
+
+class Cut(NamedTuple):
+    """A volume, how it is cut into windows, and where results lie."""
+
+    size: tuple[int, int, int]
+    """Sides of a window."""
+    shift: tuple[int, int, int]
+    """How far the grid of windows is moved."""
+    masked: bool
+    """Whether tokens that meet only because the volume was rolled are kept apart."""
+    num_heads: int
+    table_window: tuple[int, int, int]
+    """The window that the table of biases was made for; at least ``size``."""
+    mutual: bool = False
+    """Whether the two frames of a window ask each other; there is no bias then."""
+    out_first: int = 0
+    """First channel of the result that is written."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that attend to one another."""
+        depth, height, width = self.size
+        return (1 if self.mutual else depth) * height * width
+
+
+class Launch(NamedTuple):
+    """How a kernel is cut; it changes speed, never results beyond rounding."""
+
+    queries: int
+    """Of a tile; a power of two from 16."""
+    keys: int
+    programs: int
+    """Programs that fill a device: each takes as many windows as are left for it."""
+    num_warps: int
+    num_stages: int
+    bias_bits: int = 16
+    """As what the bias stays in registers, 16 or 32 bits; 0 gathers it again for each window."""
+    max_registers: int | None = None
+    """Of a thread; None leaves it to the compiler."""
+
+
+class Plan(NamedTuple):
+    """The launches of one operation."""
+
+    forward: Launch
+    keys: Launch
+    """Backward over tiles of keys; all of it, where a tile holds all keys."""
+    queries: Launch
+    """Backward over tiles of queries, where it takes two kernels."""
+    span: int = 2
+    """Tiles of keys that one call of it goes through: their bias' gradient stays in registers."""
+
+
+def plan_for(tokens: int, channels: int, *, itemsize: int, mutual: bool) -> Plan:
+    """Choose how the kernels are cut.
+
+    A warp has sixteen rows of a tile; with more warps than that the compiler has them do the same
+    work twice, or moves tiles between warps.
+    """
+    block = _block(tokens)
+    if itemsize == 4:
+        side = min(block, 32)
+        launch = Launch(side, side, 1056, 4, 1, 0)
+        return Plan(launch, launch, launch)
+    if mutual or block <= 64:
+        launch = Launch(block, block, 1584, max(block // 16, 1), 2)
+        return Plan(launch, launch, launch)
+    if block == 128:
+        return Plan(Launch(64, 128, 1056, 4, 2), Launch(64, 128, 264, 8, 1), _QUERIES)
+    # Wider heads would take more shared memory than smaller GPUs have.
+    stages = 2 if channels <= 16 else 1
+    return Plan(Launch(64, 64, 528, 4, stages), Launch(64, 64, 528, 4, 1), _QUERIES)
+
+
+_QUERIES: Final = Launch(64, 64, 528, 4, 1)
+
+
+def _plan(qkv: Tensor, cut: Cut) -> Plan:
+    channels = qkv.shape[-1] // (3 * cut.num_heads)
+    return plan_for(cut.tokens, channels, itemsize=qkv.itemsize, mutual=cut.mutual)
+
+
+def attend(
+    qkv: Tensor,
+    table: Tensor | None,
+    out: Tensor,
+    rows: Tensor,
+    cut: Cut,
+    *,
+    launch: Launch | None = None,
+) -> None:
+    """Let the tokens of each window attend to one another; write into ``out`` and ``rows``.
+
+    Args:
+        qkv: (B, D, H, W, 3C), contiguous, of sides that are multiples of the window's.
+        table: (places, heads) of biases, contiguous; None for mutual attention.
+        out: (B, D, H, W, at least C), contiguous; C channels from ``cut.out_first`` on are written.
+        rows: (heads * B * D * H * W) float32: the logarithm, to base two, of what each token's
+            powers sum to.
+        cut: How.
+        launch: How the kernel is cut; as `plan_for` has it where nothing is said.
+    """
+    launch = launch or _plan(qkv, cut).forward
+    turns = rows.numel() // (cut.num_heads * cut.tokens)
+    tiles = triton.cdiv(cut.tokens, launch.queries)
+    groups = _groups(turns, tiles * cut.num_heads, launch)
+    _attend[(groups * tiles * cut.num_heads,)](
+        qkv,
+        qkv if table is None else table,
+        out,
+        rows,
+        *_volume(qkv, cut, turns, groups),
+        **constants_of(qkv, table, out, cut, launch),
+        **_options(launch),
+    )
+
+
+def attend_backward(
+    grad: Tensor,
+    qkv: Tensor,
+    table: Tensor | None,
+    out: Tensor,
+    rows: Tensor,
+    cut: Cut,
+    grads: tuple[Tensor, Tensor | None],
+    *,
+    plan: Plan | None = None,
+) -> None:
+    """Write the gradients of ``qkv`` and ``table`` into ``grads``.
+
+    Args:
+        grad: The gradient of ``out``, of its shape and contiguous.
+        qkv: What `attend` was given, and so ``table`` and ``cut``.
+        table: Of the biases, or None.
+        out: What `attend` wrote.
+        rows: What `attend` wrote.
+        cut: How.
+        grads: Of the shapes and types of ``qkv`` and ``table``, contiguous.
+        plan: How the kernels are cut; as `plan_for` has it where nothing is said.
+    """
+    plan = plan or _plan(qkv, cut)
+    turns = rows.numel() // (cut.num_heads * cut.tokens)
+    grad_qkv, grad_table = grads
+    shared = (qkv, qkv if table is None else table, grad, out, rows)
+    whole = plan.keys.keys >= cut.tokens
+    delta = rows if whole else torch.empty_like(rows)
+    parts = rows
+    if table is not None:
+        parts = _no_parts(rows, cut, plan.keys if whole else plan.queries, whole=whole)
+    if not whole:
+        launch = plan.queries
+        tiles = triton.cdiv(cut.tokens, launch.queries)
+        groups = _groups(turns, tiles * cut.num_heads, launch)
+        for first_key in range(0, cut.tokens, launch.keys * plan.span):
+            _grad_queries[(groups * tiles * cut.num_heads,)](
+                *shared,
+                delta,
+                grad_qkv,
+                parts,
+                *_volume(qkv, cut, turns, groups),
+                **constants_of(qkv, table, out, cut, launch),
+                FIRST_KEY=first_key,
+                SPAN=plan.span,
+                **_options(launch),
+            )
+    launch = plan.keys
+    tiles = triton.cdiv(cut.tokens, launch.keys)
+    groups = _groups(turns, tiles * cut.num_heads, launch)
+    _grad_keys[(groups * tiles * cut.num_heads,)](
+        *shared,
+        delta,
+        grad_qkv,
+        parts,
+        *_volume(qkv, cut, turns, groups),
+        **constants_of(qkv, table, out, cut, launch),
+        WHOLE=whole,
+        **_options(launch),
+    )
+    if grad_table is not None:
+        _fold(parts, grad_table, cut)
+
+
+def _no_parts(rows: Tensor, cut: Cut, launch: Launch, *, whole: bool) -> Tensor:
+    """Room for what each program sums of the bias' gradient: (programs, heads, keys, queries)."""
+    tiles = triton.cdiv(cut.tokens, launch.keys if whole else launch.queries)
+    turns = rows.numel() // (cut.num_heads * cut.tokens)
+    groups = _groups(turns, tiles * cut.num_heads, launch)
+    shape = (groups, cut.num_heads, cut.tokens, cut.tokens)
+    return torch.empty(shape, dtype=torch.float32, device=rows.device)
+
+
+def _fold(parts: Tensor, grad: Tensor, cut: Cut) -> None:
+    """Sum (programs, heads, keys, queries) over programs and over the pairs of each place."""
+    summed = parts[0] if parts.shape[0] == 1 else parts.sum(0)
+    places = grad.shape[0]
+    _fold_bias[(triton.cdiv(places, FOLD_PLACES), cut.num_heads)](
+        summed,
+        grad,
+        places,
+        HEADS=cut.num_heads,
+        TOKENS=cut.tokens,
+        SIDES=cut.size,
+        TABLE=cut.table_window,
+        BLOCK_PLACES=FOLD_PLACES,
+        BLOCK_KEYS=FOLD_KEYS,
+    )
+
+
+def _groups(turns: int, programs_a_window: int, launch: Launch) -> int:
+    """Programs that share the windows of a head and tile; from shapes alone."""
+    return max(min(launch.programs // programs_a_window, turns), 1)
+
+
+def _volume(qkv: Tensor, cut: Cut, turns: int, groups: int) -> tuple[float | int, ...]:
+    """What changes from stage to stage and block to block without another compilation."""
+    channels = qkv.shape[-1] // (3 * cut.num_heads)
+    return (turns, groups, *qkv.shape[1:4], *cut.shift, int(cut.masked), channels**-0.5)
+
+
+def constants_of(
+    qkv: Tensor, table: Tensor | None, out: Tensor, cut: Cut, launch: Launch
+) -> dict[str, Any]:
+    """What the kernels are compiled for."""
+    channels = qkv.shape[-1] // (3 * cut.num_heads)
+    tf32 = qkv.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    return {
+        "SIDES": cut.size,
+        "TABLE": cut.table_window,
+        "HEADS": cut.num_heads,
+        "CHANNELS": channels,
+        "OUT_WIDTH": out.shape[-1],
+        "OUT_FIRST": cut.out_first,
+        "TOKENS": cut.tokens,
+        "BLOCK_Q": launch.queries,
+        "BLOCK_K": launch.keys,
+        "BLOCK_C": _block(channels),
+        "MUTUAL": cut.mutual,
+        "HAS_BIAS": table is not None,
+        "BIAS_BITS": launch.bias_bits,
+        "PRECISION": "tf32" if tf32 else "ieee",
+    }
+
+
+def _options(launch: Launch) -> dict[str, Any]:
+    return {
+        "num_warps": launch.num_warps,
+        "num_stages": launch.num_stages,
+        "maxnreg": launch.max_registers,
+    }
+
+
+def _block(size: int) -> int:
+    return max(1 << (size - 1).bit_length(), 16)
+
+
+@triton.jit
+def _corner(window, volume, shift, masked, MUTUAL: tl.constexpr, SIDES: tl.constexpr):
+    """First frame of the volume, first place of the window, and at which ends the window lies.
+
+    Ends are bits, of depth (4), height (2) and width (1), set where the window holds both ends of a
+    rolled axis. Frames that ask each other may meet by rolling.
+    """
+    deep = volume[0] // SIDES[0]
+    down = volume[1] // SIDES[1]
+    across = volume[2] // SIDES[2]
+    column = window % across
+    row = window // across % down
+    layer = window // (across * down) % deep
+    first = window // (across * down * deep) * volume[0]
+    ends = ((column == across - 1) & (shift[2] > 0)).to(tl.int32)
+    ends += ((row == down - 1) & (shift[1] > 0)).to(tl.int32) * 2
+    if not MUTUAL:
+        ends += ((layer == deep - 1) & (shift[0] > 0)).to(tl.int32) * 4
+    ends *= masked
+    z = layer * SIDES[0] + shift[0]
+    y = row * SIDES[1] + shift[1]
+    x = column * SIDES[2] + shift[2]
+    return first, z, y, x, ends
+
+
+@triton.jit
+def _rows(token, corner, volume, SIDES: tl.constexpr):
+    """Where tokens of a window lie among all tokens of the batch."""
+    z = corner[1] + token // (SIDES[1] * SIDES[2])
+    y = corner[2] + token // SIDES[2] % SIDES[1]
+    x = corner[3] + token % SIDES[2]
+    z = tl.where(z >= volume[0], z - volume[0], z)
+    y = tl.where(y >= volume[1], y - volume[1], y)
+    x = tl.where(x >= volume[2], x - volume[2], x)
+    return (((corner[0] + z) * volume[1] + y) * volume[2] + x).to(tl.int64)
+
+
+@triton.jit
+def _wrapped(token, depth, height, width, SIDES: tl.constexpr):
+    """Bits of a token by the axes along which a roll by so much brought it round."""
+    bits = (token % SIDES[2] >= SIDES[2] - width).to(tl.int32)
+    bits += (token // SIDES[2] % SIDES[1] >= SIDES[1] - height).to(tl.int32) * 2
+    return bits + (token // (SIDES[1] * SIDES[2]) >= SIDES[0] - depth).to(tl.int32) * 4
+
+
+@triton.jit
+def _relative(token, SIDES: tl.constexpr, TABLE: tl.constexpr):
+    """A number for each token; the difference of two is a place of the table but for its middle."""
+    z = token // (SIDES[1] * SIDES[2])
+    y = token // SIDES[2] % SIDES[1]
+    return (z * (2 * TABLE[1] - 1) + y) * (2 * TABLE[2] - 1) + token % SIDES[2]
+
+
+@triton.jit
+def _bias(
+    table_ptr,
+    head,
+    query,
+    key,
+    HEADS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SIDES: tl.constexpr,
+    TABLE: tl.constexpr,
+    BITS: tl.constexpr,
+):
+    """What the scores of queries and keys get, in powers of two; one of the two is a column."""
+    MIDDLE: tl.constexpr = ((TABLE[0] - 1) * (2 * TABLE[1] - 1) + TABLE[1] - 1) * (2 * TABLE[2] - 1)
+    asking = _relative(query, SIDES, TABLE)
+    seen = _relative(key, SIDES, TABLE)
+    place = asking - seen + (MIDDLE + TABLE[2] - 1)
+    here = (query < TOKENS) & (key < TOKENS)
+    bias = tl.load(table_ptr + place * HEADS + head, mask=here, other=0.0).to(tl.float32) * LOG2_E
+    if BITS == 16:
+        # A product with nothing, once a program: what it gives is laid out over threads as scores
+        # are, and so is what stays in registers.
+        rows = tl.zeros((bias.shape[0], 16), tl.float16)
+        columns = tl.zeros((16, bias.shape[1]), tl.float16)
+        bias = tl.dot(rows, columns, acc=bias).to(tl.float16)
+    return bias
+
+
+@triton.jit
+def _widen(bias, turn, BITS: tl.constexpr):
+    """Bring a held bias to float32 where it is used.
+
+    The compiler would widen it once, before the loop over windows, and keep twice the registers; so
+    this is assembly that claims to depend on the turn. It must not claim effects: then tiles would
+    change their layout, through shared memory, in every turn.
+    """
+    if BITS == 32 or INTERPRETED:
+        wide = bias.to(tl.float32)
+    else:
+        wide = tl.inline_asm_elementwise(
+            "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.f32.f16 $0, a; cvt.f32.f16 $1, b; }",
+            "=f,=f,r,r,r",
+            [bias, turn],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=2,
+        )
+    return wide
+
+
+@triton.jit
+def _mask(
+    scores,
+    query,
+    key,
+    ends,
+    shift,
+    TOKENS: tl.constexpr,
+    EVEN: tl.constexpr,
+    SIDES: tl.constexpr,
+):
+    """Keep tokens apart that met by rolling, and leave out keys that do not exist."""
+    if ends != 0:
+        # Made here and from the window's ends, or the compiler keeps these bits in registers that
+        # are needed: most windows lie at no end.
+        depth = shift[0] * (ends // 4)
+        height = shift[1] * (ends // 2 % 2)
+        width = shift[2] * (ends % 2)
+        apart = _wrapped(query, depth, height, width, SIDES) != _wrapped(
+            key, depth, height, width, SIDES
+        )
+        scores = tl.where(apart, scores + MASKED_SCORE, scores)
+    if not EVEN:
+        scores = tl.where(key < TOKENS, scores, float("-inf"))
+    return scores
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def _attend(
+    qkv_ptr,
+    table_ptr,
+    out_ptr,
+    lse_ptr,
+    turns,
+    groups,
+    depth,
+    height,
+    width,
+    shift_d,
+    shift_h,
+    shift_w,
+    masked,
+    scale,
+    SIDES: tl.constexpr,
+    TABLE: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    OUT_WIDTH: tl.constexpr,
+    OUT_FIRST: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    MUTUAL: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BIAS_BITS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    WIDTH: tl.constexpr = HEADS * CHANNELS
+    TILES_Q: tl.constexpr = (TOKENS + BLOCK_Q - 1) // BLOCK_Q
+    TILES_K: tl.constexpr = (TOKENS + BLOCK_K - 1) // BLOCK_K
+    EVEN: tl.constexpr = TOKENS % BLOCK_K == 0
+    program = tl.program_id(0)
+    head = program % HEADS
+    query = program // HEADS % TILES_Q * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    group = program // (HEADS * TILES_Q)
+    some_key = tl.arange(0, BLOCK_K)
+    channel = tl.arange(0, BLOCK_C)
+    held = channel < CHANNELS
+    column = head * CHANNELS + channel[None, :]
+    asks = (query < TOKENS)[:, None] & held[None, :]
+    volume = (depth, height, width)
+    shift = (shift_d, shift_h, shift_w)
+    biases = ()
+    if HAS_BIAS and BIAS_BITS != 0:
+        for tile in tl.static_range(TILES_K):
+            tokens = tile * BLOCK_K + some_key[None, :]
+            biases = biases + (
+                _bias(
+                    table_ptr, head, query[:, None], tokens, HEADS, TOKENS, SIDES, TABLE, BIAS_BITS
+                ),
+            )
+    for turn in range(group, turns, groups):
+        window = turn // 2 if MUTUAL else turn
+        # The frame that is asked, and at whose places the answers are written.
+        frame = turn % 2 * TOKENS if MUTUAL else 0
+        corner = _corner(window, volume, shift, masked, MUTUAL, SIDES)
+        asking = query + TOKENS - frame if MUTUAL else query
+        q_rows = _rows(asking, corner, volume, SIDES)[:, None] * (3 * WIDTH)
+        q = tl.load(qkv_ptr + q_rows + column, mask=asks, other=0.0)
+        top = tl.full((BLOCK_Q,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_Q,), tl.float32)
+        out = tl.zeros((BLOCK_Q, BLOCK_C), tl.float32)
+        for tile in tl.static_range(TILES_K):
+            key = tile * BLOCK_K + some_key
+            here = (key < TOKENS)[:, None] & held[None, :]
+            k_ptrs = _rows(frame + key, corner, volume, SIDES)[:, None] * (3 * WIDTH) + column
+            k_ptrs = qkv_ptr + k_ptrs + WIDTH
+            k = tl.load(k_ptrs, mask=here, other=0.0)
+            v = tl.load(k_ptrs + WIDTH, mask=here, other=0.0)
+            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
+            if HAS_BIAS and BIAS_BITS != 0:
+                scores += _widen(biases[tile], turn, BIAS_BITS)
+            elif HAS_BIAS:
+                scores += _bias(
+                    table_ptr, head, query[:, None], key[None, :], HEADS, TOKENS, SIDES, TABLE, 0
+                )
+            scores = _mask(
+                scores, query[:, None], key[None, :], corner[4], shift, TOKENS, EVEN, SIDES
+            )
+            if TILES_K == 1:
+                top = tl.max(scores, axis=1)
+                powers = tl.exp2(scores - top[:, None])
+                total = tl.sum(powers, axis=1)
+            else:
+                higher = tl.maximum(top, tl.max(scores, axis=1))
+                less = tl.exp2(top - higher)
+                powers = tl.exp2(scores - higher[:, None])
+                total = total * less + tl.sum(powers, axis=1)
+                out = out * less[:, None]
+                top = higher
+            out = tl.dot(powers.to(v.dtype), v, acc=out, input_precision=PRECISION)
+        out = (out / total[:, None]).to(out_ptr.dtype.element_ty)
+        out_rows = _rows(frame + query, corner, volume, SIDES)[:, None] * OUT_WIDTH
+        tl.store(out_ptr + out_rows + (OUT_FIRST + column), out, mask=asks)
+        line = (head * turns + turn).to(tl.int64) * TOKENS
+        tl.store(lse_ptr + line + query, top + tl.log2(total), mask=query < TOKENS)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def _grad_queries(
+    qkv_ptr,
+    table_ptr,
+    grad_ptr,
+    out_ptr,
+    lse_ptr,
+    delta_ptr,
+    grad_qkv_ptr,
+    parts_ptr,
+    turns,
+    groups,
+    depth,
+    height,
+    width,
+    shift_d,
+    shift_h,
+    shift_w,
+    masked,
+    scale,
+    SIDES: tl.constexpr,
+    TABLE: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    OUT_WIDTH: tl.constexpr,
+    OUT_FIRST: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    MUTUAL: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BIAS_BITS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    FIRST_KEY: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    """Gradients of queries and of the bias, from `SPAN` tiles of keys.
+
+    They are added to what calls for the keys before have written. Also writes each row's sum of its
+    result's gradient times the result.
+    """
+    WIDTH: tl.constexpr = HEADS * CHANNELS
+    TILES_Q: tl.constexpr = (TOKENS + BLOCK_Q - 1) // BLOCK_Q
+    EVEN: tl.constexpr = TOKENS % (BLOCK_K * SPAN) == 0
+    program = tl.program_id(0)
+    head = program % HEADS
+    query = program // HEADS % TILES_Q * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    group = program // (HEADS * TILES_Q)
+    some_key = tl.arange(0, BLOCK_K)
+    channel = tl.arange(0, BLOCK_C)
+    held = channel < CHANNELS
+    column = head * CHANNELS + channel[None, :]
+    asks = (query < TOKENS)[:, None] & held[None, :]
+    volume = (depth, height, width)
+    shift = (shift_d, shift_h, shift_w)
+    biases = ()
+    if HAS_BIAS and BIAS_BITS != 0:
+        for tile in tl.static_range(SPAN):
+            tokens = FIRST_KEY + tile * BLOCK_K + some_key[None, :]
+            biases = biases + (
+                _bias(
+                    table_ptr, head, query[:, None], tokens, HEADS, TOKENS, SIDES, TABLE, BIAS_BITS
+                ),
+            )
+    grad_biases = ()
+    if HAS_BIAS:
+        for tile in tl.static_range(SPAN):
+            grad_biases = grad_biases + (tl.zeros((BLOCK_Q, BLOCK_K), tl.float32),)
+    for turn in range(group, turns, groups):
+        window = turn // 2 if MUTUAL else turn
+        # The frame that is asked, and at whose places the answers are written.
+        frame = turn % 2 * TOKENS if MUTUAL else 0
+        corner = _corner(window, volume, shift, masked, MUTUAL, SIDES)
+        asking = query + TOKENS - frame if MUTUAL else query
+        q_rows = _rows(asking, corner, volume, SIDES)[:, None] * (3 * WIDTH) + column
+        q = tl.load(qkv_ptr + q_rows, mask=asks, other=0.0)
+        out_rows = _rows(frame + query, corner, volume, SIDES)[:, None] * OUT_WIDTH
+        out_rows += OUT_FIRST + column
+        grad = tl.load(grad_ptr + out_rows, mask=asks, other=0.0)
+        out = tl.load(out_ptr + out_rows, mask=asks, other=0.0)
+        delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), axis=1)
+        line = (head * turns + turn).to(tl.int64) * TOKENS
+        # Queries that do not exist get no weights.
+        lse = tl.load(lse_ptr + line + query, mask=query < TOKENS, other=float("inf"))
+        tl.store(delta_ptr + line + query, delta, mask=query < TOKENS)
+        grad_q = tl.zeros((BLOCK_Q, BLOCK_C), tl.float32)
+        summed = ()
+        for tile in tl.static_range(SPAN):
+            key = FIRST_KEY + tile * BLOCK_K + some_key
+            here = (key < TOKENS)[:, None] & held[None, :]
+            k_ptrs = _rows(frame + key, corner, volume, SIDES)[:, None] * (3 * WIDTH) + column
+            k_ptrs = qkv_ptr + k_ptrs + WIDTH
+            k = tl.load(k_ptrs, mask=here, other=0.0)
+            v = tl.load(k_ptrs + WIDTH, mask=here, other=0.0)
+            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
+            if HAS_BIAS and BIAS_BITS != 0:
+                scores += _widen(biases[tile], turn, BIAS_BITS)
+            elif HAS_BIAS:
+                scores += _bias(
+                    table_ptr, head, query[:, None], key[None, :], HEADS, TOKENS, SIDES, TABLE, 0
+                )
+            scores = _mask(
+                scores, query[:, None], key[None, :], corner[4], shift, TOKENS, EVEN, SIDES
+            )
+            weights = tl.exp2(scores - lse[:, None])
+            grad_weights = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
+            grad_scores = weights * (grad_weights - delta[:, None])
+            if HAS_BIAS:
+                summed = summed + (grad_biases[tile] + grad_scores,)
+            grad_q = tl.dot(grad_scores.to(k.dtype), k, acc=grad_q, input_precision=PRECISION)
+        if HAS_BIAS:
+            grad_biases = summed
+        before = tl.load(grad_qkv_ptr + q_rows, mask=asks & (FIRST_KEY > 0), other=0.0)
+        grad_q = (grad_q * scale + before.to(tl.float32)).to(grad_qkv_ptr.dtype.element_ty)
+        tl.store(grad_qkv_ptr + q_rows, grad_q, mask=asks)
+    if HAS_BIAS:
+        line = (group * HEADS + head).to(tl.int64) * (TOKENS * TOKENS)
+        for tile in tl.static_range(SPAN):
+            key = FIRST_KEY + tile * BLOCK_K + some_key
+            pair = key[None, :] * TOKENS + query[:, None]
+            inside = (key < TOKENS)[None, :] & (query < TOKENS)[:, None]
+            tl.store(parts_ptr + line + pair, grad_biases[tile], mask=inside)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def _grad_keys(
+    qkv_ptr,
+    table_ptr,
+    grad_ptr,
+    out_ptr,
+    lse_ptr,
+    delta_ptr,
+    grad_qkv_ptr,
+    parts_ptr,
+    turns,
+    groups,
+    depth,
+    height,
+    width,
+    shift_d,
+    shift_h,
+    shift_w,
+    masked,
+    scale,
+    SIDES: tl.constexpr,
+    TABLE: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    OUT_WIDTH: tl.constexpr,
+    OUT_FIRST: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    MUTUAL: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BIAS_BITS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    """Gradients of keys and values; where all keys are here (`WHOLE`), all gradients.
+
+    Scores stand on their side, a row for each key: so the weights and their gradients are left
+    factors of the products that follow, and need not be turned.
+    """
+    WIDTH: tl.constexpr = HEADS * CHANNELS
+    TILES_Q: tl.constexpr = (TOKENS + BLOCK_Q - 1) // BLOCK_Q
+    TILES_K: tl.constexpr = (TOKENS + BLOCK_K - 1) // BLOCK_K
+    EVEN: tl.constexpr = TOKENS % BLOCK_K == 0
+    SUMS: tl.constexpr = HAS_BIAS and WHOLE
+    program = tl.program_id(0)
+    head = program % HEADS
+    key = program // HEADS % TILES_K * BLOCK_K + tl.arange(0, BLOCK_K)
+    group = program // (HEADS * TILES_K)
+    some_query = tl.arange(0, BLOCK_Q)
+    channel = tl.arange(0, BLOCK_C)
+    held = channel < CHANNELS
+    column = head * CHANNELS + channel[None, :]
+    here = (key < TOKENS)[:, None] & held[None, :]
+    volume = (depth, height, width)
+    shift = (shift_d, shift_h, shift_w)
+    biases = ()
+    if HAS_BIAS and BIAS_BITS != 0:
+        for tile in tl.static_range(TILES_Q):
+            tokens = tile * BLOCK_Q + some_query[None, :]
+            biases = biases + (
+                _bias(
+                    table_ptr, head, tokens, key[:, None], HEADS, TOKENS, SIDES, TABLE, BIAS_BITS
+                ),
+            )
+    grad_biases = ()
+    if SUMS:
+        for tile in tl.static_range(TILES_Q):
+            grad_biases = grad_biases + (tl.zeros((BLOCK_K, BLOCK_Q), tl.float32),)
+    for turn in range(group, turns, groups):
+        window = turn // 2 if MUTUAL else turn
+        # The frame that is asked, and at whose places the answers are written.
+        frame = turn % 2 * TOKENS if MUTUAL else 0
+        corner = _corner(window, volume, shift, masked, MUTUAL, SIDES)
+        k_rows = _rows(frame + key, corner, volume, SIDES)[:, None] * (3 * WIDTH)
+        k_rows += WIDTH + column
+        k = tl.load(qkv_ptr + k_rows, mask=here, other=0.0)
+        v = tl.load(qkv_ptr + k_rows + WIDTH, mask=here, other=0.0)
+        grad_k = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+        grad_v = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+        line = (head * turns + turn).to(tl.int64) * TOKENS
+        summed = ()
+        for tile in tl.static_range(TILES_Q):
+            query = tile * BLOCK_Q + some_query
+            asks = (query < TOKENS)[:, None] & held[None, :]
+            asking = query + TOKENS - frame if MUTUAL else query
+            q_rows = _rows(asking, corner, volume, SIDES)[:, None] * (3 * WIDTH) + column
+            q = tl.load(qkv_ptr + q_rows, mask=asks, other=0.0)
+            out_rows = _rows(frame + query, corner, volume, SIDES)[:, None] * OUT_WIDTH
+            out_rows += OUT_FIRST + column
+            grad = tl.load(grad_ptr + out_rows, mask=asks, other=0.0)
+            # Queries that do not exist get no weights.
+            lse = tl.load(lse_ptr + line + query, mask=query < TOKENS, other=float("inf"))
+            if WHOLE:
+                out = tl.load(out_ptr + out_rows, mask=asks, other=0.0)
+                delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), axis=1)
+            else:
+                delta = tl.load(delta_ptr + line + query, mask=query < TOKENS, other=0.0)
+            scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (scale * LOG2_E)
+            if HAS_BIAS and BIAS_BITS != 0:
+                scores += _widen(biases[tile], turn, BIAS_BITS)
+            elif HAS_BIAS:
+                scores += _bias(
+                    table_ptr, head, query[None, :], key[:, None], HEADS, TOKENS, SIDES, TABLE, 0
+                )
+            scores = _mask(
+                scores, query[None, :], key[:, None], corner[4], shift, TOKENS, EVEN, SIDES
+            )
+            weights = tl.exp2(scores - lse[None, :])
+            grad_v = tl.dot(weights.to(grad.dtype), grad, acc=grad_v, input_precision=PRECISION)
+            grad_weights = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
+            grad_scores = weights * (grad_weights - delta[None, :])
+            if SUMS:
+                summed = summed + (grad_biases[tile] + grad_scores,)
+            narrow = grad_scores.to(q.dtype)
+            grad_k = tl.dot(narrow, q, acc=grad_k, input_precision=PRECISION)
+            if WHOLE:
+                grad_q = tl.dot(tl.trans(narrow), k, input_precision=PRECISION) * scale
+                grad_q = grad_q.to(grad_qkv_ptr.dtype.element_ty)
+                tl.store(grad_qkv_ptr + q_rows, grad_q, mask=asks)
+        if SUMS:
+            grad_biases = summed
+        grad_k = (grad_k * scale).to(grad_qkv_ptr.dtype.element_ty)
+        tl.store(grad_qkv_ptr + k_rows, grad_k, mask=here)
+        grad_v = grad_v.to(grad_qkv_ptr.dtype.element_ty)
+        tl.store(grad_qkv_ptr + k_rows + WIDTH, grad_v, mask=here)
+    if SUMS:
+        line = (group * HEADS + head).to(tl.int64) * (TOKENS * TOKENS)
+        for tile in tl.static_range(TILES_Q):
+            query = tile * BLOCK_Q + some_query
+            pair = key[:, None] * TOKENS + query[None, :]
+            inside = (key < TOKENS)[:, None] & (query < TOKENS)[None, :]
+            tl.store(parts_ptr + line + pair, grad_biases[tile], mask=inside)
+
+
+@triton.jit
+def _fold_bias(
+    summed_ptr,
+    grad_ptr,
+    places,
+    HEADS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SIDES: tl.constexpr,
+    TABLE: tl.constexpr,
+    BLOCK_PLACES: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+):
+    """Sum (heads, keys, queries) over the pairs that are as far apart as a place of the table."""
+    place = tl.program_id(0) * BLOCK_PLACES + tl.arange(0, BLOCK_PLACES)
+    head = tl.program_id(1)
+    wide: tl.constexpr = 2 * TABLE[2] - 1
+    high: tl.constexpr = 2 * TABLE[1] - 1
+    apart_d = (place // (high * wide) - (TABLE[0] - 1))[:, None]
+    apart_h = (place // wide % high - (TABLE[1] - 1))[:, None]
+    apart_w = (place % wide - (TABLE[2] - 1))[:, None]
+    total = tl.zeros((BLOCK_PLACES,), tl.float32)
+    for start in range(0, TOKENS, BLOCK_KEYS):
+        key = (start + tl.arange(0, BLOCK_KEYS))[None, :]
+        z = apart_d + key // (SIDES[1] * SIDES[2])
+        y = apart_h + key // SIDES[2] % SIDES[1]
+        x = apart_w + key % SIDES[2]
+        inside = (z >= 0) & (z < SIDES[0]) & (y >= 0) & (y < SIDES[1])
+        inside = inside & (x >= 0) & (x < SIDES[2]) & (key < TOKENS)
+        query = (z * SIDES[1] + y) * SIDES[2] + x
+        pair = (head * TOKENS + key) * TOKENS + query
+        total += tl.sum(tl.load(summed_ptr + pair, mask=inside, other=0.0), axis=1)
+    tl.store(grad_ptr + place * HEADS + head, total, mask=place < places)

@@ -1,0 +1,81 @@
+"""Compile attention in volumes for GPUs that are not here, and print the shared memory it takes.
+
+Run by test_window_attention.py as a script: the interpreter takes more than a device does.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from pitstop.kernels import window_attention_triton as kernels
+from pitstop.kernels.window_attention_triton import Cut, Launch
+
+OTHERS = (86, 89, 120)
+FLOATS = {"table_ptr", "lse_ptr", "delta_ptr", "parts_ptr", "summed_ptr"}
+TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+def compiled(name: str, constants: dict[str, Any], dtype: str, launch: Launch, arch: int) -> int:
+    """Compile one kernel and give the bytes of shared memory that a program has."""
+    kernel: Any = getattr(kernels, name)
+    signature = {}
+    for argument in kernel.arg_names:
+        if argument in constants:
+            signature[argument] = "constexpr"
+        elif argument.endswith("_ptr"):
+            signature[argument] = "*fp32" if argument in FLOATS else f"*{dtype}"
+        else:
+            signature[argument] = "fp32" if argument == "scale" else "i32"
+    # As at a call: what torch allocates begins at a multiple of 16 bytes.
+    pointers = [place for place, kind in enumerate(signature.values()) if kind.startswith("*")]
+    aligned = {(place,): [["tt.divisibility", 16]] for place in pointers}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    done: Any = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    return done.metadata.shared
+
+
+def operations() -> Iterator[tuple[Cut, torch.dtype, int, bool]]:
+    """What the published network runs, and what others may: how, type, channels, on all GPUs."""
+    for size, channels, mutual, everywhere in (
+        ((2, 8, 8), 16, False, True),
+        ((2, 8, 8), 16, True, False),
+        ((6, 8, 8), 16, False, True),
+        ((6, 8, 8), 20, False, False),
+        ((1, 8, 8), 20, False, False),
+    ):
+        yield Cut(size, (0, 4, 4), True, 6, size, mutual), torch.bfloat16, channels, everywhere
+    yield Cut((2, 8, 8), (0, 4, 4), True, 2, (6, 8, 8)), torch.float16, 32, False
+    yield Cut((2, 8, 8), (0, 4, 4), True, 6, (2, 8, 8)), torch.float32, 16, False
+
+
+def main() -> None:
+    """Print a line for each kernel, its shared memory last."""
+    for cut, dtype, channels, everywhere in operations():
+        how = {"itemsize": dtype.itemsize, "mutual": cut.mutual}
+        plan = kernels.plan_for(cut.tokens, channels, **how)
+        whole = plan.keys.keys >= cut.tokens
+        qkv = torch.empty(1, 1, 1, 1, 3 * cut.num_heads * channels, dtype=dtype, device="meta")
+        out = torch.empty(1, 1, 1, 1, cut.num_heads * channels, dtype=dtype, device="meta")
+        jobs: dict[str, tuple[Launch, dict[str, Any]]] = {
+            "_attend": (plan.forward, {}),
+            "_grad_keys": (plan.keys, {"WHOLE": whole}),
+        }
+        if not whole:
+            jobs["_grad_queries"] = (plan.queries, {"FIRST_KEY": 0, "SPAN": plan.span})
+        for name, (launch, more) in jobs.items():
+            table = None if cut.mutual else out
+            constants = kernels.constants_of(qkv, table, out, cut, launch) | more
+            for arch in (90, *OTHERS) if everywhere else (90,):
+                shared = compiled(name, constants, TYPES[dtype], launch, arch)
+                text = f"{name} {cut.tokens} tokens {channels} channels sm_{arch} shared {shared}"
+                sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
