@@ -14,9 +14,12 @@ import sys
 from typing import Any, Callable, Dict, Optional
 
 from pitstop_probe.clock import monotonic_us
-from pitstop_probe.course import Measurement, Settings
+from pitstop_probe.course import Measurement, Settings, was_measured
+from pitstop_probe.doctor import doctor_of
+from pitstop_probe.failures import note_failures
 from pitstop_probe.imports import when_imported
 from pitstop_probe.patches import replace
+from pitstop_probe.start_up import ImportClock
 
 VARIABLE = "PITSTOP_PROBE"
 
@@ -41,8 +44,18 @@ def from_environment() -> None:
         detach=bool(values.get("detach")),
         without=values.get("without"),
         started_us=started_us,
+        imports=ImportClock(),
     )
-    when_imported("torch", lambda torch: start(torch, settings))
+    settings.doctor = doctor_of(values)
+    if _is_wanted(settings):
+        note_failures(values["folder"])
+        when_imported("torch", lambda torch: _is_wanted(settings) and start(torch, settings))
+
+
+def _is_wanted(settings: Settings) -> bool:
+    """Whether somebody waits for a record, and has none yet."""
+    is_awaited = settings.doctor is None or settings.doctor.is_alive
+    return is_awaited and not was_measured(settings.folder)
 
 
 def attach(folder: str, steps: Optional[int] = None) -> Measurement:

@@ -24,6 +24,8 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
+from pitstop_probe.forks import keep_for_parent, tell_of_forks
+
 
 def monotonic_us() -> int:
     """Read the host's monotonic clock in whole microseconds."""
@@ -292,6 +294,8 @@ class Clock:
         timeline_every: Each how many steps the places of all spans are kept, not only totals.
         most_pending: How many steps may wait for the device before they are handed over without
             device times; bounds memory when a device hangs.
+
+    In a forked process it begins anew, without a device: the parent's is out of reach there.
     """
 
     def __init__(
@@ -310,21 +314,32 @@ class Clock:
         self.now: Callable[[], int] = time.perf_counter_ns if now_us is monotonic_us else now_us
         self.ticks_per_us = 1000 if now_us is monotonic_us else 1
         self._same_point = 0 if device is None else device.same_point_us * self.ticks_per_us
-        self.marking = False
         self.foreign_spans = 0
+        self._sink = sink
+        self._timeline_every = timeline_every
+        self._most_pending = most_pending
+        self._next_index = 0
+        self._begin_anew()
+        tell_of_forks(self)
+
+    def _begin_anew(self) -> None:
+        self.marking = False
         self._root = Span(self, "", None)
         # Current while something apart is open: nothing in there belongs to the step.
         self._aside = Span(self, "", None)
         self.current = self._root
         self.pending: Optional[_Pending] = None
-        self._sink = sink
-        self._timeline_every = timeline_every
-        self._most_pending = most_pending
         self._waiting: Deque[_Pending] = deque()
-        self._next_index = 0
         self._thread = threading.get_ident()
         self._last_mark: Any = None
         self._last_marked = 0
+
+    def forked(self) -> None:
+        """Begin anew in a process just forked; its parent's steps and marks are its parent's."""
+        # Spans hold the marks at which they were opened last.
+        keep_for_parent((self.device, self.pending, self._waiting, self._last_mark, self._root))
+        self.device = None
+        self._begin_anew()
 
     @property
     def step_index(self) -> int:

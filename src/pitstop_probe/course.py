@@ -1,10 +1,11 @@
 """The course of a measurement: find the models, warm up, look closely, measure, end.
 
 step   0-2            find which modules the script calls
-       5, 7           one step by module, one counted (not where something is compiled)
+       4-6, 7         three steps by module, one counted (not where something is compiled)
+       10-12          on a GPU three profiled steps, then the device's own rates
        .. WARM_UP     not judged
        WARM_UP ..     measured
-       then           on a GPU three profiled steps; then the script ends, or runs on unmeasured
+       then           profiled where that failed before; the script ends, or runs on unmeasured
 """
 
 import contextlib
@@ -14,25 +15,32 @@ import os
 import sys
 import threading
 from multiprocessing import util
-from typing import Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from pitstop_probe.clock import monotonic_us
-from pitstop_probe.closer_looks import KernelLook, ModuleLook, WorkLook, matrix_rates
+from pitstop_probe.compile_calls import CompileCalls
+from pitstop_probe.deep_profile import PURPOSE, DeepProfile
 from pitstop_probe.device import cuda_timer
+from pitstop_probe.graphs import Graphs
 from pitstop_probe.imports import when_imported
 from pitstop_probe.inventory import (
     allocator_counts,
     compile_counts,
     describe_setup,
     device_memory,
+    frozen_models,
     memory_by_owner,
     shared_caches,
 )
 from pitstop_probe.loader_hooks import Loaders, WorkerTimer, read_worker_times
 from pitstop_probe.looks import Looks
 from pitstop_probe.losses import Losses
+from pitstop_probe.masking import mask_command, mask_lines
 from pitstop_probe.patches import Patch
 from pitstop_probe.sampling import LATER, SHORT
+from pitstop_probe.stack import Stack
+from pitstop_probe.start_up import ImportClock, StartUp
+from pitstop_probe.stderr import say
 from pitstop_probe.torch_hooks import (
     Compilation,
     Models,
@@ -47,17 +55,20 @@ from pitstop_probe.watch import Watch
 from pitstop_probe.without import leave_out
 from pitstop_probe.writer import RecordWriter, describe_process
 
+if TYPE_CHECKING:
+    from pitstop_probe.doctor import Doctor
+
 WARM_UP = 20
 _SEARCH_STEPS = 3
-_MODULE_STEP = 5
-_WORK_STEP = 7
-_PROFILED_STEPS = 3
 _LOSS_EVERY = 16
 # At first, and later on; stopping at a step costs as much as looking at it.
 _LOSS_EVERY_OF_SHORT = (64, 256)
-_LOOKING = "pitstop"
 # How often a script may catch its own end before it is ended for good.
 _PATIENCE = 3
+# What a script that was ended early exits with: to a shell that is no success.
+ENDED_EARLY = 3
+_ENDED = "ended-by-pitstop"
+_MEASURED = "measured-by-pitstop"
 
 
 class Settings:
@@ -69,6 +80,7 @@ class Settings:
         detach: Let the script run on, unmeasured, once enough was measured.
         without: What to leave out to measure a bound: ``data``, ``sync`` or ``log``.
         started_us: When the process started; None where nobody saw it.
+        imports: What has timed imports since then.
     """
 
     def __init__(
@@ -79,12 +91,16 @@ class Settings:
         detach: bool = False,
         without: Optional[str] = None,
         started_us: Optional[int] = None,
+        imports: Optional[ImportClock] = None,
     ) -> None:
         self.folder = folder
         self.steps = steps
         self.detach = detach
         self.without = without
         self.started_us = started_us
+        self.imports = imports
+        self.doctor: Optional["Doctor"] = None
+        """Who waits for the record, in another process."""
 
 
 class Measurement:
@@ -95,29 +111,43 @@ class Measurement:
         self._settings = settings
         self._busy_from = sys.maxsize if settings.steps is None else WARM_UP + settings.steps
         self._writer: Optional[RecordWriter] = None
-        self._parents_writer: Optional[RecordWriter] = None
         self._closed = False
+        self._is_told = False
         self._origin_us = monotonic_us() if settings.started_us is None else settings.started_us
-        self._look: Any = None
         self._before: Dict[str, Any] = {}
         self._losses = Losses(torch, self._write_loss)
         self.watch = Watch(self)
-        self.optimizers = Optimizers(self.watch, torch, self._search)
-        self.models = Models(self.watch, torch)
-        self.recomputation = Recomputation(self.watch, torch)
-        self.compilation = Compilation(self.watch)
+        self.optimizers = Optimizers(self.watch, torch, self._meet_optimizer)
+        self._stack = Stack()
+        self.models = Models(self.watch, torch, self._stack)
+        self.deep = DeepProfile(
+            torch,
+            self.watch,
+            self.models,
+            last_step=settings.steps and self._busy_from,
+            write=self._reading,
+        )
+        self.recomputation, self.compilation = (
+            Recomputation(self.watch, torch),
+            Compilation(self.watch),
+        )
         when_imported("torch._dynamo.callback", self.compilation.listen)
+        self._compile_calls = CompileCalls(torch, self._stack)
         replay = WARM_UP // 2 if settings.without == "data" else None
-        self.loaders = Loaders(self.watch, torch, self._search, replay)
+        self.loaders = Loaders(self.watch, torch, self._search, replay, stack=self._stack)
+        # Over the loaders' own, for it comes off sooner.
+        self._start_up = StartUp(torch, settings.imports)
         self.workers = WorkerTimer(torch, settings.folder, self.watch)
         self.waits = Waits(self.watch, torch) if torch.cuda.is_available() else None
-        self.looks = Looks(self.watch)
+        self.looks = Looks(self.watch, self._stack)
         functions = hook_functions(self.watch, torch)
         # Over one of these: a step that ends with a backward pass ends once the pass is noted.
-        self.updates = OwnUpdates(self.watch, torch)
+        self.updates = OwnUpdates(self.watch, torch, lambda: self.optimizers.is_inside)
         self._patches: List[Patch] = [
             *functions,
-            self.updates.patch,
+            *Graphs(self.watch, torch).patches,
+            self._compile_calls.patch,
+            *self.updates.patches,
             *self.optimizers.patches,
             *self.recomputation.patches,
             *self.loaders.patches,
@@ -127,8 +157,7 @@ class Measurement:
         ]
         self.until_closed: List[Patch] = []
         """Patches that stay on in a pause."""
-        self.watch.at_border = self._at_border
-        self.watch.at_failure = lambda error: self.close("failed", repr(error))
+        self.watch.at_border, self.watch.at_failure = self._at_border, self._give_up
         util.register_after_fork(self, Measurement._close_at_its_end)
 
     # The sink of the watch: a file is made when there is a first step to write.
@@ -186,7 +215,7 @@ class Measurement:
         path = os.path.join(self._settings.folder, "seen-{}.json".format(os.getpid()))
         seen = {
             "pid": os.getpid(),
-            "command": sys.argv,
+            "command": mask_command(sys.argv),
             "torch": str(self._torch.__version__),
             "backward_passes": self.updates.passes,
             "compiled": compile_counts() is not None,
@@ -203,32 +232,39 @@ class Measurement:
 
     def forked(self) -> None:
         """Become a child process: a loader's worker, most often, but it may train by itself."""
+        self.watch.forked()
         if self._closed:
             return
-        # Kept, though never used: letting go of it would write its buffer a second time.
-        self._parents_writer, self._writer = self._writer, None
-        # A profile is not ended here: it is the parent's, and so are its threads.
-        if isinstance(self._look, KernelLook):
-            self._look = None
-        self._drop_look()
+        self._writer = None
+        self.deep.forked()
         self._losses.clear()
         self._before = {}
+        if self._settings.doctor is not None:
+            self._settings.doctor.is_forked = True
         self.workers.restart()
-        self.watch.restart()
+        for hooks in (self.optimizers, self.models, self.updates):
+            hooks.forked()
         # Threads do not survive a fork; another one starts with the first step, if there is one.
-        self.looks = Looks(self.watch)
+        self.looks = Looks(self.watch, self._stack)
 
     def _close_at_its_end(self) -> None:
         """See to the end of a child process, which skips the interpreter's own clearing up."""
         util.Finalize(None, self.close, exitpriority=0)
+
+    def _give_up(self, error: Exception) -> None:
+        """Close after something went wrong in a step, of which the watch has told."""
+        self._is_told = True
+        self.close("failed", repr(error))
 
     def close(self, status: str = "finished", reason: str = "") -> None:
         """Write what remains and take everything off."""
         if self._closed:
             return
         self._closed = True
-        stages: List[Callable[[], Any]] = [self.looks.stop, self._drop_look, self.watch.close]
+        stages: List[Callable[[], Any]] = [self.looks.stop, self.deep.drop, self.watch.close]
+        stages.append(self._start_up.stop)
         if self.has_steps:
+            stages.append(self.deep.write_complete)
             stages.append(self._write_summary)
         if self.has_record:
             stages.append(lambda: self.writer.close(status, reason))
@@ -236,7 +272,9 @@ class Measurement:
             try:
                 stage()
             except Exception as error:  # noqa: BLE001 - a full disk, an odd tensor: the rest stands
-                sys.stderr.write("pitstop: the record is incomplete: {!r}\n".format(error))
+                if not self._is_told:
+                    self._is_told = True
+                    say("the record is incomplete: {!r}".format(error))
 
     def pause(self) -> None:
         """Take everything off for a while, to compare with; the step under way is not measured.
@@ -248,7 +286,7 @@ class Measurement:
         if self._closed or not self.watch.active:
             return
         self.looks.stop()
-        self._drop_look()
+        self.deep.drop()
         self.watch.pause()
         self._patches_off()
 
@@ -281,24 +319,29 @@ class Measurement:
 
     def _at_border(self, steps: int) -> None:
         """Decide what the next step is for."""
-        if self._is_capturing():
+        if self._is_capturing() or self._is_abandoned():
             return  # a graph that the device's work goes into: waiting for it would break it
-        if self._profiles(steps):
-            self.watch.special(_LOOKING)
-        else:
-            self._end_look(steps)
+        self.deep.end(steps)
         if steps == 0:
             self._begin()
         elif steps >= _SEARCH_STEPS and self.models.searching:
             self.models.settle()
-        elif steps in (_MODULE_STEP, _WORK_STEP) and compile_counts() is None:
-            self._look_closer(steps)
+        self.deep.begin(steps)
         if steps >= WARM_UP and not self._before:
             self._measure_from_here()
         self._tend_to_loss(steps)
         self.watch.next_stop = self._next_stop(steps)
         if self._settings.steps is not None and steps >= WARM_UP + self._settings.steps:
-            self._after_measuring(steps - WARM_UP - self._settings.steps)
+            self._after_measuring()
+
+    def _is_abandoned(self) -> bool:
+        """Whether nobody gets the record any more: then the script is left alone from here on."""
+        doctor = self._settings.doctor
+        is_lost = self._writer is not None and self._writer.is_lost
+        if not is_lost and (doctor is None or doctor.is_alive):
+            return False
+        self.close("interrupted", "nobody waits for the record any more")
+        return True
 
     def _is_capturing(self) -> bool:
         cuda = self._torch.cuda
@@ -332,58 +375,33 @@ class Measurement:
         start_us = self._settings.started_us
         if start_us is not None:
             wall_us = watch.now() // 1000 - start_us
-            self.event("start-up", step=0, start_us=start_us, wall_us=wall_us)
+            known = self._start_up.end(self.compilation.total_us)
+            self.writer.event("start-up", step=0, start_us=start_us, wall_us=wall_us, detail=known)
+        self._start_up.stop()
         if not self.updates.ends_steps:
-            self.updates.stop()
-            self._patches.remove(self.updates.patch)
+            self._leave_steps_to_optimizers()
         self._search()
         self.looks.start()
 
+    def _leave_steps_to_optimizers(self) -> None:
+        """Stop looking for updates of the script's own: an optimizer of torch's sets the pace."""
+        self.updates.stop()
+        self._patches = [patch for patch in self._patches if patch not in self.updates.patches]
+
+    def _meet_optimizer(self) -> None:
+        """See to an optimizer that has stepped for the first time, after others or none."""
+        if self.updates.ends_steps:
+            self._leave_steps_to_optimizers()
+        self._search()
+
     def _search(self) -> None:
         """Look for models, a few times at most: it takes long enough to be told apart."""
-        self.watch.enter(_LOOKING)
+        self.watch.enter(PURPOSE)
         # An odd object may be among all there are; what was found till then is watched.
         with contextlib.suppress(Exception):
             self.models.search()
-        self.watch.leave(_LOOKING)
+        self.watch.leave(PURPOSE)
         self.watch.next_stop = 0
-
-    def _look_closer(self, steps: int) -> None:
-        model = self.models.largest
-        if steps == _WORK_STEP:
-            self._begin_look(lambda: WorkLook(self._torch))
-        elif model is not None:
-            self._begin_look(lambda: ModuleLook(self.watch, self._torch, model))
-
-    def _begin_look(self, make: Callable[[], Any]) -> None:
-        """Slow the step that begins here down, to see more of it; where that can be done."""
-        self.watch.special(_LOOKING)
-        try:
-            self._look = make()
-            self._look.on()
-        except Exception:  # noqa: BLE001 - a model that cannot be looked into is still measured
-            self._drop_look()
-
-    def _end_look(self, steps: int) -> None:
-        """End a closer look at the border it reaches to."""
-        look = self._drop_look()
-        if look is None:
-            return
-        try:
-            values = look.values(steps - 1)
-        except Exception:  # noqa: BLE001 - a reading less; everything else is still measured
-            return
-        self._reading(look.kind, values)
-
-    def _drop_look(self) -> Any:
-        """Take a closer look off and give it; in the middle, half of it is no reading."""
-        look, self._look = self._look, None
-        try:
-            if look is not None:
-                look.off()
-        except Exception:  # noqa: BLE001 - as above
-            return None
-        return look
 
     def _reading(self, kind: str, values: Dict[str, Any]) -> None:
         self.writer.reading(kind, values)
@@ -403,7 +421,7 @@ class Measurement:
             "compile_us": self.compilation.total_us,
         }
         self._write_caches()
-        self.watch.note(_LOOKING, start)
+        self.watch.note(PURPOSE, start)
 
     def _write_caches(self) -> None:
         # An odd cache, one whose maker is gone: then there is no reading of it.
@@ -421,37 +439,31 @@ class Measurement:
     def _write_loss(self, step: int, loss: float) -> None:
         self.writer.scalars(step, {"loss": loss})
 
-    def _profiles(self, steps: int) -> bool:
-        """Whether the step after so many is one of those that are profiled."""
-        if self._settings.steps is None or not self._torch.cuda.is_initialized():
-            return False
-        return 0 <= steps - WARM_UP - self._settings.steps < _PROFILED_STEPS
-
-    def _after_measuring(self, beyond: int) -> None:
-        if self._profiles(self.watch.steps):
-            if beyond == 0:
-                self._begin_look(lambda: KernelLook(self.watch, self._torch, _PROFILED_STEPS))
+    def _after_measuring(self) -> None:
+        if self.deep.running is not None:
             return
-        self._measure_rates()
         self.close()
-        if not self._settings.detach:
-            self._end_script()
+        self._leave()
 
-    def _measure_rates(self) -> None:
-        # Where no memory is left for three small matrices the rates are not known.
-        with contextlib.suppress(Exception):
-            setup = self._setup()
-            if setup["device_name"] is not None:
-                self._reading("rates", matrix_rates(self._torch, setup["device"]))
+    def _leave(self) -> None:
+        """End the script where that is asked for and it is the one that was meant."""
+        settings = self._settings
+        mark(settings.folder, _MEASURED)
+        if settings.detach:
+            return
+        is_rank = describe_process()["world_size"] > 1
+        if settings.doctor is None or settings.doctor.ends_this(is_rank=is_rank):
+            mark(settings.folder, _ENDED)
+            self._end_script()
+        say("measured; the rest of the command runs on, unmeasured")
 
     def _end_script(self) -> None:
         """End at this border, in the way a script ends itself, so that it can clean up."""
-        with contextlib.suppress(OSError):
-            mark_ended(self._settings.folder)
+        code = _exit_code()
         if threading.current_thread() is not threading.main_thread():
-            end_at_once()  # leaving this thread would leave the others waiting for it
-        _Ending(self._torch)
-        raise SystemExit(0)
+            end_at_once(code)  # leaving this thread would leave the others waiting for it
+        _Ending(self._torch, code)
+        raise SystemExit(code)
 
     def _write_summary(self) -> None:
         setup = self._setup()
@@ -466,18 +478,19 @@ class Measurement:
             samples_per_step=self.watch.samples_per_step,
         )
         self._reading("setup", setup)
-        self._reading("host_lines", self.looks.summary())
+        lines = self.looks.summary()
+        self._reading("host_lines", mask_lines({**lines, "apart": self.looks.apart_lines()}))
         owners = self._before.get("owners") or self._owners()
         if owners is not None:
             before = self._before.get("allocator", {})
             memory = device_memory(self._torch, owners["device"], before)
             self._reading("owners", {**owners, **memory})
         if self.waits is not None and self._before:
-            self._reading("syncs", self._sync_summary())
+            self._reading("syncs", mask_lines(self._sync_summary()))
         exchange = self.models.exchanges.summary(self.watch.steps)
         if exchange is not None:
             self._reading("communication", exchange)
-        counts = compile_counts()
+        counts = self._compile_calls.summary(compile_counts())
         if counts is not None:
             self._reading("compiled", self._compile_summary(counts))
         for times in read_worker_times(self._settings.folder, os.getpid()):
@@ -498,7 +511,8 @@ class Measurement:
 
     def _setup(self) -> Dict[str, Any]:
         models = list(self.models.names)
-        return describe_setup(self._torch, models, self._updating, self._loader_setups())
+        setup = describe_setup(self._torch, models, self._updating, self._loader_setups())
+        return {**setup, "frozen": frozen_models(self.models.called.values())}
 
     def _loader_setups(self) -> List[Dict[str, Any]]:
         return [
@@ -506,6 +520,9 @@ class Measurement:
                 **seen.about,
                 "passes": seen.passes,
                 "batches": seen.batches,
+                "whole_passes": seen.whole_passes,
+                "whole_batches": seen.whole_batches,
+                "place": seen.place,
                 "trains": seen.identity in self.watch.trains,
             }
             for seen in self.loaders.seen.values()
@@ -551,22 +568,33 @@ def _next_loss_step(steps: int, every: int) -> int:
 class _Ending:
     """Ends a script that has caught its own end: again at the next steps, then for good."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, code: int) -> None:
         self._left = _PATIENCE
+        self._code = code
         part_of(torch, "optim.optimizer").register_optimizer_step_post_hook(self._again)
 
     def _again(self, *_: Any) -> None:
         self._left -= 1
         if self._left > 0:
-            raise SystemExit(0)
-        end_at_once()
+            raise SystemExit(self._code)
+        end_at_once(self._code)
 
 
-def end_at_once() -> None:
+def _exit_code() -> int:
+    """Say what a script that is ended exits with.
+
+    Of a rank nobody but its launcher sees it, which would end the others before their records are
+    written, or start the training again.
+    """
+    is_launched = "TORCHELASTIC_RUN_ID" in os.environ or describe_process()["world_size"] > 1
+    return 0 if is_launched else ENDED_EARLY
+
+
+def end_at_once(code: int) -> None:
     """End the process without its consent."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def record_path(folder: str) -> str:
@@ -575,13 +603,19 @@ def record_path(folder: str) -> str:
     path = os.path.join(folder, "rank-{}.jsonl".format(rank))
     try:
         os.makedirs(folder, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except FileExistsError:
         return os.path.join(folder, "other-{}-{}.jsonl".format(rank, os.getpid()))
     return path
 
 
-def mark_ended(folder: str) -> None:
-    """Leave word that the script was ended by us, for whoever reads its exit code."""
-    with open(os.path.join(folder, "ended-by-pitstop"), "a", encoding="ascii") as file:
+def mark(folder: str, name: str) -> None:
+    """Leave word for others: that enough was measured, that the script was ended by us."""
+    # Where the disk is full, nobody learns of it.
+    with contextlib.suppress(OSError), open(os.path.join(folder, name), "a") as file:
         file.write("{}\n".format(os.getpid()))
+
+
+def was_measured(folder: str) -> bool:
+    """Whether a training has been measured for as long as was asked for."""
+    return os.path.exists(os.path.join(folder, _MEASURED))

@@ -4,6 +4,8 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from pitstop_probe.forks import stays_here
+
 
 class CudaTimer:
     """Marks points of the current CUDA stream with reused timing events.
@@ -26,12 +28,13 @@ class CudaTimer:
         self._current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
         self._streams: Dict[Tuple[int, int], Any] = {}
         self.span_marks_every = 4
+        stays_here(self)
         self.same_point_us = max(1, _quickest_launch_ns(torch) * 4 // 5 // 1000)
 
     def mark(self) -> Any:
         """Record an event on the current stream."""
         pool = self._pool
-        event = pool.pop() if pool else self._event(enable_timing=True)
+        event = pool.pop() if pool else stays_here(self._event(enable_timing=True))
         if self._handle is None:
             self._record(event, self._current_stream())
             return event

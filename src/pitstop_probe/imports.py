@@ -5,6 +5,8 @@ import importlib.machinery
 import sys
 from typing import Any, Callable, Optional, Sequence
 
+from pitstop_probe.stderr import say
+
 
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Finds one module as the other finders would, and calls back once it is loaded.
@@ -53,7 +55,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         try:
             self._callback(module)
         except Exception as error:  # noqa: BLE001 - measuring must never keep a script from running
-            sys.stderr.write("pitstop: not attached: {!r}\n".format(error))
+            say("not attached: {!r}".format(error))
 
 
 class _Loader:

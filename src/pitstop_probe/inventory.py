@@ -17,7 +17,8 @@ def describe_setup(
     """Describe the script's set-up; what only the hooks know is added by the caller."""
     parameters = trained_parameters(optimizers)
     device = str(parameters[0].device) if parameters else None
-    on_cuda = device is not None and device.startswith("cuda")
+    # A forked process may still hold parameters of its parent's GPU, and must not ask about it.
+    on_cuda = device is not None and device.startswith("cuda") and torch.cuda.is_initialized()
     dtypes: Dict[str, int] = {}
     for parameter in parameters:
         name = str(parameter.dtype).replace("torch.", "")
@@ -38,6 +39,19 @@ def describe_setup(
         "total_steps": _total_steps(),
         "loaders": loaders,
     }
+
+
+def frozen_models(models: Iterable[Any]) -> List[str]:
+    """Name the classes of models that are called and of which no weight is trained."""
+    frozen: Dict[str, None] = {}
+    for model in list(models):
+        try:
+            weights = list(model.parameters())
+        except Exception:  # noqa: BLE001, S112 - a module that was taken apart: not known
+            continue
+        if weights and not any(weight.requires_grad for weight in weights):
+            frozen[type(model).__name__] = None
+    return list(frozen)
 
 
 def trained_parameters(optimizers: Iterable[Any]) -> List[Any]:
@@ -170,7 +184,7 @@ def device_memory(torch: Any, device: str, before: Dict[str, int]) -> Dict[str, 
         device: Of the parameters.
         before: `allocator_counts` at the end of warm-up.
     """
-    if not device.startswith("cuda"):
+    if not device.startswith("cuda") or not torch.cuda.is_initialized():
         names = ("peak", "reserved", "total", "inactive_split")
         return {"alloc_retries": None, **{name + "_bytes": None for name in names}}
     stats = torch.cuda.memory_stats(device)

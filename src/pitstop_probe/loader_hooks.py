@@ -14,8 +14,10 @@ from multiprocessing import parent_process, util
 from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional
 
-from pitstop_probe.parts import Fetch
+from pitstop_probe.parts import Fetch, after_aside
 from pitstop_probe.patches import Patch, replace
+from pitstop_probe.samples import first_dimension
+from pitstop_probe.stack import Stack
 from pitstop_probe.torch_hooks import part_of
 from pitstop_probe.watch import Watch
 
@@ -34,21 +36,52 @@ class LoaderSeen:
         self.identity = id(loader)
         self.passes = 0
         self.batches = 0
+        self.place: Optional[str] = None
+        """File and line that first iterated it."""
+        self.whole_passes = 0
+        """Passes that went on until there was no further batch."""
+        self.whole_batches = 0
+        """Batches of these."""
         self.about = describe_loader(loader)
 
 
 class _Pass:
     """One pass through a loader: what its fetches are said to be."""
 
-    __slots__ = ("is_usual", "next", "plain", "seen")
+    __slots__ = ("_before", "is_usual", "next", "plain", "seen")
 
     def __init__(self, seen: LoaderSeen, fetch: Fetch) -> None:
         self.seen = seen
         self.plain = fetch
         self.next = fetch._replace(first=True)
         """What the next one is."""
+        self._before = seen.batches
         self.is_usual = False
         """Whether the next one is one of many that are all alike."""
+
+    def brought(self, batch: Any) -> Fetch:
+        """Take in a batch; give what its fetch was."""
+        self.seen.batches += 1
+        fetch, self.next = self.next, self.plain
+        samples = self._samples(batch)
+        return fetch if samples == fetch.samples else fetch._replace(samples=samples)
+
+    def ended(self, error: BaseException) -> Fetch:
+        """Take in that there is no further batch; give what the fetch was that found it."""
+        if isinstance(error, StopIteration):
+            self.seen.whole_passes += 1
+            self.seen.whole_batches += self.seen.batches - self._before
+        return self.next._replace(last=True)
+
+    def _samples(self, batch: Any) -> Optional[int]:
+        """Say how many samples a batch holds: a full one, if it is not the last of its pass."""
+        size, length = self.plain.samples, self.seen.about["length"]
+        if size is None or (length is not None and self.seen.batches - self._before < length):
+            return size
+        found = first_dimension(batch)
+        if length is None:  # of a stream any batch may be the last
+            return size if found == size else None
+        return size if found is None or found > size else found
 
     def becomes_usual(self, watch: Watch) -> bool:
         """Whether it is from now on."""
@@ -64,6 +97,7 @@ class Loaders:
         torch: The script's torch.
         on_new: Called when a loader is first iterated.
         replay_after: Steps after which batches are no longer loaded but used again; None loads.
+        stack: Says which lines are the script's own.
     """
 
     def __init__(
@@ -72,8 +106,11 @@ class Loaders:
         torch: Any,
         on_new: Callable[[], None],
         replay_after: Optional[int] = None,
+        *,
+        stack: Optional[Stack] = None,
     ) -> None:
         self._watch = watch
+        self._stack = Stack() if stack is None else stack
         self._on_new = on_new
         self._replay_after = replay_after
         self.seen: Dict[int, LoaderSeen] = {}
@@ -92,7 +129,7 @@ class Loaders:
                 return original(loader)
             seen = self._seen(loader)
             seen.passes += 1
-            fetch = Fetch(seen.identity, loader.num_workers)
+            fetch = Fetch(seen.identity, loader.num_workers, samples=loader.batch_size)
             entered = watch.enter("loader start", fetch)
             try:
                 iterator = original(loader)
@@ -125,11 +162,11 @@ class Loaders:
                 around, watch.at = watch.at, "data"
                 try:
                     batch = self._batch(iterator, original) if replays else original(iterator)
-                except BaseException:
-                    watch.note("data", start, course.plain._replace(last=True))
+                except BaseException as error:
+                    watch.note("data", start, course.ended(error))
                     raise
                 finally:
-                    watch.at, watch.last_kind = around, "data"
+                    watch.at, watch.last_kind = around, after_aside(watch.last_kind, "data")
                 course.seen.batches += 1
                 return batch
             region = watch.begin("data", course.next)
@@ -137,12 +174,11 @@ class Loaders:
                 return original(iterator)
             try:
                 batch = self._batch(iterator, original) if replays else original(iterator)
-            except BaseException:
-                region[3] = course.next._replace(last=True)
+            except BaseException as error:
+                region[3] = course.ended(error)
                 raise
             else:
-                course.next = course.plain
-                course.seen.batches += 1
+                region[3] = course.brought(batch)
                 return batch
             finally:
                 watch.end(region)
@@ -164,6 +200,8 @@ class Loaders:
         seen = self.seen.get(id(loader))
         if seen is None or seen.loader() is not loader:
             seen = self.seen[id(loader)] = LoaderSeen(loader)
+            frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+            seen.place = self._stack.place(frame)
             self._on_new()
         return seen
 

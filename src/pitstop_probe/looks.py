@@ -6,16 +6,16 @@ that share no period with a loop; twice as far once there are a hundred.
 """
 
 import linecache
-import opcode
 import os
 import sys
-import sysconfig
 import threading
 import time
 from collections import Counter
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
+from pitstop_probe.gaps import LATE, part_between
 from pitstop_probe.parts import CLOSURE
+from pitstop_probe.stack import Stack, innermost_own
 from pitstop_probe.watch import Undecided, Watch
 
 EVERY_S = 0.010
@@ -23,14 +23,10 @@ _COSTS_APART = 400  # Looks are so many times as far apart as one takes, or furt
 _MANY = 100  # Looks after which they come half as often.
 _FURTHEST = 10  # Times the least distance: one look that was interrupted must not be the last.
 _COST_WEIGHT = 1 / 16
-_GENERATOR = 0x20  # inspect.CO_GENERATOR, without importing inspect
-_FOR_ITER = opcode.opmap["FOR_ITER"]
-_GIVERS = ("__next__", "__getitem__")
-_QUEUES = ("queue.py", "queues.py")
+_LATE_NS = 300_000
 _MOST_LINES = 40
-_FEWEST_LOOKS = 5
-
-_OWN = os.path.dirname(os.path.abspath(__file__))
+_MOST_APART = 5  # Lines of one that lies apart, such as all evaluations.
+_MOST_LONG_STEPS = 8  # Steps with most looks, of which the line is kept that most of them met.
 
 # Where, file, line, function, what it had called.
 Place = Tuple[str, str, int, str, Optional[str]]
@@ -41,11 +37,15 @@ class Looks:
 
     Args:
         watch: The thread under observation.
+        stack: What is known of the training loop.
         every_s: Least mean distance of two looks.
     """
 
-    def __init__(self, watch: Watch, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, watch: Watch, stack: Optional[Stack] = None, every_s: float = EVERY_S
+    ) -> None:
         self._watch = watch
+        self.stack = Stack() if stack is None else stack
         self._every_s = every_s
         self.taken = 0
         self._cost_s = 0.0
@@ -54,16 +54,16 @@ class Looks:
         # Held while looking; an event takes ten times as long to wait for, with the script waiting.
         self._running = threading.Lock()
         self._places: "Counter[Place]" = Counter()
-        self._generators: Dict[Optional[str], List[int]] = {}
+        self._apart_places: "Counter[Place]" = Counter()
         self._undecided = Undecided(watch)
-        self._loop: Set[int] = set()
-        self._foreign = library_folders()
-        self._libraries: Dict[str, bool] = {}
+        self._step = -1
+        self._in_step: "Counter[Place]" = Counter()
+        self._long_steps: List[Tuple[int, int, Place, int]] = []
         self._thread: Optional[threading.Thread] = None
 
     def start(self) -> None:
         """Begin to look, or go on; called where a step ends, in the loop that trains."""
-        self._learn_loop(sys._getframe())  # pyright: ignore[reportPrivateUsage]
+        self.stack.learn_loop(sys._getframe())  # pyright: ignore[reportPrivateUsage]
         thread = threading.Thread(target=self._run, name="pitstop-looks", daemon=True)
         self._running.acquire()
         try:
@@ -84,25 +84,30 @@ class Looks:
     def forget(self) -> None:
         """Begin counting anew, after warm-up."""
         self._places.clear()
+        self._apart_places.clear()
         self._undecided.clear()
+        self._in_step.clear()
+        del self._long_steps[:]
         self.taken = 0
 
     def summary(self) -> Dict[str, Any]:
         """Give the lines found in steps that were handed over, most looks first."""
         self._settle()
-        lines = [
-            {
-                "part": part,
-                "file": file,
-                "line": line,
-                "function": function,
-                "text": linecache.getline(file, line).strip()[:160],
-                "samples": count,
-                "calls": calls,
-            }
-            for (part, file, line, function, calls), count in self._places.most_common(_MOST_LINES)
-        ]
-        return {"samples": self.taken, "every_us": round(self.distance_s * 1e6), "lines": lines}
+        self._keep_if_long()
+        return {
+            "samples": self.taken,
+            "every_us": round(self.distance_s * 1e6),
+            "lines": [_line(*found) for found in self._places.most_common(_MOST_LINES)],
+            "long_steps": [
+                {"step": step, "samples": looks, "line": _line(place, count)}
+                for looks, step, place, count in self._long_steps
+            ],
+            "gaps": self._watch.gaps.summary(),
+        }
+
+    def apart_lines(self) -> List[Dict[str, Any]]:
+        """Give the lines found apart from the steps, such as in evaluations; after `summary`."""
+        return _apart_lines(self._apart_places)
 
     @property
     def distance_s(self) -> float:
@@ -119,8 +124,9 @@ class Looks:
                 # The rest is waited for once it goes on, so that pauses take no look away.
                 self._wait_s = max(0.0, self._wait_s - (time.perf_counter() - start))
                 return
+            due = start + self._wait_s
             start = time.perf_counter()
-            self._look()
+            self._look(int(due * 1e9))
             self.remember_cost(time.perf_counter() - start)
             self._wait_s = self._next_wait_s()
 
@@ -134,7 +140,8 @@ class Looks:
         weight = _COST_WEIGHT if self._cost_s else 1.0
         self._cost_s += (cost_s - self._cost_s) * weight
 
-    def _look(self) -> None:
+    def _look(self, due_ns: int = sys.maxsize) -> None:
+        """Look at the stack; on time, or once the thread that trains has let go of the lock."""
         watch = self._watch
         if not watch.active or watch.raw is None:
             return
@@ -142,11 +149,35 @@ class Looks:
         if frame is None:
             return
         part = _innermost(watch.open) or watch.at if watch.looking else watch.at
-        before = watch.last_kind
+        step, moment, before = watch.steps, watch.now(), watch.last_kind
         if part is None:
-            part = self._gap_part(before, self._is_feeding(frame))
-        self._undecided.add(watch.now(), self._place(part, frame))
+            purpose = self.stack.purpose(frame)
+            watch.gaps.look(step, moment, before, purpose)
+            part = part_between(before, purpose)
+        elif moment - due_ns > _LATE_NS:
+            watch.gaps.look(step, due_ns, before, LATE)
+        place = self._place(part, frame)
+        self._undecided.add(moment, place)
+        if place is not None:
+            self._count_in_step(place)
         self._settle()
+
+    def _count_in_step(self, place: Place) -> None:
+        """Count a look at the step under way, whatever lies apart in it."""
+        if self._watch.steps != self._step:
+            self._keep_if_long()
+            self._step = self._watch.steps
+        self._in_step[place] += 1
+
+    def _keep_if_long(self) -> None:
+        """Keep where a step was met most often, if few others were met as often as it."""
+        if not self._in_step:
+            return
+        place, count = self._in_step.most_common(1)[0]
+        self._long_steps.append((sum(self._in_step.values()), self._step, place, count))
+        self._long_steps.sort(key=lambda found: -found[0])
+        del self._long_steps[_MOST_LONG_STEPS:]
+        self._in_step.clear()
 
     def _settle(self) -> None:
         """Count the looks of the steps that were handed over."""
@@ -154,63 +185,46 @@ class Looks:
             self.taken += 1
             if place is not None:
                 self._places[place] += 1
-
-    def _learn_loop(self, frame: Any) -> None:
-        """Keep which functions of the script's own are around its training."""
-        while frame is not None:
-            if not self._is_library(frame.f_code.co_filename):
-                self._loop.add(id(frame.f_code))
-            frame = frame.f_back
-
-    def _is_feeding(self, frame: Any) -> bool:
-        """Whether the next batch is being made.
-
-        By a generator of the script's own, by what gives one item at a time, or by whatever the
-        training loop goes through; or it is waited for at a queue.
-        """
-        innermost = frame
-        while frame is not None:
-            code = frame.f_code
-            if self._is_library(code.co_filename):
-                if code.co_name == "get" and code.co_filename.endswith(_QUEUES):
-                    return True
-            elif id(code) in self._loop:
-                return frame is not innermost and _is_iterating(frame)
-            elif code.co_flags & _GENERATOR or code.co_name in _GIVERS:
-                return frame.f_back is not None
-            frame = frame.f_back
-        return False
-
-    def _gap_part(self, before: Optional[str], feeding: bool) -> str:  # noqa: FBT001 - a tally's key
-        """Tell what prepares batches from other work between two observed points."""
-        tally = self._generators.setdefault(before, [0, 0])
-        tally[feeding] += 1
-        fed = tally[1] >= _FEWEST_LOOKS and tally[1] > tally[0]
-        for after in ("forward", "copy", "zero_grad"):
-            if fed:
-                self._watch.gap_names[(before, after)] = "data"
-            else:
-                self._watch.gap_names.pop((before, after), None)
-        return "data" if feeding else "host"
+        apart = self._undecided.apart
+        while apart:
+            name, place = apart.popleft()
+            if place is not None:
+                self._apart_places[(name, *place[1:])] += 1
 
     def _place(self, part: str, frame: Any) -> Optional[Place]:
         """The innermost line of the script's own, and what it had called outside."""
-        below: List[Any] = []
-        while frame is not None:
-            code = frame.f_code
-            if not self._is_library(code.co_filename):
-                calls = " > ".join(_name(callee) for callee in below[:-3:-1]) or None
-                return part, code.co_filename, frame.f_lineno, code.co_name, calls
-            if not code.co_filename.startswith(_OWN):
-                below.append(code)
-            frame = frame.f_back
-        return None
-
-    def _is_library(self, file: str) -> bool:
-        found = self._libraries.get(file)
+        found = innermost_own(self.stack, frame)
         if found is None:
-            found = self._libraries[file] = file.startswith(self._foreign)
-        return found
+            return None
+        own, below = found
+        calls = " > ".join(_name(callee) for callee in below[:-3:-1]) or None
+        line = own.f_lineno or 0  # None where a frame has just begun
+        return part, own.f_code.co_filename, line, own.f_code.co_name, calls
+
+
+def _line(place: Place, count: int) -> Dict[str, Any]:
+    part, file, line, function, calls = place
+    return {
+        "part": part,
+        "file": file,
+        "line": line,
+        "function": function,
+        "text": linecache.getline(file, line).strip()[:160],
+        "samples": count,
+        "calls": calls,
+    }
+
+
+def _apart_lines(places: "Counter[Place]") -> List[Dict[str, Any]]:
+    """Describe the lines met most often in each of what lay apart: evaluation, checkpoint."""
+    left: Dict[str, int] = {}
+    lines: List[Dict[str, Any]] = []
+    for place, count in places.most_common():
+        part = place[0]
+        left[part] = left.get(part, _MOST_APART) - 1
+        if left[part] >= 0:
+            lines.append(_line(place, count))
+    return lines
 
 
 def _innermost(regions: List[Any]) -> Optional[str]:
@@ -222,21 +236,6 @@ def _innermost(regions: List[Any]) -> Optional[str]:
     return None if kind == CLOSURE else kind
 
 
-def _is_iterating(frame: Any) -> bool:
-    """Whether a function waits for the next item of what a loop of its goes through."""
-    code, place = frame.f_code.co_code, frame.f_lasti
-    while place > 0 and not code[place]:  # what an instruction keeps lies behind it
-        place -= 2
-    return code[place] == _FOR_ITER
-
-
 def _name(code: Any) -> str:
     module = os.path.splitext(os.path.basename(code.co_filename))[0]
     return "{}.{}".format(module, getattr(code, "co_qualname", code.co_name))
-
-
-def library_folders() -> Tuple[str, ...]:
-    """Where code is that the script did not write: the standard library, packages, the probe."""
-    paths = sysconfig.get_paths()
-    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return (*folders, _OWN, "<frozen")

@@ -2,6 +2,8 @@
 
 from typing import Any, Callable, List, Tuple
 
+from pitstop_probe.forks import stays_here
+
 # A step's number, where its loss is copied to, and what tells that it is there.
 _Copy = Tuple[int, Any, Any]
 
@@ -43,11 +45,12 @@ class Losses:
         self._coming = coming
 
     def clear(self) -> None:
-        """Let go of everything, in a process just forked: it cannot read its parent's device."""
+        """Forget everything, in a process just forked: it cannot read its parent's device."""
         self._coming, self._spare = [], []
 
     def _place_for(self, loss: Any) -> Tuple[Any, Any]:
         if self._spare and self._spare[-1][0].dtype == loss.dtype:
             return self._spare.pop()
         place = self._torch.empty((), dtype=loss.dtype, device="cpu", pin_memory=True)
-        return place, self._torch.cuda.Event()
+        # In a forked process a loss of the parent's may neither be read nor let go of.
+        return stays_here(place), stays_here(self._torch.cuda.Event())

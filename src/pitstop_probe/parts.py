@@ -9,7 +9,18 @@ Some stretches are no part of a step: an evaluation, a checkpoint, the start of 
 found here, after the step, because only then is it known what a batch was fetched for.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 
 class Region(NamedTuple):
@@ -37,6 +48,8 @@ class Fetch(NamedTuple):
     """First batch of a pass."""
     last: bool = False
     """The fetch that found no further batch."""
+    samples: Optional[int] = None
+    """What the loader says that the batch holds."""
 
 
 class Unset(NamedTuple):
@@ -71,31 +84,44 @@ RECOMPUTE = "recompute"
 # Python between them are named as outside.
 CLOSURE = "closure"
 
+BEFORE_LOSS = frozenset(("forward", "loss"))
+
 
 def name_gap(before: Optional[str], after: Optional[str]) -> str:
     """Name the Python between two regions.
 
     What follows the model and precedes its gradients is the loss; the rest is the host's own work.
     """
-    if after in ("backward", "zero_grad") and before in ("forward", "loss", "wait"):
+    if after in ("backward", "zero_grad") and before in BEFORE_LOSS:
         return "loss"
     return HOST
 
 
-class Names(Protocol):
-    """Names of the Python between two regions, by the kinds of both."""
+# What lies between two regions, by the kinds of both.
+Gap = Tuple[Optional[str], Optional[str]]
 
-    def __getitem__(self, gap: Tuple[Optional[str], Optional[str]], /) -> str:
-        """Give the name of what lies between the first kind and the second."""
-        ...
+# What a gap is called: one name, or several with their shares.
+Name = Union[str, Tuple[Tuple[str, float], ...]]
+
+# Regions that a loss may be computed on both sides of: what lay before them still counts.
+_ASIDE = frozenset(("data", "copy", "wait", HOST))
 
 
-class GapNames(Dict[Tuple[Optional[str], Optional[str]], str]):
-    """Names of gaps: those put in, else what `name_gap` says."""
+def after_aside(before: Optional[str], kind: str) -> str:
+    """Say what lies before whatever follows a region of a kind."""
+    return before if before in BEFORE_LOSS and kind in _ASIDE else kind
 
-    def __missing__(self, gap: Tuple[Optional[str], Optional[str]]) -> str:
+
+class GapNames(Dict[Gap, Name]):
+    """Names of gaps, found when they are first asked for."""
+
+    def __init__(self, by_neighbours: Callable[[Optional[str], Optional[str]], str]) -> None:
+        super().__init__()
+        self.by_neighbours = by_neighbours
+
+    def __missing__(self, gap: Gap) -> Name:
         """Name a gap for the first time."""
-        name = self[gap] = name_gap(*gap)
+        name = self[gap] = self.by_neighbours(*gap)
         return name
 
 
@@ -124,6 +150,16 @@ def aparts_of(regions: Sequence[Region], evaluates: Set[int], trains: Set[int]) 
         if not kept or regions[apart.first].start >= regions[kept[-1].last].end:
             kept.append(apart)
     return kept
+
+
+def evaluates(regions: Sequence[Noted], loaders: Set[int]) -> bool:
+    """Whether a step holds an evaluation, as far as its calls and known loaders tell."""
+    for _, _, _, detail, _, _ in regions:
+        if detail is None or detail is TRAIN:
+            continue
+        if detail == EVAL or (isinstance(detail, Fetch) and detail.loader in loaders):
+            return True
+    return False
 
 
 def is_plain(kind: str, detail: Any, trains: Set[int]) -> bool:
@@ -246,6 +282,22 @@ class Rounds(NamedTuple):
     """Whether each was made with a batch of its own."""
     may_repeat: bool = True
     """Whether calls beyond one a round have the same samples: two views, real ones and fakes."""
+    is_closure: bool = False
+    """Whether an optimizer called for them, with the same batch however often."""
+    batches: int = 0
+    """Fetched from training loaders, the most from one of them."""
+    fetched: Optional[int] = None
+    """Samples in all that were fetched; None where more than one loader feeds, or none tells."""
+
+    def samples(self, by_calls: Optional[int]) -> Optional[int]:
+        """Give the samples of the step: the loader's, as far as all of them went in."""
+        if self.fetched is None or by_calls == self.fetched:
+            return by_calls
+        if self.batches == self.made:
+            return self.fetched
+        # Fetched ahead: the batches that went in are as large as those that came.
+        went_in = self.fetched * self.made // self.batches
+        return by_calls if by_calls == went_in else None
 
 
 def rounds_of(regions: Sequence[Noted], trains: Set[int]) -> Rounds:
@@ -259,7 +311,7 @@ def rounds_of(regions: Sequence[Noted], trains: Set[int]) -> Rounds:
         trains: Loaders known to feed training steps.
     """
     rounds, went_forward = [0], False
-    batches: Dict[int, int] = {}
+    fetches: Dict[int, List[Optional[int]]] = {}
     for kind, _, _, detail, _, _ in regions:
         if kind == "forward":
             went_forward = True
@@ -268,15 +320,39 @@ def rounds_of(regions: Sequence[Noted], trains: Set[int]) -> Rounds:
             went_forward = False
         elif kind in ("optimizer", CLOSURE):
             rounds.append(0)
-        elif kind == "data" and isinstance(detail, Fetch) and detail.loader in trains:
-            batches[detail.loader] = batches.get(detail.loader, 0) + (not detail.last)
-    fetched = max(batches.values(), default=0)
-    made = max(*rounds, min(fetched, sum(rounds)))
-    return Rounds(made, not 0 < fetched < made, len(batches) <= 1)
+        elif _brings_batch(kind, detail, trains):
+            fetches.setdefault(detail.loader, []).append(detail.samples)
+    batches = max(map(len, fetches.values()), default=0)
+    made = max(*rounds, min(batches, sum(rounds)))
+    return Rounds(
+        made=made,
+        is_known=not 0 < batches < made,
+        may_repeat=len(fetches) <= 1,
+        is_closure=any(region[0] == CLOSURE for region in regions),
+        batches=batches,
+        fetched=_fetched(list(fetches.values())),
+    )
 
 
-def samples_of(sizes: Sequence[Sequence[Optional[int]]], rounds: Rounds) -> Optional[int]:
-    """Add up the samples of a step; None where its calls do not tell.
+def _brings_batch(kind: str, detail: Any, trains: Set[int]) -> bool:
+    is_fetch = kind == "data" and isinstance(detail, Fetch)
+    return is_fetch and not detail.last and detail.loader in trains
+
+
+def _fetched(by_loader: List[List[Optional[int]]]) -> Optional[int]:
+    """Samples that the only loader brought; None where it does not tell."""
+    if len(by_loader) != 1:
+        return None
+    known = [samples for samples in by_loader[0] if samples is not None]
+    return sum(known) if len(known) == len(by_loader[0]) else None
+
+
+# Two views and what they are held against; more calls than that are steps of something else.
+_MOST_REPEATS = 3
+
+
+def batches_by_calls(sizes: Sequence[Sequence[Optional[int]]], rounds: Rounds) -> Optional[int]:
+    """Add up the samples of a step by the calls of its models; None where they do not tell.
 
     Args:
         sizes: Of each model, in the order of their first calls, the samples of each call.
@@ -288,7 +364,9 @@ def samples_of(sizes: Sequence[Sequence[Optional[int]]], rounds: Rounds) -> Opti
             if len(calls) == len(known) == rounds.made:
                 return sum(known)
         for calls in sizes if rounds.may_repeat and rounds.made else ():
-            if calls[0] is not None and len(set(calls)) == 1 and len(calls) % rounds.made == 0:
+            repeats, rest = divmod(len(calls), rounds.made)
+            is_repeated = not rest and (repeats <= _MOST_REPEATS or rounds.is_closure)
+            if calls[0] is not None and len(set(calls)) == 1 and is_repeated:
                 return calls[0] * rounds.made
     return None
 
@@ -300,7 +378,7 @@ def split(
     regions: Sequence[Region],
     aparts: Sequence[Apart],
     bounds: Tuple[int, int],
-    names: Optional[Names] = None,
+    names: Optional[GapNames] = None,
 ) -> Tuple[Times, List[Tuple[str, int, int]]]:
     """Divide the time between two borders among parts; what lies apart is taken out.
 
@@ -315,7 +393,7 @@ def split(
         are the distance of the bounds, to the digit.
     """
     pieces = _with_aparts(regions, aparts)
-    division = _Division(bounds[0], GapNames() if names is None else names)
+    division = _Division(bounds[0], GapNames(name_gap) if names is None else names)
     for kind, start, end, is_apart in pieces:
         division.advance(start, kind)
         if is_apart:
@@ -329,7 +407,7 @@ def split(
 class _Division:
     """Goes through a step and gives each moment to what is innermost there."""
 
-    def __init__(self, start: int, names: Names) -> None:
+    def __init__(self, start: int, names: GapNames) -> None:
         self.times: Times = {}
         self._names = names
         self._cursor = start
@@ -343,7 +421,7 @@ class _Division:
             self._spend(end, None)
             self._open.pop()
             if kind != CLOSURE:
-                self._before = kind
+                self._before = after_aside(self._before, kind)
         if until > self._cursor:
             self._spend(until, following)
 
@@ -362,12 +440,12 @@ class _Division:
     def _spend(self, until: int, following: Optional[str]) -> None:
         inside = self._open[-1][0] if self._open else CLOSURE
         name = self._names[self._before, following] if inside == CLOSURE else inside
-        _spend(self.times, name, until - self._cursor, 0)
+        _share_out(self.times, name, until - self._cursor)
         self._cursor = until
 
 
 def split_plain(
-    regions: Sequence[Noted], trains: Set[int], bounds: Tuple[int, int], names: Names
+    regions: Sequence[Noted], trains: Set[int], bounds: Tuple[int, int], names: GapNames
 ) -> Optional[Times]:
     """Do what `aparts_of` and `split` do for a step as most are: nothing nests or lies apart.
 
@@ -387,16 +465,29 @@ def split_plain(
         if start_us < cursor or not is_plain(kind, detail, trains):
             return None
         if start_us > cursor:
-            _spend(times, names[before, kind], start_us - cursor, 0)
-        cursor, before = end // 1000, kind
+            _share_out(times, names[before, kind], start_us - cursor)
+        cursor, before = end // 1000, after_aside(before, kind)
         if kind in times:
             _spend(times, kind, cursor - start_us, 1)
         else:
             times[kind] = [1, cursor - start_us]
     rest = bounds[1] // 1000 - cursor
     if rest:
-        _spend(times, names[before, None], rest, 0)
+        _share_out(times, names[before, None], rest)
     return times
+
+
+def _share_out(times: Times, name: Name, took: int) -> None:
+    """Give the time of a gap to what it was spent on."""
+    if isinstance(name, str):
+        _spend(times, name, took, 0)
+        return
+    left = took
+    for part, share in name[1:]:
+        of_part = int(took * share)
+        _spend(times, part, of_part, 0)
+        left -= of_part
+    _spend(times, name[0][0], left, 0)
 
 
 def _spend(times: Times, name: str, took: int, calls: int) -> None:

@@ -15,8 +15,21 @@ import weakref
 from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from pitstop_probe.parts import ALWAYS_APART, CLOSURE, EVAL, TRAIN, Noted, Unset
+from pitstop_probe.forks import keep_for_parent
+from pitstop_probe.parts import (
+    ALWAYS_APART,
+    BEFORE_LOSS,
+    CLOSURE,
+    EVAL,
+    HOST,
+    TRAIN,
+    Noted,
+    Unset,
+    after_aside,
+)
 from pitstop_probe.patches import Patch, Undo, once_imported, replace, tracing_test
+from pitstop_probe.samples import batch_size, puts_time_first
+from pitstop_probe.stack import Stack
 from pitstop_probe.watch import Undecided, Watch
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
@@ -99,7 +112,9 @@ def timed(
 def _keep_loss(watch: Watch, args: Any) -> None:
     """Keep the loss that a backward pass begins with; what it does inside begins with another."""
     inside = watch.at == "backward" or watch.inside("backward")
-    if args and not inside and watch.is_mine and getattr(args[0], "ndim", 1) == 0:
+    if watch.recorded is not None:
+        watch.recorded.has_gradients = True  # into a graph: there is no loss yet
+    elif args and not inside and watch.is_mine and getattr(args[0], "ndim", 1) == 0:
         watch.loss = args[0].detach()
 
 
@@ -158,6 +173,8 @@ class Optimizers:
         self._nests = False
         self._is_new = False
         self._is_stepping = False
+        self.is_inside = False
+        """Whether a step of one is under way: what its closure does is part of it."""
         self._hooks = hooks = part_of(torch, "optim.optimizer")
         self.patches: List[Patch] = [
             Patch(lambda: hooks.register_optimizer_step_pre_hook(self._before).remove),
@@ -166,6 +183,12 @@ class Optimizers:
         self.scaled = False
         for scaler in _scalers(torch):
             self.patches.append(replace(scaler, "step", self._scaler))
+
+    def forked(self) -> None:
+        """Forget the parent's optimizers, in a process just forked; those that step are met."""
+        self.seen = weakref.WeakValueDictionary()  # type: ignore[assignment]
+        self._known = set()
+        self._nests = self._is_new = False
 
     def _put_after(self) -> Undo:
         handle = self._hooks.register_optimizer_step_post_hook(self._after)
@@ -182,6 +205,7 @@ class Optimizers:
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if self._is_traced():
             return None
+        self.is_inside = True
         watch = self._watch
         around = watch.at
         if around == "optimizer" or (watch.open and watch.inside("optimizer")):
@@ -208,12 +232,11 @@ class Optimizers:
         return args, {**kwargs, "closure": observed}
 
     def _after(self, optimizer: Any, *_: Any) -> None:
-        if self._is_traced():
+        if self._is_traced() or self._is_within_another():
             return
+        self.is_inside = False
         watch, identity = self._watch, id(optimizer)
-        if self._nests:
-            self._nests = _is_within_another(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        if self._nests or watch.steps_by(identity, self._around):
+        if watch.steps_by(identity, self._around):
             return
         if get_ident() == watch.thread:
             if watch.at == "optimizer":
@@ -221,14 +244,22 @@ class Optimizers:
             if watch.open:
                 watch.leave("optimizer")
         self._meet(optimizer)
-        self._is_stepping = True
-        try:
-            watch.stepped(identity)
-        finally:
-            self._is_stepping = False
+        self._stepped(identity)
         is_new, self._is_new = self._is_new, False
         if is_new and watch.steps and watch.is_mine:
             self._on_new()
+
+    def _is_within_another(self) -> bool:
+        if self._nests:
+            self._nests = _is_within_itself(sys._getframe(2))  # pyright: ignore[reportPrivateUsage]
+        return self._nests
+
+    def _stepped(self, identity: int) -> None:
+        self._is_stepping = True
+        try:
+            self._watch.stepped(identity)
+        finally:
+            self._is_stepping = False
 
     def _meet(self, optimizer: Any) -> None:
         """Keep an optimizer that steps for the first time."""
@@ -262,7 +293,7 @@ def _ignore(*_: Any) -> None:
     pass
 
 
-def _is_within_another(frame: Any) -> bool:
+def _is_within_itself(frame: Any) -> bool:
     """Whether a function was called by itself, however far away."""
     code = frame.f_code
     while frame.f_back is not None:
@@ -321,9 +352,10 @@ class Models:
     along with them, and global ones make torch.compile warn.
     """
 
-    def __init__(self, watch: Watch, torch: Any) -> None:
+    def __init__(self, watch: Watch, torch: Any, stack: Optional[Stack] = None) -> None:
         self._watch = watch
         self._torch = torch
+        self._stack = Stack() if stack is None else stack
         self.called: Dict[int, Any] = weakref.WeakValueDictionary()  # type: ignore[assignment]
         """Modules called from outside, by identity."""
         self.names: Dict[str, None] = {}
@@ -335,13 +367,25 @@ class Models:
         self._known: Set[int] = set()
         self._trained: Set[int] = set()
         self._losses: Set[int] = set()
+        # Those that were seen to make batches, by the code that called them; and those without
+        # gradients of their own that were called for something else than the loss: for what.
+        self._feeding: Dict[int, Set[int]] = {}
+        self._asides: Dict[int, str] = {}
         self._exchanging: Set[int] = set()
+        # Those whose first dimension may be time.
+        self._time_first: Set[int] = set()
         # Those that train and exchange nothing: of their calls there is nothing left to find out.
         self._usual: Set[int] = set()
         self._is_traced = tracing_test(torch)
         self._wrapped: Dict[Any, Patch] = {}
         self._searches = 0
         self.searching = False
+
+    def forked(self) -> None:
+        """Forget the parent's exchanges, in a process just forked."""
+        keep_for_parent(self.exchanges)
+        self.exchanges = Exchanges()
+        self._exchanging = set()
 
     def search(self) -> None:
         """Wrap every class that may be called from outside.
@@ -371,9 +415,12 @@ class Models:
         return list(self._wrapped.values())
 
     @property
-    def largest(self) -> Optional[Any]:
-        """The called module with most parameters."""
-        return max(self.called.values(), key=_parameter_count, default=None)
+    def outermost(self) -> List[Any]:
+        """Called modules with parameters, each in no other of them, the largest first."""
+        called = [model for model in list(self.called.values()) if _parameter_count(model)]
+        inner = {id(part) for model in called for part in model.modules() if part is not model}
+        alone = [model for model in called if id(model) not in inner]
+        return sorted(alone, key=_parameter_count, reverse=True)[:_MOST_MODELS]
 
     def wrap(self, kind: Any) -> None:
         """Observe the calls of a class of modules."""
@@ -397,7 +444,7 @@ class Models:
                 return original(*args, **kwargs)
             if watch.looking or get_ident() != watch.thread:
                 return observe(module, original, args, kwargs)
-            is_plain_loss = is_loss and watch.last_kind in _BEFORE_LOSS
+            is_plain_loss = is_loss and watch.last_kind in BEFORE_LOSS
             part = "loss" if is_plain_loss else glance(module, args, kwargs)
             if part is None:
                 return observe(module, original, args, kwargs)
@@ -405,7 +452,7 @@ class Models:
             try:
                 return original(*args, **kwargs)
             finally:
-                watch.at, watch.last_kind = around, part
+                watch.at, watch.last_kind = around, after_aside(watch.last_kind, part)
                 if watch.looking:
                     watch.leave(part)
 
@@ -417,9 +464,40 @@ class Models:
         if region is None:
             return original(*args, **kwargs)
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if self.searching or self._is_doubtful(id(module)):
+                try:
+                    self._judge(region, module, self._samples(id(module), args, kwargs), result)
+                except Exception:  # noqa: BLE001, S110 - an odd result is the script's right
+                    pass
+            return result
         finally:
             self._watch.end(region)
+
+    def _is_doubtful(self, identity: int) -> bool:
+        """Whether only the result of a call tells what it was for."""
+        return identity in self._losses or identity in self._feeding
+
+    def _judge(self, region: Noted, module: Any, samples: Optional[int], result: Any) -> None:
+        """Say what a call was for, by what came of it: without gradients it may make a batch."""
+        identity, frame = id(module), sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        if has_gradient(result):
+            self._asides.pop(identity, None)
+            if self._is_doubtful(identity) and region[0] == "forward":
+                self._note_training(identity, module, samples)
+            if self.searching and region[0] == "forward":
+                self._stack.learn_model_call(frame)
+        elif region[0] == "loss":
+            # An evaluation's loss has none either.
+            if self._torch.is_grad_enabled():
+                region[0] = self._asides[identity] = self._stack.purpose(frame) or HOST
+        elif identity in self._losses:
+            region[0], region[3] = "data", None
+            self._asides[identity] = "data"
+        elif self._stack.makes_batch(frame):
+            region[0], region[3] = "data", None
+            self._feeding.setdefault(identity, set()).add(self._stack.caller(frame))
+            self._usual.discard(identity)
 
     def _glance(self, module: Any, args: Any, kwargs: Any) -> Optional[str]:
         """Name the part that a call from outside is, and count it, in a step that is not noted.
@@ -428,21 +506,24 @@ class Models:
         """
         watch, identity = self._watch, id(module)
         raw = watch.raw
-        if identity in self._usual and module.training and raw is not None:
+        is_usual = identity in self._usual and module.training
+        if is_usual and raw is not None and self._torch.is_grad_enabled():
             try:
                 samples = args[0].shape[0]
             except Exception:  # noqa: BLE001 - not a tensor, or a nested one, which has no shape
-                samples = _batch_size(args) or _batch_size(kwargs)
+                samples = self._samples(identity, args, kwargs)
             raw.calls.append((identity, samples))
             return "forward"
         try:
             if identity not in self._known:
                 self._take_up(identity, module)
-            if identity in self._losses and watch.last_kind in _BEFORE_LOSS:
-                return "loss"
-            if self._purpose(identity, module) is not TRAIN:
-                return None
-            self._note_training(identity, module, _batch_size(args) or _batch_size(kwargs))
+            other = self._other_than_forward(identity)
+            if other is not None:
+                return other
+            purpose = self._purpose(identity, module)
+            if purpose is not TRAIN:
+                return None if purpose is not None else "forward"
+            self._note_training(identity, module, self._samples(identity, args, kwargs))
         except Exception:  # noqa: BLE001 - an odd module or argument is the script's right
             return None
         return "forward"
@@ -456,20 +537,34 @@ class Models:
             identity = id(module)
             if identity not in self._known:
                 self._take_up(identity, module)
-            if identity in self._losses and watch.last_kind in _BEFORE_LOSS:
+            if identity in self._losses and watch.last_kind in BEFORE_LOSS:
                 return watch.begin("loss")
             purpose = self._purpose(identity, module)
-            if purpose is TRAIN:
-                self._note_training(identity, module, _batch_size(args) or _batch_size(kwargs))
+            if purpose is TRAIN and not self._is_doubtful(identity):
+                self._note_training(identity, module, self._samples(identity, args, kwargs))
         except Exception:  # noqa: BLE001 - an odd module or argument is the script's right
             return None
         return watch.begin("forward", purpose)
+
+    def _other_than_forward(self, identity: int) -> Optional[str]:
+        """What a call is for that is no forward pass; None where it is one."""
+        callers = self._feeding.get(identity)
+        if callers is not None:
+            frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+            return "data" if self._stack.caller(frame) in callers else None
+        aside = self._asides.get(identity)
+        if aside is None and identity in self._losses and self._watch.last_kind in BEFORE_LOSS:
+            return "loss"
+        return aside
+
+    def _samples(self, identity: int, args: Any, kwargs: Any) -> Optional[int]:
+        return batch_size(args, kwargs, may_be_sequences=identity in self._time_first)
 
     def _note_training(self, identity: int, module: Any, samples: Optional[int]) -> None:
         self._watch.count(identity, samples)
         if identity in self._exchanging:
             self.exchanges.calls += module.require_backward_grad_sync
-        elif identity in self._trained:
+        elif samples is not None and identity in self._trained and identity not in self._feeding:
             self._usual.add(identity)
         if not self._looked:
             self._look_at_autocast()
@@ -482,11 +577,18 @@ class Models:
         self.names[type(module).__name__] = None
         if _is_loss(module):
             self._losses.add(identity)
+        if puts_time_first(module):
+            self._time_first.add(identity)
         if self.exchanges.watch(module):
             self._exchanging.add(identity)
 
     def _forget(self, identity: int) -> None:
-        for known in (self._known, self._trained, self._losses, self._exchanging, self._usual):
+        self._asides.pop(identity, None)
+        self._feeding.pop(identity, None)
+        for known in (
+            *(self._known, self._trained, self._losses),
+            *(self._exchanging, self._time_first, self._usual),
+        ):
             known.discard(identity)
 
     def _purpose(self, identity: int, module: Any) -> Any:
@@ -503,9 +605,7 @@ class Models:
             if not self._torch.is_grad_enabled():
                 return EVAL
             return TRAIN if identity in self._watch.trains else Unset(identity)
-        # In a step that is not looked at an evaluation begins with its loader, and looking with it.
-        is_doubted = self._watch.looking and not self._torch.is_grad_enabled()
-        return None if is_doubted else TRAIN
+        return TRAIN if self._torch.is_grad_enabled() else None
 
     def look_again(self) -> None:
         """Look at autocast at the next forward pass; every one would cost a microsecond."""
@@ -554,8 +654,9 @@ def _children(module: Any) -> List[Any]:
 
 
 _MOST_SEARCHES = 8
-_INNER = frozenset(("forward", "loss", "backward"))
-_BEFORE_LOSS = frozenset(("forward", "loss"))
+_MOST_MODELS = 8
+# Modules called in there are theirs; those of a dataset make batches.
+_INNER = frozenset(("forward", "loss", "backward", "data", "loader start", HOST))
 
 
 def _within(regions: List[Any]) -> bool:
@@ -574,27 +675,21 @@ def _is_named_loss(kind: Any) -> bool:
     return kind.__name__.lower().endswith(("loss", "criterion"))
 
 
+def has_gradient(value: Any, depth: int = 0) -> bool:
+    """Whether there may be a tensor with gradients in there."""
+    if isinstance(value, _HOLDERS):
+        items = value.values() if isinstance(value, dict) else value
+        return depth >= _DEEPEST or any(has_gradient(item, depth + 1) for item in items)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return False
+    return bool(getattr(value, "requires_grad", True))
+
+
 def _parameter_count(module: Any) -> int:
     try:
         return sum(parameter.numel() for parameter in module.parameters())
     except ValueError:  # a parameter whose size is not known yet
         return 0
-
-
-def _batch_size(value: Any, depth: int = 0) -> Optional[int]:
-    """First dimension of the first tensor in there."""
-    if isinstance(value, _HOLDERS):
-        if depth < _DEEPEST:
-            for item in value.values() if isinstance(value, dict) else value:
-                size = _batch_size(item, depth + 1)
-                if size is not None:
-                    return size
-        return None
-    try:
-        shape = getattr(value, "shape", None)
-        return int(shape[0]) if shape is not None and len(shape) else None
-    except Exception:  # noqa: BLE001 - a nested tensor, for one, has no shape
-        return None
 
 
 _DEEPEST = 3
@@ -782,7 +877,7 @@ class Waits:
             try:
                 return action()
             finally:
-                watch.at, watch.last_kind = around, "wait"
+                watch.at, watch.last_kind = around, after_aside(watch.last_kind, "wait")
         start = watch.now()
         region = watch.begin("wait")
         try:

@@ -5,7 +5,7 @@ import gc
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from pitstop_probe.patches import replace, tracing_test
+from pitstop_probe.patches import Patch, replace, tracing_test
 from pitstop_probe.watch import Watch
 
 _PATIENCE = 10
@@ -17,32 +17,51 @@ _FEW = 3
 # How often a weight and its gradient were written to; None where there is none.
 _Written = Tuple[Optional[int], Optional[int]]
 
+# Some of the weights that gradients were asked for, and how often each was written to.
+_Given = List[Tuple[Any, int]]
+
 
 class OwnUpdates:
     """Ends steps in the place of the optimizer that a script does without.
 
     An update writes to the weights, and what comes with one (clearing, clipping) to the gradients;
     between the backward passes of an accumulation nobody does either. So a few weights tell whether
-    a backward pass is the first of a step, and the step before is over where that pass ends.
+    a backward pass is the first of a step, and the step before is over where that pass ends. Where
+    gradients are asked for by `autograd.grad` or `torch.func`, an update may also put new weights
+    in the place of the old ones.
+
+    Args:
+        watch: Who is told.
+        torch: The script's torch.
+        in_optimizer: Whether an optimizer's step is under way: what its closure does is its own.
 
     Attributes:
         passes: Backward passes so far.
         ends_steps: Whether the script's own updates were found.
     """
 
-    def __init__(self, watch: Watch, torch: Any) -> None:
+    def __init__(
+        self, watch: Watch, torch: Any, in_optimizer: Callable[[], bool] = lambda: False
+    ) -> None:
         self.passes = 0
         self.ends_steps = False
         self._is_stopped = False
         self._watch = watch
         self._torch = torch
+        self._in_optimizer = in_optimizer
+        self._is_traced = tracing_test(torch)
         self._weights: List[Any] = []
         self.state: Dict[Any, Any] = {}
         """Nothing: what the script keeps beside its weights is its own."""
         self._few: List[Any] = []
         self._written: List[_Written] = []
+        # By the shapes of the weights: two networks that are trained in turns are told apart.
+        self._given: Dict[Any, _Given] = {}
         self._is_inside = False
-        self.patch = replace(torch.autograd, "backward", self._observed)
+        self.patches: List[Patch] = [
+            replace(torch.autograd, "backward", self._observed),
+            replace(torch.autograd, "grad", self._observed_grad),
+        ]
 
     @property
     def param_groups(self) -> List[Dict[str, List[Any]]]:
@@ -50,45 +69,106 @@ class OwnUpdates:
         weights = [weight() for weight in self._weights]
         return [{"params": [weight for weight in weights if weight is not None]}]
 
+    def forked(self) -> None:
+        """Forget the parent's weights, in a process just forked."""
+        self.passes, self.ends_steps = 0, False
+        self._weights, self._few, self._written = [], [], []
+
     def stop(self) -> None:
         """Leave the steps to optimizers from now on."""
         self.ends_steps = False
         self._is_stopped = True
-        self.patch.off()
+        for patch in reversed(self.patches):
+            patch.off()
+
+    @property
+    def _is_other_work(self) -> bool:
+        """Whether a pass counts for nothing: it is part of another, or of an optimizer's step."""
+        return self._is_traced() or self._is_inside or self._is_stopped or self._in_optimizer()
 
     def _observed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        is_traced = tracing_test(self._torch)
-
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            # One inside another is part of it.
-            if is_traced() or self._is_inside or self._is_stopped:
+            if self._is_other_work:
                 return original(*args, **kwargs)
             begins_step = self._was_written()
-            self._is_inside = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._is_inside = False
-            self._passed(begins_step)
+            result = self._inside(original, args, kwargs)
+            self._passed(id(self), begins_step)
+            if self.passes == _PATIENCE:
+                self._weights = [weakref.ref(weight) for weight in _weights(self._torch)]
+                self._few = self._weights[:: -(-len(self._weights) // _FEW) or 1]
+            self._written = [_written(weight()) for weight in self._few]
             return result
 
         return backward
+
+    def _observed_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            weights = [] if self._is_other_work else self._asked_for(args, kwargs)
+            if not weights:
+                return original(*args, **kwargs)
+            few = weights[:: -(-len(weights) // _FEW)]
+            shapes = tuple(tuple(weight.shape) for weight in few)
+            before = self._given.get(shapes)
+            begins_step = before is not None and _were_updated(before, few)
+            result = self._inside(original, args, kwargs)
+            self._passed(hash(shapes), self.passes >= _PATIENCE and begins_step)
+            self._given[shapes] = [(weakref.ref(weight), weight._version) for weight in few]
+            self._weights = [weakref.ref(weight) for weight in weights]
+            return result
+
+        return grad
+
+    def _inside(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._is_inside = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._is_inside = False
+
+    def _asked_for(self, args: Any, kwargs: Any) -> List[Any]:
+        """The weights that gradients are asked for; none where they are asked for inside a graph.
+
+        What is differentiated again is a penalty on gradients, or the inner loop of meta-learning:
+        the update that follows is not the training's.
+        """
+        try:
+            inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+            given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+            functions = self._torch._C._functorch
+            is_wrapped = functions.is_functorch_wrapped_tensor
+            if is_wrapped(given[0]):
+                # torch.func works on wrappers, one inside the other for each derivative.
+                weights = [functions.get_unwrapped(weight) for weight in given]
+                return [] if any(map(is_wrapped, weights)) else weights
+            is_inner = kwargs.get("create_graph", len(args) > _GRAPH and args[_GRAPH])
+            return [] if is_inner or not all(weight.is_leaf for weight in given) else given
+        except Exception:  # noqa: BLE001 - odd arguments are for torch to refuse
+            return []
 
     def _was_written(self) -> bool:
         """Whether somebody wrote to a weight or its gradient since the last backward pass."""
         return [_written(weight()) for weight in self._few] != self._written
 
-    def _passed(self, begins_step: bool) -> None:  # noqa: FBT001 - the hot path
+    def _passed(self, updates: int, begins_step: bool) -> None:  # noqa: FBT001 - the hot path
         """End a backward pass, and the step before it where it was the first of another."""
         self.passes += 1
         if begins_step:
             self.ends_steps = True
-            self._watch.stepped(id(self))
-        if self.passes == _PATIENCE:
-            self._weights = [weakref.ref(weight) for weight in _weights(self._torch)]
-            self._few = self._weights[:: -(-len(self._weights) // _FEW) or 1]
-        self._written = [_written(weight()) for weight in self._few]
+            self._watch.stepped(updates)
+
+
+# Place of `create_graph` among the arguments of `autograd.grad`.
+_GRAPH = 4
+
+
+def _were_updated(before: _Given, now: List[Any]) -> bool:
+    """Whether weights were written to, or others are in their place."""
+    return any(
+        reference() is not weight or version != weight._version
+        for (reference, version), weight in zip(before, now)
+    )
 
 
 def _written(weight: Any) -> _Written:

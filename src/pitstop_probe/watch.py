@@ -11,8 +11,8 @@ import sys
 import time
 from bisect import bisect
 from collections import deque
-from itertools import chain
-from operator import itemgetter, sub
+from itertools import islice
+from operator import sub
 from threading import get_ident
 from typing import (
     Any,
@@ -37,27 +37,29 @@ from pitstop_probe.clock import (
     Step,
     Timeline,
     chosen,
-    known_among,
 )
+from pitstop_probe.forks import keep_for_parent
+from pitstop_probe.gaps import Gaps
 from pitstop_probe.parts import (
     ALWAYS_APART,
     CLOSURE,
     RECOMPUTE,
     GapNames,
-    Names,
     Noted,
     Region,
-    Rounds,
     Times,
     Unset,
+    after_aside,
     aparts_of,
+    evaluates,
     is_plain,
     rounds_of,
-    samples_of,
     split,
     split_plain,
 )
+from pitstop_probe.samples import Call, Counts
 from pitstop_probe.sampling import SHORT, Rate, Sampling
+from pitstop_probe.stderr import say
 
 # Steps are handed over together: one by one the same work takes twice as long, for the script's
 # own has driven it out of the processor's caches in between.
@@ -70,9 +72,6 @@ _MOST_UNDECIDED = 1 << 14
 _RARE = 20
 
 _NS = 1000
-
-# A training call of a model: its identity, and its samples where they are known.
-Call = Tuple[int, Optional[int]]
 
 # Places in a noted region.
 _KIND, _START, _END, _DETAIL, _START_MARK, _END_MARK = range(6)
@@ -169,6 +168,22 @@ class Pace:
         return False
 
 
+class Recorded:
+    """What was recorded into a CUDA graph.
+
+    Attributes:
+        optimizer: Identity of the one whose step it holds, the last of several.
+        has_gradients: Whether it holds a backward pass.
+    """
+
+    __slots__ = ("has_gradients", "optimizer", "wanted_loss")
+
+    def __init__(self) -> None:
+        self.optimizer: Optional[int] = None
+        self.has_gradients = False
+        self.wanted_loss = False
+
+
 class Watch:
     """One training thread under observation.
 
@@ -199,7 +214,7 @@ class Watch:
         "at_failure",
         "device",
         "evaluates",
-        "gap_names",
+        "gaps",
         "handed_over",
         "is_capturing",
         "last_kind",
@@ -211,6 +226,7 @@ class Watch:
         "open",
         "pace",
         "raw",
+        "recorded",
         "settled",
         "sink",
         "steps",
@@ -230,8 +246,8 @@ class Watch:
         self.active = True
         self.at_border: Callable[[int], None] = lambda _: None
         self.at_failure: Callable[[Exception], None] = lambda _: None
-        self.gap_names = GapNames()
-        """Names of gaps; better ones where looking at the stack has found some."""
+        self.recorded: Optional[Recorded] = None
+        """What a CUDA graph holds that is being recorded; nothing of it is made yet."""
         self.wants_loss = False
         self.loss: Any = None
         """The last loss of a step whose loss was wanted, without its graph."""
@@ -247,8 +263,17 @@ class Watch:
         self.restart()
         self.device = device
 
+    def forked(self) -> None:
+        """Forget the parent's steps, in a process just forked; it may train by itself."""
+        keep_for_parent(
+            (self.device, self.raw, self._waiting, self.open, self._last_mark, self.loss)
+        )
+        self._last_mark = self.loss = None
+        self.wants_loss = False
+        self.restart()
+
     def restart(self) -> None:
-        """Forget all steps; in a process just forked, too, for it may train by itself."""
+        """Forget all steps."""
         self.thread = get_ident()
         self.pace = Pace()
         self.device: Optional[DeviceTimer] = None
@@ -268,19 +293,19 @@ class Watch:
         self.handed_over = 0
         self.settled = 0
         """The step before which all were handed over."""
-        self.aparts: List[Tuple[int, int]] = []
+        self.aparts: List[Tuple[int, int, str]] = []
         """Of these, what lay apart of late, special steps among it: start and end, microseconds."""
         # Tells whether work for a GPU is being recorded into a graph; None without a GPU.
         self.is_capturing: Optional[Callable[[], bool]] = None
+        self.gaps = Gaps()
         self.looked = 0
         """Steps that ended and were looked at, special ones excepted."""
-        self._counts = _Counts()
+        self._counts = Counts()
         self._sampling = Sampling()
         # Borders that lead to a step before this one only add to the run of steps under way.
         self._plain_until = 0
         self._around: List[Optional[str]] = []
-        self._next_timeline = 0
-        self._marking = False
+        self._next_timeline, self._marking = 0, False
         self._waiting: Deque[_Raw] = deque()
 
     @property
@@ -330,7 +355,7 @@ class Watch:
         region[_END] = end
         if self._marking:
             region[_END_MARK] = self._mark()
-        self.last_kind = region[_KIND]
+        self.last_kind = after_aside(self.last_kind, region[_KIND])
 
     def _end_inside(self, region: Noted, end: int) -> bool:
         """End whatever was left open inside a region; False if that is not open itself."""
@@ -353,7 +378,7 @@ class Watch:
     def leave(self, kind: str) -> None:
         """End the innermost region of a kind."""
         if self._around and self.at == kind:
-            self.at, self.last_kind = self._around.pop(), kind
+            self.at, self.last_kind = self._around.pop(), after_aside(self.last_kind, kind)
             return
         for region in reversed(self.open):
             if region[_KIND] == kind:
@@ -408,14 +433,24 @@ class Watch:
         self.raw.calls.append(now)  # type: ignore[union-attr]  # there is a run
         return True
 
+    def record(self, recorded: Optional[Recorded]) -> None:
+        """Begin to record into a CUDA graph, or end it: meanwhile no step ends."""
+        if recorded is not None:
+            # Where gradients begin they are seen; no border is passed by unseen.
+            recorded.wanted_loss, self.wants_loss, self._plain_until = self.wants_loss, True, 0
+        elif self.recorded is not None:
+            self.wants_loss = self.recorded.wanted_loss
+        self.recorded = recorded
+
     def stepped(self, optimizer: int) -> None:
         """An optimizer has stepped: a border, if it is the one that sets the pace.
 
         Whatever goes wrong in here is ours: the script goes on, unmeasured.
         """
-        if self.steps_by(optimizer, self.at):
+        if self.steps_by(optimizer, self.at) or not self.active:
             return
-        if not self.active:
+        if self.recorded is not None:
+            self.recorded.optimizer = optimizer
             return
         if self.raw is None and self.steps == 0:
             self.thread, self.is_capturing = get_ident(), _capture_test()
@@ -426,7 +461,7 @@ class Watch:
                 self._border()
         except Exception as error:  # noqa: BLE001 - measuring must never stop a training
             self.active = False
-            sys.stderr.write("pitstop: measuring stopped: {!r}\n".format(error))
+            say("measuring stopped: {!r}".format(error))
             self.at_failure(error)
 
     def use_device(self, device: Optional[DeviceTimer]) -> None:
@@ -575,10 +610,23 @@ class Watch:
     def _collect(self, *, finish: bool) -> None:
         waiting, device = self._waiting, self.device
         passed = len(waiting) if device is None else _count_passed(waiting, device)
+        # First all that was seen of them: it says what to call the gaps of each.
+        for raw in islice(waiting, passed):
+            self._place_looks(raw)
         for _ in range(passed):
             self._hand_over(waiting.popleft(), device)
         while waiting and (finish or len(waiting) > _MOST_PENDING):
             self._hand_over(waiting.popleft(), None)
+
+    def _place_looks(self, raw: _Raw) -> None:
+        """Take in what looks at the stack found between the regions of a step."""
+        if not raw.looked:
+            self.gaps.pass_by(raw.index + len(raw.by_step()[0]) - 1)
+        elif raw.special is not None or evaluates(raw.regions, self.evaluates):
+            self.gaps.forget(raw.index)
+        else:
+            names = self.gaps.names if raw.calls else self.gaps.blind_names
+            self.gaps.place(raw.index, raw.regions, (raw.start, raw.end), names)
 
     def _hand_over(self, raw: _Raw, device: Optional[DeviceTimer]) -> None:
         if raw.special is not None:
@@ -595,15 +643,14 @@ class Watch:
     def _hand_over_looked(self, raw: _Raw, device: Optional[DeviceTimer]) -> None:
         start_us, end_us = raw.start // _NS, raw.end // _NS
         step = Step(raw.index, start_us)
-        names = self.gap_names if raw.calls else _BlindGapNames(self.gap_names)
+        names = self.gaps.names if raw.calls else self.gaps.blind_names
         times = split_plain(raw.regions, self.trains, (raw.start, raw.end), names)
         if times is None:
             times = self._split(step, raw, names, raw.calls)
         step.wall_us = end_us - start_us - step.apart_us
         self._fill(step, raw, times)
         if raw.calls:
-            rounds = rounds_of(raw.regions, self.trains) if len(raw.calls) > 1 else None
-            self._counts.add(step, raw.calls, rounds)
+            self._counts.add(step, raw.calls, rounds_of(raw.regions, self.trains))
         if device is not None:
             self._add_device(step, raw, device)
             self._release(raw, device)
@@ -639,7 +686,7 @@ class Watch:
         """Hand over the step of a run in which something was noted all the same."""
         step = Step(raw.index, raw.start // _NS)
         step.looked_at = False
-        self._split(step, raw, self.gap_names, calls)
+        self._split(step, raw, self.gaps.names, calls)
         step.wall_us = raw.end // _NS - step.start_us - step.apart_us
         if calls:
             self._counts.add(step, calls)
@@ -653,7 +700,7 @@ class Watch:
         if ours:
             device.release(ours)
 
-    def _split(self, step: Step, raw: _Raw, names: Names, calls: Sequence[Call]) -> Times:
+    def _split(self, step: Step, raw: _Raw, names: GapNames, calls: Sequence[Call]) -> Times:
         """Divide a step of which something nests or lies apart; hand over what lies apart."""
         regions = _in_order(raw.regions, raw.start // _NS, raw.end // _NS)
         # What a whole step did not set to train trains as it is.
@@ -670,7 +717,7 @@ class Watch:
     def _lay_apart(self, name: str, step: int, start_us: int, end_us: int) -> None:
         """Hand over what is no part of a step."""
         self.sink.event(name, step=step, start_us=start_us, wall_us=end_us - start_us)
-        self.aparts.append((start_us, end_us))
+        self.aparts.append((start_us, end_us, name))
         if len(self.aparts) > 2 * _MOST_APARTS:
             self.aparts = self.aparts[_MOST_APARTS:]  # another thread may be reading the other
 
@@ -712,12 +759,12 @@ class Watch:
         placed = _on_device(raw, raw.marks, device, wall_us)
         if placed is None:
             return
-        times = split_plain(placed, self.trains, (0, wall_us * _NS), self.gap_names)
+        times = split_plain(placed, self.trains, (0, wall_us * _NS), self.gaps.names)
         step.device_wall_us = wall_us
         if times is None:
             regions = _in_order(placed, 0, wall_us)
             aparts = aparts_of(regions, self.evaluates, self.trains)
-            times, stretches = split(regions, aparts, (0, wall_us), self.gap_names)
+            times, stretches = split(regions, aparts, (0, wall_us), self.gaps.names)
             step.device_wall_us -= sum(end - start for _, start, end in stretches)
         for name, entry in times.items():
             span = self._root.children.get(name)
@@ -732,66 +779,6 @@ class Watch:
         )
 
 
-class _Counts:
-    """Counts the samples and the micro-steps of steps, by the calls of their models."""
-
-    __slots__ = ("_last", "_samples", "_steps")
-
-    def __init__(self) -> None:
-        self._samples = 0
-        self._steps = 0
-        # How often each model was called in the last step that was looked at, and in what.
-        self._last: Tuple[Dict[int, int], Optional[Rounds]] = ({}, None)
-
-    @property
-    def samples_per_step(self) -> Optional[float]:
-        """Mean over the steps whose samples are known."""
-        return self._samples / self._steps if self._samples else None
-
-    def add(self, step: Step, made: Sequence[Call], rounds: Optional[Rounds] = None) -> None:
-        """Count for a step; one without known rounds is taken to be as one with such calls."""
-        step.samples, step.micro_steps = self._counted(made, rounds)
-        self._add_samples([step.samples])
-
-    def add_run(
-        self, made: List[Sequence[Call]]
-    ) -> Tuple[List[Optional[int]], List[Optional[int]]]:
-        """Count for steps in a row; give the samples and the micro-steps of each."""
-        if set(map(len, made)) == {1}:
-            samples = list(map(itemgetter(1), chain.from_iterable(made)))
-            self._add_samples(samples)
-            return samples, [1] * len(made)
-        counted = [self._counted(calls, None) if calls else (None, None) for calls in made]
-        samples, micro_steps = map(list, zip(*counted))
-        self._add_samples(samples)
-        return samples, micro_steps
-
-    def _add_samples(self, samples: List[Optional[int]]) -> None:
-        known = known_among(samples)
-        self._samples += sum(known)
-        self._steps += len(known)
-
-    def _counted(
-        self, made: Sequence[Call], rounds: Optional[Rounds]
-    ) -> Tuple[Optional[int], Optional[int]]:
-        """Give the samples and the micro-steps of a step, where they are known."""
-        if len(made) == 1:
-            return made[0][1], 1
-        sizes: Dict[int, List[Optional[int]]] = {}
-        for model, size in made:
-            sizes.setdefault(model, []).append(size)
-        calls = {model: len(of_model) for model, of_model in sizes.items()}
-        if rounds is not None:
-            self._last = calls, rounds
-        elif self._last[0] == calls:
-            rounds = self._last[1]
-        elif max(calls.values()) == 1:
-            rounds = Rounds(1)
-        if rounds is None or not rounds.made:
-            return None, None
-        return samples_of(list(sizes.values()), rounds), rounds.made
-
-
 class Undecided:
     """What was seen at moments of steps that are not handed over yet.
 
@@ -802,6 +789,8 @@ class Undecided:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._seen: Deque[Tuple[int, int, Any]] = deque(maxlen=_MOST_UNDECIDED)
+        self.apart: Deque[Tuple[str, Any]] = deque(maxlen=_MOST_UNDECIDED)
+        """What turned out to lie apart, with the name of what it lay in; for whoever wants it."""
 
     def add(self, moment_ns: int, what: Any) -> None:
         """Keep something until its step is handed over."""
@@ -822,15 +811,19 @@ class Undecided:
         try:
             while seen[0][0] < settled:
                 _, moment_us, what = seen.popleft()
-                if not _lies_in(self._watch.aparts, moment_us):
+                name = _name_at(self._watch.aparts, moment_us)
+                if name is None:
                     yield what
+                else:
+                    self.apart.append((name, what))
         except IndexError:
             return  # no more, or another thread has cleared it
 
 
-def _lies_in(stretches: List[Tuple[int, int]], moment_us: int) -> bool:
-    place = bisect(stretches, (moment_us, sys.maxsize)) - 1
-    return place >= 0 and moment_us < stretches[place][1]
+def _name_at(stretches: List[Tuple[int, int, str]], moment_us: int) -> Optional[str]:
+    """Name what lay apart at a moment; None where nothing did."""
+    place = bisect(stretches, (moment_us, sys.maxsize, "")) - 1
+    return stretches[place][2] if place >= 0 and moment_us < stretches[place][1] else None
 
 
 def _capture_test() -> Optional[Callable[[], bool]]:
@@ -839,16 +832,6 @@ def _capture_test() -> Optional[Callable[[], bool]]:
     if torch is None or not torch.cuda.is_initialized():
         return None
     return torch.cuda.is_current_stream_capturing
-
-
-class _BlindGapNames:
-    """Names of gaps in a step in which no module was called: before gradients it is forward."""
-
-    def __init__(self, names: GapNames) -> None:
-        self._names = names
-
-    def __getitem__(self, gap: Tuple[Optional[str], Optional[str]]) -> str:
-        return "forward" if gap[1] in ("backward", "zero_grad") else self._names[gap]
 
 
 def _cut_at_last_border(raw: _Raw) -> bool:

@@ -12,8 +12,8 @@ import os
 import sys
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from pitstop_probe.looks import library_folders
 from pitstop_probe.patches import Patch, once_imported, replace
+from pitstop_probe.stack import library_folders
 
 Ready = Callable[[], bool]
 

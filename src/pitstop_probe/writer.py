@@ -25,6 +25,9 @@ from itertools import chain, repeat
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from pitstop_probe.clock import BareSteps, Span, Step, Timeline, known_among, monotonic_us
+from pitstop_probe.forks import keep_for_parent, tell_of_forks
+from pitstop_probe.masking import mask_command, mask_text
+from pitstop_probe.stderr import say
 
 SCHEMA = 1
 BLOCK_STEPS = 256
@@ -82,7 +85,7 @@ def describe_process() -> Dict[str, Any]:
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "torch": None if torch is None else str(torch.__version__),
-        "command": list(sys.argv),
+        "command": mask_command(sys.argv),
         "rank": rank,
         "local_rank": _from_environment("LOCAL_RANK", 0),
         "world_size": world_size,
@@ -234,12 +237,18 @@ class _Columns:
 class RecordWriter:
     """Appends one rank's record to a file; the sink of a `Clock`.
 
+    Once the file is open nothing raises: where the disk is full, the record ends with one line on
+    stderr, and the training goes on.
+
     Args:
         path: File to append to; folders are made. An existing file gets a further attempt.
         about: What the run is: name, settings, anything the header should carry.
         now_us: The host's clock; the one the steps were timed with.
         origin_us: The reading of that clock that the file calls zero; the present one unless given.
         bytes_per_step: Average size that step rows and block summaries keep to.
+
+    Raises:
+        OSError: The file cannot be made or takes no first line.
     """
 
     def __init__(
@@ -266,12 +275,25 @@ class RecordWriter:
         self._block = _Block()
         self._end_us: Optional[int] = None
         self._steps = 0
-        self._file = self._open()
+        self._file: Any = self._open()
         began_s = time.time() - (self._flushed_us - self._origin_us) / 1e6
         header = {"kind": "run", "schema": SCHEMA, "unix_s": began_s, **describe_process()}
         # Said twice so that these come first and nothing in `about` replaces them.
-        self._write({**header, **(about or {}), **header})
-        self.flush()
+        self.is_lost = False
+        """Whether the file takes nothing more, for the disk is full, say."""
+        try:
+            self._file.write(_line({**header, **(about or {}), **header}))
+            self._file.flush()
+        except OSError:
+            self._file.raw.close()  # else its buffer would be tried again, by whoever collects it
+            raise
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """Take nothing more, in a process just forked: the file is its parent's."""
+        # Letting go of it would write whatever is in its buffer a second time.
+        keep_for_parent(self._file)
+        self._file = _Nowhere()
 
     @property
     def origin_us(self) -> int:
@@ -354,16 +376,22 @@ class RecordWriter:
             {
                 "kind": "end",
                 "status": status,
-                "reason": reason,
+                "reason": mask_text(reason),
                 "steps": self._steps,
                 "at_us": self._now_us() - self._origin_us,
             }
         )
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            self._lose(error)
 
     def flush(self) -> None:
         """Give everything written so far to the operating system."""
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._lose(error)
         self._flushed_us = self._now_us()
 
     def _open(self) -> Any:
@@ -379,12 +407,25 @@ class RecordWriter:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         """Append a line that the budget of the steps does not pay for."""
-        self._file.write(_line(line))
+        self._append(_line(line))
 
     def _spend(self, data: bytes) -> None:
         """Append what the steps cost."""
-        self._file.write(data)
+        self._append(data)
         self._credit -= len(data)
+
+    def _append(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        """End the record where it is; what is on the disk reads up to its last whole line."""
+        file, self._file = self._file, _Nowhere()
+        self.is_lost = True
+        file.raw.close()  # without its buffer, which would be tried again
+        say("the record {} ends here: {}".format(self.path, error.strerror or error))
 
     def _flush_if_due(self) -> None:
         if self._now_us() - self._flushed_us >= FLUSH_EVERY_US:
@@ -531,6 +572,18 @@ class RecordWriter:
             ],
         }
         self._spend(_line(line))
+
+
+class _Nowhere:
+    """A file that takes nothing."""
+
+    closed = True
+
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+    def flush(self) -> None:
+        pass
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)

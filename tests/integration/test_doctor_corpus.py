@@ -23,7 +23,7 @@ def looked_at(line: list[str], steps: int, *, expected: list[str]) -> Said:
 @pytest.mark.parametrize("case", SICK, ids=lambda case: case.name)
 def test_the_planted_disease_is_named_first(case: Case) -> None:
     said = looked_at(case.command(cured=False), case.steps, expected=[case.code])
-    assert said.exit_code == 0, said.stderr
+    assert said.exit_code in (0, 3), said.stderr
     assert said.outcome == "bottleneck", said.verdict.get("sentence")
     assert said.codes[0] == case.code, said.verdict["shares"]
     bound = said.bound(case.code)
@@ -35,7 +35,7 @@ def test_the_planted_disease_is_named_first(case: Case) -> None:
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
 def test_a_healthy_script_is_not_accused(case: Healthy) -> None:
     said = looked_at(case.command(), case.steps, expected=[])
-    assert said.exit_code == 0, said.stderr
+    assert said.exit_code in (0, 3), said.stderr
     assert said.outcome == "healthy", said.verdict.get("sentence")
     assert said.codes == []
 
@@ -44,7 +44,7 @@ def test_a_healthy_script_is_not_accused(case: Healthy) -> None:
 @pytest.mark.parametrize("case", ON_GPU, ids=lambda case: case.name)
 def test_the_planted_disease_of_a_gpu_is_named_first(case: Case) -> None:
     said = doctor(case.command(cured=False), steps=case.watched_steps)
-    assert said.exit_code == 0, said.stderr
+    assert said.exit_code in (0, 3), said.stderr
     assert said.codes[:1] == [case.code], said.verdict
 
 

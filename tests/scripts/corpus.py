@@ -5,6 +5,7 @@ cure is another setting of the same script, or a twin where the cure is more tha
 Every script of a pair ends with a line that gives samples/s after its own warm-up.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,6 +58,30 @@ class Healthy:
     def command(self) -> list[str]:
         """What a user would type."""
         return command(self.script, self.args, ranks=self.ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fires:
+    """A small script on which a rule speaks that no planted bottleneck stands for."""
+
+    code: str
+    """Finding that must be among those of the verdict, whichever comes first."""
+    script: str
+    """From this folder."""
+    args: tuple[str, ...] = ()
+    steps: int = 60
+    """Steps to measure."""
+    device: Device = "cpu"
+    by_hand: bool = False
+    """Whether the script writes its record itself, into the folder that its last word names."""
+    driver: str | None = None
+    """Folder with a stand-in for the GPU driver's bindings: what no script can bring about."""
+    neighbours: int = 0
+    """Other processes that keep a core busy each meanwhile."""
+
+    def command(self) -> list[str]:
+        """What a user would type."""
+        return command(self.script, self.args)
 
 
 def command(script: str, args: Sequence[str] = (), *, ranks: int = 1) -> list[str]:
@@ -216,4 +241,24 @@ HEALTHY: tuple[Healthy, ...] = (
     Healthy(name="accumulation", script="healthy/accumulate.py", steps=60),
     Healthy(name="rare evaluation", script="healthy/evaluate_and_save.py", steps=100),
     Healthy(name="two ranks", script="healthy/two_ranks.py", steps=60, ranks=2),
+)
+
+FIRES: tuple[Fires, ...] = (
+    Fires(code="DATA003", script="rules/cached.py"),
+    Fires(code="DATA004", script="rules/too_many_workers.py"),
+    Fires(code="BAR001", script="odd/sampler_promises_more.py", steps=1_000),
+    Fires(code="COMPILE002", script="rules/graph_breaks.py"),
+    # Memory is read once a second, and a trend takes fifteen readings.
+    Fires(code="MEM001", script="rules/leak.py", steps=100_000),
+    Fires(code="MEM002", script="rules/cached.py", args=("--of-memory", "0.6")),
+    Fires(code="SHARE001", script="healthy/plain.py", neighbours=os.cpu_count() or 1),
+    Fires(code="CLOCK001", script="healthy/plain.py", driver="rules/driver"),
+    Fires(code="NAN001", script="rules/diverges.py"),
+    Fires(code="SETTING001", script="rules/idle_setting.py"),
+    Fires(code="STALL001", script="rules/stall.py", steps=85),
+    Fires(code="TIME001", script="rules/clock_by_hand.py", by_hand=True),
+    Fires(code="APART001", script="rules/clock_by_hand.py", args=("--beside",), by_hand=True),
+    Fires(code="TENSOR001", script="gpu/one_sample_at_a_time.py", steps=100, device="cuda"),
+    Fires(code="BATCH001", script="gpu/many_small_operations.py", steps=150, device="cuda"),
+    Fires(code="MEM003", script="gpu/nearly_full.py", steps=100, device="cuda"),
 )

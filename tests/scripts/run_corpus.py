@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,15 +120,25 @@ class Row:
     pairs: list[Pair]
 
 
-def doctor(command: Sequence[str], *, steps: int, python: str = sys.executable) -> Said:
-    """Run a command under ``pitstop doctor`` and read its verdict."""
+def doctor(
+    command: Sequence[str], *, steps: int, python: str = sys.executable, path: str | None = None
+) -> Said:
+    """Run a command under ``pitstop doctor`` and read its verdict.
+
+    Args:
+        command: What a user would type.
+        steps: Steps to measure.
+        python: Interpreter of the doctor.
+        path: Folder that its modules, and the command's, are looked for in first.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "verdict.json"
         done = _run(
             [
                 *(python, "-m", "pitstop", "doctor", "--steps", str(steps)),
                 *("--json", str(out), "--record", str(Path(folder) / "record"), "--", *command),
-            ]
+            ],
+            {} if path is None else {"PYTHONPATH": path},
         )
         verdict = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     return Said(
@@ -157,19 +167,11 @@ def printed_rate(output: str) -> float | None:
 
 def run_pair(case: Case, *, quiet_s: float = 0.0) -> Pair:
     """Take one turn: sick under the doctor, sick, cured, cured under the doctor."""
-    loads: list[float] = []
-
-    def alone(act: Callable[[], T]) -> T:
-        wait_for_quiet(quiet_s)
-        result, others = _with_others(act)
-        loads.append(others)
-        return result
-
     sick, cured = case.command(cured=False), case.command(cured=True)
-    said = alone(lambda: doctor(sick, steps=case.watched_steps))
-    sick_per_s = alone(lambda: bare_rate(sick))
-    cured_per_s = alone(lambda: bare_rate(cured))
-    after = alone(lambda: doctor(cured, steps=case.watched_steps))
+    said, first = alone(lambda: doctor(sick, steps=case.watched_steps), quiet_s)
+    sick_per_s, second = alone(lambda: bare_rate(sick), quiet_s)
+    cured_per_s, third = alone(lambda: bare_rate(cured), quiet_s)
+    after, fourth = alone(lambda: doctor(cured, steps=case.watched_steps), quiet_s)
     return Pair(
         named=said.codes,
         named_in_cured=after.codes,
@@ -177,7 +179,7 @@ def run_pair(case: Case, *, quiet_s: float = 0.0) -> Pair:
         sick_per_s=sick_per_s,
         cured_per_s=cured_per_s,
         measured_sick_per_s=said.samples_per_s,
-        others_cores=max(loads),
+        others_cores=max(first, second, third, fourth),
         shares=said.verdict.get("shares", {}),
     )
 
@@ -212,6 +214,16 @@ def wait_for_quiet(limit_s: float, *, cores: float = 0.4) -> None:
             return
 
 
+def alone(act: Callable[[], T], quiet_s: float) -> tuple[T, float]:
+    """Wait until others are quiet, for as long as is allowed, and then do something.
+
+    Returns:
+        What it gave, and how many cores others kept busy meanwhile.
+    """
+    wait_for_quiet(quiet_s)
+    return _with_others(act)
+
+
 def _with_others(act: Callable[[], T]) -> tuple[T, float]:
     """Do something; say how many cores were busy meanwhile with anything else."""
     before, own_before, start_s = _busy_s(), _own_s(), time.monotonic()
@@ -234,9 +246,31 @@ def _own_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+def doctor_by_hand(command: Sequence[str]) -> Said:
+    """Run a command that writes its own record, and read the verdict on that."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, record = Path(folder) / "verdict.json", Path(folder) / "record"
+        record.mkdir()
+        written = _run([*command, str(record)])
+        if written.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{written.stderr}")
+        done = _run([sys.executable, "-m", "pitstop", "doctor", str(record), "--json", str(out)])
+        verdict = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    return Said(
+        exit_code=done.returncode,
+        verdict=verdict,
+        stdout=done.stdout,
+        stderr=done.stderr,
+        samples_per_s=None,
+    )
+
+
+def _run(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    settings = {**KEEPS_MEMORY, **(environment or {})}
     return subprocess.run(
-        ["env", *(f"{name}={value}" for name, value in KEEPS_MEMORY.items()), *command],
+        ["env", *(f"{name}={value}" for name, value in settings.items()), *command],
         capture_output=True,
         text=True,
         check=False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from pitstop.cli.entrances import refuse_unrunnable, refuse_without_dashes
 from pitstop.cli.output import JsonPath, show
 from pitstop.errors import PitstopError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pitstop.records.verdict import Verdict
 
 _COMMAND = "pitstop.command"
+_OWN = "pitstop.own"
 _MOST_RUNS = 2
 _OF_SCRIPTS = {
     "steps": "--steps",
@@ -32,11 +34,21 @@ class CommandAfterDashes(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take off what follows the dashes before options are looked for."""
+        refuse_without_dashes(args, self._takes_value())
         if "--" in args:
             place = args.index("--")
             ctx.meta[_COMMAND] = args[place + 1 :]
-            args = args[:place]
-        return super().parse_args(ctx, args)
+            ctx.meta[_OWN] = args = args[:place]
+        return super().parse_args(ctx, list(args))
+
+    def _takes_value(self) -> dict[str, bool]:
+        """The options, and whether each takes a value."""
+        return {
+            name: not getattr(option, "is_flag", False)
+            for option in self.params
+            for name in (*option.opts, *option.secondary_opts)
+            if name.startswith("-")
+        }
 
 
 def doctor(  # noqa: PLR0913 - one parameter an option
@@ -88,6 +100,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         if record == "":
             raise typer.BadParameter("name a folder", param_hint="--record")
         _refuse(ctx, _OF_LOGS, "a log, not for a command")
+        refuse_unrunnable(ctx.meta[_OWN], command)
         options = ScriptOptions(
             steps=steps,
             detach=detach,

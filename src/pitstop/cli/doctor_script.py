@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pitstop.records.verdict import Severity, Verdict
 
 _ORDER = ("info", "warning", "critical")
+_ENDED_EARLY = 3
 _BY_SIGNAL = 128  # what a shell adds to the number of the signal that ended a command
 
 
@@ -56,6 +57,8 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
         verdict = _judge(folder, ended)
         if options.bound is not None and verdict.steps and not ended.interrupted:
             verdict = _with_bound_test(command, verdict, options, folder)
+        if verdict.steps:
+            _say_next(folder)
     _write(verdict, options.json_path)
     return int(_is_grave(verdict, options.fail_on)) or _code_of(ended)
 
@@ -88,6 +91,9 @@ def _folder_for(options: ScriptOptions) -> Iterator[Path]:
 
 
 def _code_of(ended: "Ended") -> int:
+    """Give the command's own code, but for one that was ended before it could come to its end."""
+    if ended.stopped_by_us:
+        return _ENDED_EARLY
     if ended.signal is None:
         return ended.exit_code or 0
     if ended.signal in signal.Signals.__members__:
@@ -106,6 +112,7 @@ def _judge(folder: Path, ended: "Ended") -> "Verdict":
 
     from pitstop.doctor.examine import examine
     from pitstop.records.summary import summarise
+    from pitstop.report.script import ended_early
     from pitstop.report.terminal import run_report, verdict_report
 
     try:
@@ -116,16 +123,16 @@ def _judge(folder: Path, ended: "Ended") -> "Verdict":
         return _unjudged(*_nothing_seen(folder, ended))
     verdict = examine(record)
     summary = summarise(next(rank for rank in record.ranks if rank.rank == verdict.rank))
-    words = Group("", verdict_report(verdict), "", run_report(summary), f"record: {folder}")
-    _say(words)
+    first = ended_early(verdict.steps) if ended.stopped_by_us else ""
+    _say(Group(first, verdict_report(verdict), "", run_report(summary)))
     return verdict
 
 
 def _nothing_seen(folder: Path, ended: "Ended") -> tuple[str, tuple[str, ...]]:
-    from pitstop.measure.launch import seen_without_steps
+    from pitstop.measure.launch import first_failure, seen_without_steps
     from pitstop.report.script import nothing_seen
 
-    return nothing_seen(ended, seen_without_steps(folder))
+    return nothing_seen(ended, seen_without_steps(folder), failure=first_failure(folder))
 
 
 def _unjudged(sentence: str, notes: tuple[str, ...] = ()) -> "Verdict":
@@ -135,6 +142,12 @@ def _unjudged(sentence: str, notes: tuple[str, ...] = ()) -> "Verdict":
     verdict = Verdict(outcome="not enough evidence", sentence=sentence, findings=(), notes=notes)
     _say(verdict_report(verdict))
     return verdict
+
+
+def _say_next(folder: Path) -> None:
+    from pitstop.report.script import next_command
+
+    _say(next_command(folder))
 
 
 def _say(words: "RenderableType") -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ START_UP = "start-up"
 OWN = "pitstop"
 """What measuring itself spent apart: the run without us does not."""
 NOT_NAMED = "apart, not named"
+
+_OF_START_UP: Final = {"imports": "imports_us", "data": "data_us", "compiling": "compile_us"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,25 @@ def _shared_out(events: Iterable[Event], apart_us: float) -> list[tuple[str, flo
 def _start_up_us(rank: RankRecord) -> int | None:
     found = [event.wall_us for event in rank.events if event.name == START_UP]
     return sum(found) if found else None
+
+
+def start_up_parts_s(rank: RankRecord) -> dict[str, float]:
+    """Split start-up into what is known of it and the rest; nothing where nothing is known."""
+    found = [event for event in rank.events if event.name == START_UP and event.detail]
+    whole_us = sum(event.wall_us for event in found)
+    parts_us = {
+        name: sum(_known_us(event, key) for event in found) for name, key in _OF_START_UP.items()
+    }
+    known_us = sum(parts_us.values())
+    if not found or known_us > whole_us:
+        return {}
+    parts_us["the rest"] = whole_us - known_us
+    return {name: us / 1e6 for name, us in parts_us.items()}
+
+
+def _known_us(event: Event, key: str) -> float:
+    us = event.detail.get(key)
+    return us if isinstance(us, int | float) and us >= 0 else 0
 
 
 def total_us(apart: Mapping[str, Apart], names: Iterable[str]) -> float:

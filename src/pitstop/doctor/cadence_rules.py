@@ -1,6 +1,6 @@
 """Rules on what happens every so often: evaluation, checkpoints, logging, and what has no name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,8 @@ from pitstop.doctor.host_lines import (
     logging_lines,
     may_load,
 )
+from pitstop.doctor.loading import VECTORISE, if_it_loads
+from pitstop.doctor.places import places_of, steps_environments
 from pitstop.doctor.remedies import remedy_for
 from pitstop.doctor.words import percent, spill, spread_ms, times
 from pitstop.records.script import HostLines
@@ -30,11 +32,6 @@ _LOG_NAMES: Final = ("log", "logging", "progress", "memory")
 _LONGER: Final = (
     "measure more steps, `pitstop doctor --steps 1000 -- CMD`: too few looks met these lines to "
     "name them"
-)
-
-_IF_IT_LOADS: Final = (
-    "if it makes the next batch: put that into a Dataset, which "
-    "DataLoader(..., num_workers=N, persistent_workers=True) reads beside the step"
 )
 
 # Names that have a rule of their own.
@@ -83,6 +80,7 @@ def _cadence(facts: Facts, name: str, code: str, summary: str) -> Finding | None
         evidence.append(f"{times(apart.count, 'time')}, one in {every:.0f} steps")
         evidence.append(spread_ms(np.array(apart.times_us)))
         evidence += spill(facts, name)
+        evidence += places_of(facts, name)
     # Of one alone the distance to the next is not known, nor, so, the share of a longer run.
     is_rhythm = apart is None or apart.count > 1
     if not is_rhythm:
@@ -92,9 +90,21 @@ def _cadence(facts: Facts, name: str, code: str, summary: str) -> Finding | None
         severity=severity_of(share) if is_rhythm else "info",
         summary=summary,
         evidence=tuple(evidence),
-        bound=Bound(part=name, share=most),
+        bound=Bound(part=name, share=most, error=cadence_error(facts, name)),
         remedy=remedy_for(facts, code),
     )
+
+
+def cadence_error(facts: Facts, name: str) -> float:
+    """Standard error of the share of what comes now and then.
+
+    A run of the same length may meet one more of them or one fewer, evenly likely in between; the
+    jackknife would take each for chance, though they come at even distances.
+    """
+    apart = facts.apart.get(name)
+    if apart is None or not apart.count or not facts.total_us:
+        return facts.share_error(name)
+    return apart.total_us / apart.count / facts.total_us / float(np.sqrt(12))
 
 
 def logging(facts: Facts) -> Finding | None:
@@ -120,8 +130,10 @@ def logging(facts: Facts) -> Finding | None:
             f"{percent(apart_share + span_share)} of the time in: "
             + ", ".join((*spans, *(n for n in _LOG_NAMES if n in facts.apart))),
         )
+    bound = replace(bound, error=float(np.hypot(lines.error, sum(errors) / 2)))
     if apart_share:
-        bound = Bound(part="logging", share=min(1.0, apart_share + bound.share))
+        share_of_all = min(1.0, apart_share + bound.share)
+        bound = Bound(part="logging", share=share_of_all, error=bound.error)
     return Finding(
         code="LOG001",
         severity=severity_of(share),
@@ -207,6 +219,8 @@ def host_work(facts: Facts) -> Finding | None:
         return None
     cure = remedy_for(facts, "HOST001")
     cure = cure if evidence else (_LONGER, *cure[1:])
+    if steps_environments(facts, "host"):
+        cure, loads = (VECTORISE, *cure), False
     both = float(np.hypot(error, facts.share_error("host")))
     first = f"Python outside the parts of the step took {percent(share, both)} of {facts.steps}"
     return Finding(
@@ -214,8 +228,8 @@ def host_work(facts: Facts) -> Finding | None:
         severity=severity_of(bound.share),
         summary="other Python work between the parts takes much of the step",
         evidence=(f"{first} steps", *evidence),
-        bound=most,
-        remedy=((_IF_IT_LOADS,) if loads else ()) + cure,
+        bound=replace(most, error=both),
+        remedy=((if_it_loads(facts),) if loads else ()) + cure,
     )
 
 

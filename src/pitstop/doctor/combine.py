@@ -1,5 +1,6 @@
 """What several cures give together: shares of disjoint parts add, speed-ups never multiply."""
 
+import math
 from collections.abc import Sequence
 
 from pitstop.records.verdict import Bound, Finding, Rung
@@ -13,6 +14,7 @@ def combined_bound(findings: Sequence[Finding]) -> Bound | None:
     remains can get quicker once only, whatever goes.
     """
     quicker = 0.0
+    errors: dict[str, float] = {}
     pools: dict[str, dict[str, float]] = {}
     sizes: dict[str, float] = {}
     for finding in findings:
@@ -23,12 +25,18 @@ def combined_bound(findings: Sequence[Finding]) -> Bound | None:
         parts[bound.part] = max(parts.get(bound.part, 0.0), bound.share)
         sizes[bound.pool] = max(sizes.get(bound.pool, 0.0), bound.pool_share)
         quicker = max(quicker, bound.quicker_share)
+        errors[bound.part] = max(errors.get(bound.part, 0.0), bound.error)
     if not pools:
         return None
     shares = [min(sizes[pool], sum(parts.values())) for pool, parts in pools.items()]
     names = dict.fromkeys(name for parts in pools.values() for name in parts)
     share = min(1.0, sum(shares))
-    return Bound(part=" + ".join(names), share=share, quicker_share=min(quicker, 1 - share))
+    return Bound(
+        part=" + ".join(names),
+        share=share,
+        error=math.hypot(*errors.values()),
+        quicker_share=min(quicker, 1 - share),
+    )
 
 
 def ladder(findings: Sequence[Finding], *, whole_run_hours: float | None) -> tuple[Rung, ...]:

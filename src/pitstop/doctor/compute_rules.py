@@ -1,6 +1,6 @@
 """Rules on the computing parts: optimizer, loss, recomputation, and what torch.compile did."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -13,9 +13,10 @@ from pitstop.doctor.grading import (
     is_sure,
     severity_of,
 )
+from pitstop.doctor.places import places_of
 from pitstop.doctor.remedies import remedy_for
 from pitstop.doctor.sampled import estimate
-from pitstop.doctor.words import ms, percent, spill, spread_ms, times
+from pitstop.doctor.words import ms, percent, size, spill, spread_ms, times
 from pitstop.records.memory import MemoryReading
 from pitstop.records.script import Compiled, Modules, Owners
 from pitstop.records.verdict import Bound, Finding, Severity
@@ -37,7 +38,8 @@ def optimizer_bound(facts: Facts) -> Finding | None:
     if "optimizer" not in costs:
         return None
     share = min(1.0, sum(bound.share for bound in costs.values()))
-    if share - 2 * _error_of_sum(facts, tuple(costs)) < OPTIMIZER_WORTH:
+    error = _error_of_sum(facts, tuple(costs))
+    if share - 2 * error < OPTIMIZER_WORTH:
         return None
     parts = ", ".join(f"{name} {percent(bound.share)}" for name, bound in costs.items())
     evidence = [
@@ -48,6 +50,7 @@ def optimizer_bound(facts: Facts) -> Finding | None:
     kinds = () if setup is None else setup.optimizers
     if kinds:
         evidence.append(f"updated by {', '.join(kinds)}")
+    evidence += places_of(facts, "optimizer")
     fused = any("fused" in kind for kind in kinds) or _is_fused(facts)
     whole = costs["optimizer"]
     return Finding(
@@ -59,6 +62,7 @@ def optimizer_bound(facts: Facts) -> Finding | None:
         bound=Bound(
             part="optimizer",
             share=share,
+            error=error,
             pool=whole.pool,
             pool_share=max(whole.pool_share, share),
         ),
@@ -90,6 +94,7 @@ def loss_bound(facts: Facts) -> Finding | None:
     if inner:
         name = max(inner, key=inner.__getitem__)
         evidence.append(f"most of it in {name}: {percent(inner[name] / facts.total_us)}")
+    evidence += places_of(facts, "loss")
     return Finding(
         code="LOSS001",
         severity=severity_of(bound.share),
@@ -123,8 +128,40 @@ def recompute_cost(facts: Facts) -> Finding | None:
         evidence=tuple(evidence),
         # Of the wall clock, on a GPU too: gaps in what runs again go with it.
         bound=Bound(part="backward: recompute", share=share),
-        remedy=remedy_for(facts, "RECOMP001"),
+        remedy=tuple(_recompute_remedy(facts, tight=tight)),
     )
+
+
+def _recompute_remedy(facts: Facts, *, tight: bool) -> Iterator[str]:
+    """Advise to keep activations, with the memory there is for them.
+
+    How much they take is not recorded, so whether they fit can only be tried.
+    """
+    first, *rest = remedy_for(facts, "RECOMP001")
+    free = _free_memory(facts)
+    known = "how much memory is free was not measured" if free is None else f"{free} is free"
+    yield f"{first}: {'it hardly fits' if tight else 'try it, it may not fit'}, {known}"
+    yield from rest
+
+
+def _free_memory(facts: Facts) -> str | None:
+    """Say how much memory activations could take, beside the peak of the steps."""
+    owners = facts.readings.last(Owners)
+    if owners is not None and owners.peak_bytes is not None and owners.total_bytes:
+        free = owners.total_bytes - owners.peak_bytes
+        return f"{size(free)} of the device's {size(owners.total_bytes)}"
+    memory = facts.readings.last(MemoryReading)
+    if memory is None:
+        return None
+    known = [device for device in memory.devices if device.total_bytes]
+    if known:
+        least = min(known, key=lambda each: (each.total_bytes or 0) - each.peak_allocated_bytes)
+        total = least.total_bytes or 0
+        return f"{size(total - least.peak_allocated_bytes)} of the device's {size(total)}"
+    limit, used = memory.limit_bytes, memory.used_bytes
+    if facts.on_gpu or limit is None or used is None:
+        return None
+    return f"{size(limit - used)} of the host's {size(limit)}"
 
 
 def _own_share(facts: Facts) -> float | None:
@@ -229,10 +266,10 @@ def slowest_modules(facts: Facts) -> tuple[str, ...]:
     found = facts.readings.last(Modules)
     if found is None:
         return ()
-    whole = sum(module.forward_us + (module.backward_us or 0) for module in found.modules)
-    ordered = sorted(found.modules, key=lambda m: m.forward_us + (m.backward_us or 0), reverse=True)
+    outermost = [module for module in found.modules if module.parent is None]
+    whole = sum(module.both_us for module in outermost)
+    ordered = sorted(outermost, key=lambda module: module.both_us, reverse=True)
     return tuple(
-        f"{module.name} ({module.kind}) "
-        f"{percent((module.forward_us + (module.backward_us or 0)) / max(1, whole))}"
+        f"{module.name} ({module.kind}) {percent(module.both_us / max(1, whole))}"
         for module in ordered[:3]
     )

@@ -340,7 +340,8 @@ def hidden_sync_share(facts: Facts) -> float | None:
 def _sync_us(facts: Facts, step: DeviceStep) -> float:
     syncs = facts.readings.last(Syncs)
     if syncs is not None and syncs.steps:
-        return syncs.total_us / syncs.steps
+        stalled_us = sum(stall.us for stall in facts.stalls if stall.part == "wait")
+        return max(0.0, syncs.total_us - stalled_us) / syncs.steps
     return step.sync_us
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from pitstop.doctor.apart import Apart, apart_between
 from pitstop.doctor.readings import Readings
 from pitstop.doctor.sampled import Estimate, Rows, Sample, estimate, stretch_weights
+from pitstop.doctor.stalls import Stall, settled_apart, settled_steps
 from pitstop.records.run import Array, RankRecord, SpanPath, StepTable
 from pitstop.records.script import Kernels, Modules, Setup, Work
 from pitstop.records.summary import RunSummary, summarise
@@ -96,6 +97,8 @@ class Facts:
     """None where no part was named so: nothing was recomputed, or nobody saw it."""
     apart: Mapping[str, Apart]
     """What lay apart between the counted steps, by name."""
+    stalls: tuple[Stall, ...]
+    """What came once and took long, the longest first; no share holds it."""
     start_up_us: int | None
     """Spent before the first counted step; None where the record does not tell."""
     device: DeviceTimes | None
@@ -114,6 +117,11 @@ class Facts:
     def total_us(self) -> float:
         """Wall clock after warm-up: what every share is a share of."""
         return float(self.wall_us.sum()) + sum(apart.total_us for apart in self.apart.values())
+
+    @property
+    def stalled_us(self) -> float:
+        """What stalls took beyond the usual; the wall clock of the shares is without it."""
+        return sum(stall.us for stall in self.stalls)
 
     @property
     def step_us(self) -> float:
@@ -273,7 +281,8 @@ class Facts:
         """Bound what a computing part costs: the device's time on a GPU, else the host's."""
         if not self.on_gpu:
             share = self.share(part)
-            return None if share is None else Bound(part=part, share=share)
+            error = self.share_error(part)
+            return None if share is None else Bound(part=part, share=share, error=error)
         share = self.device_share(part)
         return None if share is None else self.of_busy(part, share)
 
@@ -291,15 +300,16 @@ class Facts:
         asked = whole if share is None else share
         if asked is None:
             return None
+        error = self.share_error(part)
         if not self.on_gpu:
-            return Bound(part=part, share=min(1.0, asked))
+            return Bound(part=part, share=min(1.0, asked), error=error)
         idle, inside = self.idle_share(), self.device_share(part)
         if idle is not None:
-            return Bound(part=part, share=min(asked, idle), pool=IDLE, pool_share=idle)
+            return replace(self.of_idle(part, asked), error=error)
         if inside is None:
             return None
         shown = inside if not whole else inside * min(1.0, asked / whole)
-        return Bound(part=part, share=min(asked, shown))
+        return Bound(part=part, share=min(asked, shown), error=error)
 
     def of_idle(self, part: str, share: float) -> Bound:
         """Bound by the device's idle time."""
@@ -331,9 +341,11 @@ def facts_of(rank: RankRecord) -> Facts:
     rows = counted[warm_up:]
     looked = _with_parts(table, rows, top)
     top = top if len(looked) else []  # what nobody looked at is not there, rather than nothing
+    table, stalls = settled_steps(table, rows, looked, top)
     host = np.nan_to_num(table.host_us[rows[looked]], nan=0.0)
     sample = Sample(looked=looked, weights=stretch_weights(looked, len(rows)))
     apart, start_up_us = apart_between(rank, rows)
+    apart, stalls_apart = settled_apart(apart, table.wall_us[rows], table.index[rows])
     bare = Facts(
         steps=len(rows),
         warm_up_steps=warm_up,
@@ -345,6 +357,7 @@ def facts_of(rank: RankRecord) -> Facts:
         inner_us={},
         recomputed=None,
         apart=apart,
+        stalls=tuple(sorted((*stalls, *stalls_apart), key=lambda stall: -stall.us)),
         start_up_us=start_up_us,
         device=_device_times(table, rows, top),
         device_step_us=_mean(table.device_wall_us[rows[looked]], sample.weights),

@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pitstop.doctor.facts import Facts
-from pitstop.records.script import HostLine, HostLines, Syncs
+from pitstop.records.script import HostLine, HostLines, LongStep, Syncs
 
 # Fewer looks tell no shares: the error of one half is then above a seventh.
 _FEWEST_SAMPLES: Final = 8
 
 # Looks added to both sides before an error is taken: of eight that all met a line it is not zero.
 _NOT_YET_SEEN: Final = 2
+
+# A line that holds most looks at a long step is what made it long.
+_MOSTLY_THERE: Final = 0.5
 
 # Parts whose calls stand in the training loop.
 _TRAINING: Final = ("forward", "backward", "optimizer", "zero_grad")
@@ -57,11 +60,37 @@ def lines_of_part(facts: Facts, part: str) -> HostTime | None:
     found = facts.readings.last(HostLines)
     if found is None:
         return None
-    lines = _merged(line for line in found.lines if line.part == part)
+    lines = _merged(line for line in _usual_lines(facts, found) if line.part == part)
     samples = sum(line.samples for line in lines)
     if samples < _FEWEST_SAMPLES:
         return None
     return HostTime(part=part, samples=samples, lines=lines)
+
+
+def long_step(facts: Facts, step: int) -> LongStep | None:
+    """Give where most looks at a long step met the thread; None where they do not agree."""
+    found = facts.readings.last(HostLines)
+    for long in () if found is None else found.long_steps:
+        if long.step == step and long.line.samples >= _MOSTLY_THERE * long.samples:
+            return long
+    return None
+
+
+def _usual_lines(facts: Facts, found: HostLines) -> tuple[HostLine, ...]:
+    """Take the looks that fell in stalls off their lines, as the stalls are off the parts."""
+    within = [stall.step for stall in facts.stalls if not stall.is_apart]
+    stalled = [long.line for step in within if (long := long_step(facts, step)) is not None]
+    looks = {_place(line): 0 for line in stalled}
+    for line in stalled:
+        looks[_place(line)] += line.samples
+    left = (
+        replace(line, samples=line.samples - looks.get(_place(line), 0)) for line in found.lines
+    )
+    return tuple(line for line in left if line.samples > 0)
+
+
+def _place(line: HostLine) -> tuple[str, str, int, str | None]:
+    return line.part, line.file, line.line, line.calls
 
 
 def _merged(lines: Iterable[HostLine]) -> tuple[HostLine, ...]:

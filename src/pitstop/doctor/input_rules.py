@@ -1,9 +1,11 @@
 """Rules on the way of a sample from storage to the training loop."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from pitstop.doctor.cadence_rules import cadence_error
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.feeding import (
     Feeding,
@@ -14,10 +16,12 @@ from pitstop.doctor.feeding import (
 )
 from pitstop.doctor.grading import WORTH_A_WARNING, is_sure, severity_of
 from pitstop.doctor.host_lines import HostTime, line_text, lines_of_part
+from pitstop.doctor.loading import VECTORISE, enough_workers, more_workers
 from pitstop.doctor.machine_rules import contention
+from pitstop.doctor.places import steps_environments
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.remedies import remedy_for
-from pitstop.doctor.words import ms, percent, size, spill, spread_ms, times
+from pitstop.doctor.words import ms, percent, place_text, size, spill, spread_ms, times
 from pitstop.records.memory import HostLoad
 from pitstop.records.verdict import Bound, Finding, Severity
 
@@ -33,6 +37,8 @@ _MOST_STALLS = 0.05
 # Hits a policy may lack of the most that is possible before it is blamed.
 _ENOUGH_OF_THE_MOST = 0.9
 _FEWEST_LOOKUPS = 200
+# Workers read ahead, and a last batch may be smaller, so lookups and samples differ a little.
+_ONE_EACH = 0.1
 # Orders in which samples that share items follow each other.
 _NEIGHBOURS = ("by sequence", "in order")
 
@@ -136,10 +142,12 @@ def _reads_storage(feeding: Feeding) -> bool:
 
 
 def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
-    workers, cores = workers_of(facts), usable_cores(facts)
-    enough = None if cores is None else max(1, int(cores) - 1)
+    workers, enough = workers_of(facts), enough_workers(facts)
+    if steps_environments(facts, "data"):
+        yield VECTORISE
+        return
     if workers == 0 or workers is None:
-        yield _more_workers(facts, enough)
+        yield more_workers(facts)
         yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
         return
     if feeding is not None and feeding.waits_for_storage and _reads_storage(feeding):
@@ -154,7 +162,7 @@ def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
         yield f"there is no core left for more workers: make a batch cheaper to prepare{stage}"
         yield "decode only what the crop needs; prepare once what is the same every epoch"
     else:
-        yield _more_workers(facts, enough)
+        yield more_workers(facts)
         yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
 
 
@@ -163,16 +171,6 @@ def _is_handed_over_late(feeding: Feeding) -> bool:
     if feeding.unfinished_share is not None:
         return feeding.unfinished_share < 0.5
     return feeding.used_share is not None and feeding.used_share < _WORKERS_SATURATED
-
-
-def _more_workers(facts: Facts, enough: int | None) -> str:
-    count = "as many as there are spare cores" if enough is None else str(enough)
-    if facts.is_engine_run:
-        value = "raise loader.workers" if enough is None else f"loader.workers: {count}"
-        return f"prepare batches in parallel with the step: {value}"
-    number = "N" if enough is None else count
-    code = f"DataLoader(..., num_workers={number}, persistent_workers=True)"
-    return f"prepare batches in parallel with the step: {code}"
 
 
 def _prefetch_words(facts: Facts) -> str:
@@ -223,7 +221,7 @@ def _boundary_stalls(facts: Facts) -> _Stalls | None:
         return None
     if share - apart.once_us / facts.total_us < WORTH_A_WARNING:
         return None
-    bound = Bound(part=name, share=most)
+    bound = Bound(part=name, share=most, error=cadence_error(facts, name))
     return share, bound, np.array(apart.times_us), "between epochs"
 
 
@@ -268,7 +266,8 @@ def _waits_of_all(facts: Facts, timed: np.ndarray, least: float) -> np.ndarray:
 
 def hit_rate(facts: Facts) -> Finding | None:
     """Report a cache that hits less than its size and the order of reading allow."""
-    settled = _after_first_pass(facts.readings.all(CacheUse))
+    readings = facts.readings.all(CacheUse)
+    settled = _after_first_pass(tuple(_with_dataset(facts, reading) for reading in readings))
     if settled is None:
         return None
     cache, hits, lookups = settled
@@ -290,6 +289,19 @@ def hit_rate(facts: Facts) -> Finding | None:
         bound=_hit_bound(facts, rate, reachable),
         remedy=remedy,
     )
+
+
+def _with_dataset(facts: Facts, cache: CacheUse) -> CacheUse:
+    """Take the items of a pass from the loader, where the cache was asked once for each sample."""
+    loader, last = train_loader(facts), facts.readings.last(CacheUse)
+    if cache.dataset_items is not None or loader is None or last is None:
+        return cache
+    if not loader.length or not loader.batch_size or not loader.batches:
+        return cache
+    samples = loader.batches * loader.batch_size
+    if abs(last.lookups - samples) > _ONE_EACH * samples:
+        return cache
+    return replace(cache, dataset_items=loader.length * loader.batch_size)
 
 
 def _after_first_pass(readings: tuple[CacheUse, ...]) -> tuple[CacheUse, int, int] | None:
@@ -376,3 +388,38 @@ def too_many_workers(facts: Facts) -> Finding | None:
 def _local_ranks(facts: Facts) -> int:
     # Ranks of one host are not told apart from those of others; one host is what most have.
     return max(1, facts.summary.world_size)
+
+
+# What a pass may lack of its announced length, or have beyond it, before that is reported.
+_LENGTH_DIFFERS = 0.02
+_LENGTH_IS_WRONG = 0.10
+
+
+def announced_length(facts: Facts) -> Finding | None:
+    """Report a training loader whose whole passes are not as long as its `len` says."""
+    loader = train_loader(facts)
+    if loader is None or not loader.length or not loader.whole_passes:
+        return None
+    made = loader.whole_batches / loader.whole_passes
+    differs = abs(made / loader.length - 1)
+    if differs < _LENGTH_DIFFERS:
+        return None
+    at = "" if loader.place is None else f", iterated at {place_text(loader.place)}"
+    passes = times(loader.whole_passes, "whole pass").replace("passs", "passes")
+    return Finding(
+        code="BAR001",
+        severity="warning" if differs >= _LENGTH_IS_WRONG else "info",
+        summary=f"a pass {'ends before' if made < loader.length else 'goes on after'} "
+        "the announced number of batches",
+        evidence=(
+            f"len of the DataLoader over {loader.dataset}{at} is {loader.length:,}; "
+            f"{passes} had {made:,.0f} batches"
+            f"{' each' if loader.whole_passes > 1 else ''}",
+        ),
+        bound=None,
+        remedy=(
+            "make len() of the batch sampler the number of batches it yields: bars, schedules and "
+            "estimates of the time left count on it",
+            "check which part of the data an epoch really draws",
+        ),
+    )

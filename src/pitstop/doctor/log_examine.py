@@ -15,7 +15,6 @@ from pitstop.records.run import RunRecord
 from pitstop.records.verdict import Finding, Outcome, Severity, Verdict
 
 LOG_NAMES: Final[Mapping[str, str]] = {
-    "BAR001": "bar at odds with the sampler",
     "DRIFT001": "getting slower",
     "DRIFT002": "slow in stretches",
     "LOSS002": "not learning",

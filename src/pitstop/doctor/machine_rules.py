@@ -19,6 +19,8 @@ _OTHERS_CORES: Final = 0.25
 _HOST_FULL: Final = 0.9
 _MOST_NAMED: Final = 3
 
+_ANOTHER_DEVICE: Final = "end the other job, or give this one another device: CUDA_VISIBLE_DEVICES"
+
 # The power cap is left out: a GPU at full work runs into it as it should.
 _HELD_BACK: Final = ("hardware slowdown", "thermal (software)", "thermal (hardware)", "power brake")
 
@@ -40,7 +42,7 @@ def other_jobs(facts: Facts) -> Finding | None:
         ),
         # How fast the run is alone was not measured.
         bound=None,
-        remedy=remedy_for(facts, "SHARE001"),
+        remedy=remedy_for(facts, "SHARE001") if on_gpu is None else (_ANOTHER_DEVICE,),
     )
 
 

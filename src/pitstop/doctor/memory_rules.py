@@ -9,8 +9,9 @@ from pitstop.doctor.facts import Facts
 from pitstop.doctor.feeding import workers_of
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.remedies import remedy_for
-from pitstop.doctor.words import percent, size, times
-from pitstop.records.memory import MemoryReading
+from pitstop.doctor.words import listing, percent, size, times
+from pitstop.records.memory import HostLoad, MemoryReading
+from pitstop.records.memory_holders import NEARLY_FULL, holders_text
 from pitstop.records.script import Owners
 from pitstop.records.verdict import Finding, Severity
 
@@ -34,6 +35,8 @@ _MOST_CACHE_SHARE: Final = 0.5
 # that to matter: a device with room to spare simply takes a new block.
 _FRAGMENTED: Final = 0.25
 _NEARLY_FULL: Final = 0.8
+# Of a device, the least that strangers must hold for it to matter to this run.
+_RELEVANT: Final = 0.1
 
 
 def host_growth(facts: Facts) -> Finding | None:
@@ -61,6 +64,8 @@ def host_growth(facts: Facts) -> Finding | None:
     hours = _hours_to_full(readings[-1], slope)
     if hours is not None:
         evidence.append(f"at this pace memory is full in {hours:.1f} hours")
+    held = holders_text(readings[-1])
+    evidence += [] if held is None else [held]
     severity: Severity = "critical" if hours is not None and hours < _SOON_HOURS else "warning"
     return Finding(
         code="MEM001",
@@ -88,6 +93,22 @@ def unsettled_growth(facts: Facts) -> str | None:
         f"host memory rose by {size(risen)} in {readings[-1].at_s - readings[0].at_s:.0f} s, too "
         "short to tell whether it goes on: measure more steps"
     )
+
+
+def full_host(facts: Facts) -> str | None:
+    """Say who holds the memory of a host that was nearly full; None where it was not.
+
+    A note and no finding: what a full host costs a run, short of its death, was not measured.
+    """
+    full = [
+        reading
+        for reading in facts.readings.all(MemoryReading)
+        if (reading.used_share or 0.0) >= NEARLY_FULL
+    ]
+    if not full:
+        return None
+    worst = max(full, key=lambda reading: reading.used_share or 0.0)
+    return f"host memory was {worst.used_share:.0%} full: {holders_text(worst)}"
 
 
 def _settled(facts: Facts) -> list[MemoryReading]:
@@ -150,19 +171,10 @@ def _most_copied_bytes(facts: Facts) -> int:
 
 
 def _hours_to_full(reading: MemoryReading, slope: float) -> float | None:
-    limit, used = limit_and_use(reading)
+    limit, used = reading.limit_bytes, reading.used_bytes
     if limit is None or used is None:
         return None
     return max(0.0, limit - used) / slope / 3600
-
-
-def limit_and_use(reading: MemoryReading) -> tuple[int | None, int | None]:
-    """The control group's limit or the host's memory, and what is used of it."""
-    if reading.cgroup_limit_bytes is not None and reading.cgroup_working_bytes is not None:
-        return reading.cgroup_limit_bytes, reading.cgroup_working_bytes
-    if reading.host_total_bytes is None or reading.host_available_bytes is None:
-        return reading.host_total_bytes, None
-    return reading.host_total_bytes, reading.host_total_bytes - reading.host_available_bytes
 
 
 def line_slope(xs: np.ndarray, ys: np.ndarray) -> tuple[float, float]:
@@ -189,7 +201,7 @@ def _own_bytes(reading: MemoryReading) -> int:
 def large_cache(facts: Facts) -> Finding | None:
     """Report a cache that may take more than half of the memory there is."""
     cache, memory = facts.readings.last(CacheUse), facts.readings.last(MemoryReading)
-    limit = None if memory is None else limit_and_use(memory)[0]
+    limit = None if memory is None else memory.limit_bytes
     if cache is None or not limit:
         return None
     allowed = cache.budget_bytes * max(1, cache.copies)
@@ -223,6 +235,9 @@ def device_memory(facts: Facts) -> Finding | None:
         evidence.append(split)
     if not evidence:
         return None
+    others = _others_on_device(facts, owners)
+    evidence += [] if others is None else [f"{others} of the device's memory"]
+    freeing = () if others is None else (f"free the device first: {others} of it",)
     return Finding(
         code="MEM003",
         severity="warning",
@@ -230,8 +245,26 @@ def device_memory(facts: Facts) -> Finding | None:
         evidence=tuple(evidence),
         # What one retry costs is not recorded.
         bound=None,
-        remedy=remedy_for(facts, "MEM003"),
+        remedy=(*freeing, *remedy_for(facts, "MEM003")),
     )
+
+
+def _others_on_device(facts: Facts, owners: Owners | None) -> str | None:
+    """Say what strangers hold of the device, where that is a relevant part of it.
+
+    What the driver counts beyond torch's own is their memory only where a stranger was seen: some
+    of it is the context that every process on a GPU has.
+    """
+    number = "" if owners is None else owners.device.partition(":")[2]
+    gpus = [gpu for load in facts.readings.all(HostLoad) for gpu in load.gpus]
+    seen = [gpu for gpu in gpus if str(gpu.index) == (number or "0") and gpu.other_pids]
+    if owners is None or owners.reserved_bytes is None or not seen:
+        return None
+    used, total = seen[-1].memory_used_bytes, seen[-1].memory_total_bytes
+    if used is None or not total or used - owners.reserved_bytes < _RELEVANT * total:
+        return None
+    pids = listing(sorted(seen[-1].other_pids or ()))
+    return f"other processes (pid {pids}) hold about {size(used - owners.reserved_bytes)}"
 
 
 def _retries(facts: Facts, owners: Owners | None) -> int:

@@ -164,8 +164,13 @@ def _exposed_share(facts: Facts) -> float | None:
     sync = facts.share("sync")
     if (reading is None and sync is None) or not facts.total_us:
         return None
-    exposed_us = 0.0 if reading is None else reading.exposed_us * facts.steps
-    return min(1.0, exposed_us / facts.total_us + (sync or 0.0))
+    exposed = 0.0 if reading is None else reading.exposed_us * facts.steps / facts.total_us
+    # It is timed in some backward passes, perhaps long ones; it cannot exceed what all of them
+    # took. On a device the host's share of them says nothing.
+    backward = None if facts.on_gpu else facts.share("backward")
+    if backward is not None:
+        exposed = min(exposed, backward)
+    return min(1.0, exposed + (sync or 0.0))
 
 
 def _most_share(facts: Facts) -> float | None:

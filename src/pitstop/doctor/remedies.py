@@ -4,6 +4,20 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from pitstop.doctor.facts import Facts
+from pitstop.doctor.fitting import (
+    BARS,
+    EVALUATION_WORKERS,
+    FEW_SHAPES,
+    FROZEN_HALF,
+    FROZEN_LAYERS,
+    HALF_BYTES,
+    LARGER_BATCH,
+    LARGER_LAUNCHES,
+    LOG_FILE,
+    PINNED,
+    SAME_SHAPES,
+    fitted,
+)
 
 
 class Remedy(NamedTuple):
@@ -36,7 +50,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "carry smaller numbers over and widen them on the device: uint8 pictures, bit planes",
         ),
         (
-            "DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True)",
+            PINNED,
             "carry uint8 over and convert on the device: x.to(device).float().div_(255)",
             "move what is the same in every step to the device once, before the loop",
         ),
@@ -49,7 +63,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ),
         (
             'model = torch.compile(model, mode="reduce-overhead")',
-            "give each launch more work: a larger batch_size in the DataLoader",
+            LARGER_LAUNCHES,
             _FASTER_UPDATE,
             "put loops over small tensors into one batched operation",
         ),
@@ -70,7 +84,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ),
         (
             "fuse element-wise work: model = torch.compile(model)",
-            "halve the bytes: with torch.autocast('cuda', dtype=torch.bfloat16):",
+            HALF_BYTES,
             "torch.nn.functional.scaled_dot_product_attention instead of materialised scores",
         ),
     ),
@@ -97,9 +111,9 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ),
     ),
     "RECOMP001": Remedy(
-        ("train.recompute: none, or only the part that does not fit (attention, ffn, a stage)",),
+        ("train.recompute: none", "or only the part that does not fit (attention, ffn, a stage)"),
         (
-            "leave out torch.utils.checkpoint where the activations fit",
+            "leave out torch.utils.checkpoint",
             "checkpoint fewer blocks, or only the part with the largest activations",
         ),
     ),
@@ -111,7 +125,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         (
             "evaluate less often, or on a fixed part of the data between full evaluations",
             "with torch.inference_mode(): and a larger batch than in training",
-            "give the evaluation's DataLoader workers of its own, with persistent_workers=True",
+            EVALUATION_WORKERS,
         ),
     ),
     "CKPT001": Remedy(
@@ -128,8 +142,8 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ),
         (
             "if step % 50 == 0: around the lines above",
-            "tqdm(..., mininterval=1.0); set_postfix(refresh=False)",
-            "keep the log file open; write to it from a queue or once every 50 steps",
+            BARS,
+            LOG_FILE,
         ),
     ),
     "HOST001": Remedy(
@@ -146,9 +160,8 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ),
         (
             "compute the costly term every few steps: if step % 4 == 0:",
-            "run a frozen network in the loss under bf16 autocast, and its target's half under "
-            "torch.no_grad()",
-            "use fewer of its layers, or a crop of the pictures",
+            FROZEN_HALF,
+            FROZEN_LAYERS,
         ),
     ),
     "MEM002": Remedy(
@@ -162,13 +175,13 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ),
         (
             "start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            "keep shapes the same from step to step: DataLoader(..., drop_last=True), padding",
+            SAME_SHAPES,
             "leave out torch.cuda.empty_cache() in the loop",
         ),
     ),
     "SHARE001": Remedy(
-        ("end the other job, or give this one another device: CUDA_VISIBLE_DEVICES",),
-        ("end the other job, or give this one another device: CUDA_VISIBLE_DEVICES",),
+        ("end the other job, or run this one where cores are free",),
+        ("end the other job, or run this one where cores are free",),
     ),
     "COMPILE001": Remedy(
         (
@@ -176,7 +189,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "train.compile.scope: regions, so that less is compiled again",
         ),
         (
-            "keep shapes the same: DataLoader(..., drop_last=True), pad to a few sizes",
+            FEW_SHAPES,
             "torch.compile(model, dynamic=True), or torch._dynamo.mark_dynamic(x, 0)",
             "pass numbers that change as tensors, not as Python values",
         ),
@@ -208,7 +221,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
     "BATCH001": Remedy(
         ("raise train.batch_size and lower train.accumulate by the same factor",),
         (
-            "DataLoader(..., batch_size=...) larger; with accumulation, fewer micro-batches",
+            LARGER_BATCH,
             "a larger effective batch changes training: rescale the learning rate",
         ),
     ),
@@ -231,6 +244,17 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ("name the missing parts with spans and run again",),
         ("name the missing parts with spans and run again",),
     ),
+    "STALL001": Remedy(
+        (
+            "look at that line, and at what the host did meanwhile: storage, swapping, other jobs",
+            "measure more steps to see whether it comes again",
+        ),
+        (
+            "look at that line, and at what the host did meanwhile: storage, swapping, other jobs",
+            "measure more steps to see whether it comes again: `pitstop doctor --steps 1000 -- "
+            "CMD`",
+        ),
+    ),
     "APART001": Remedy(
         ("do less of it, or less often",),
         ("do less of it, or less often",),
@@ -249,8 +273,8 @@ def _fitting(facts: Facts, lines: tuple[str, ...]) -> Iterator[str]:
     for line in lines:
         if line == _FASTER_UPDATE and kinds:
             yield from dict.fromkeys(words for kind in kinds for words in _faster_update(kind))
-        else:
-            yield line
+        elif (words := fitted(facts, line)) is not None:
+            yield words
 
 
 def _faster_update(kind: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from pitstop.doctor import (
     memory_rules,
     rank_rules,
     run_rules,
+    stall_rules,
 )
 from pitstop.doctor.facts import Facts
 from pitstop.records.verdict import Finding
@@ -41,6 +42,7 @@ CATALOGUE: Final[tuple[Entry, ...]] = (
     Entry(code="DATA002", name="stalled at epoch boundaries", is_specific=True),
     Entry(code="DATA003", name="cache below its possible hit rate", is_specific=True),
     Entry(code="DATA004", name="more workers than cores"),
+    Entry(code="BAR001", name="bar at odds with the sampler"),
     Entry(code="COPY001", name="copy-bound"),
     Entry(code="LAUNCH001", name="launch-bound"),
     Entry(code="SYNC001", name="sync-bound"),
@@ -67,6 +69,7 @@ CATALOGUE: Final[tuple[Entry, ...]] = (
     Entry(code="NAN001", name="loss not finite"),
     Entry(code="SETTING001", name="a setting without effect"),
     Entry(code="TIME001", name="not measured"),
+    Entry(code="STALL001", name="stalled once"),
     Entry(code="APART001", name="busy beside the steps"),
 )
 
@@ -77,6 +80,7 @@ RULES: Final[tuple[Rule, ...]] = (
     input_rules.epoch_stalls,
     input_rules.hit_rate,
     input_rules.too_many_workers,
+    input_rules.announced_length,
     device_rules.copy_bound,
     device_rules.launch_bound,
     device_rules.sync_bound,
@@ -100,6 +104,7 @@ RULES: Final[tuple[Rule, ...]] = (
     machine_rules.held_clocks,
     run_rules.non_finite,
     run_rules.without_effect,
+    stall_rules.stall,
     cadence_rules.time_apart,
     cadence_rules.unaccounted_time,
 )

@@ -8,7 +8,7 @@ import numpy as np
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.readings import Remark
 from pitstop.doctor.remedies import remedy_for
-from pitstop.doctor.words import listing, percent, times
+from pitstop.doctor.words import listing, percent, place_text, times
 from pitstop.records.script import Compiled, Setup, Work
 from pitstop.records.verdict import Finding
 
@@ -52,7 +52,7 @@ def without_effect(facts: Facts) -> Finding | None:
     setup = facts.setup
     if setup is None:
         return None
-    found = [*_arithmetic(facts, setup), *_loading(setup), *_compiling(facts, setup)]
+    found = [*_arithmetic(facts, setup), *_loading(setup), *_compiling(facts)]
     if not found:
         return None
     return Finding(
@@ -94,11 +94,14 @@ def _loading(setup: Setup) -> Iterator[_Idle]:
         yield ("pin_memory=True without a GPU", "leave out pin_memory", False)
 
 
-def _compiling(facts: Facts, setup: Setup) -> Iterator[_Idle]:
+def _compiling(facts: Facts) -> Iterator[_Idle]:
+    """Find calls of torch.compile whose results no step called: only calling them compiles."""
     compiled = facts.readings.last(Compiled)
-    if setup.compiled and compiled is not None and not compiled.graphs:
+    if compiled is not None and compiled.calls and not compiled.graphs:
+        at = "" if compiled.place is None else f" (last at {place_text(compiled.place)})"
         yield (
-            "torch.compile compiled no graph",
-            "torch.compile(model, fullgraph=True) tells why",
+            f"torch.compile was called {times(compiled.calls, 'time')}{at} and compiled nothing: "
+            "no step calls what it returned",
+            "use what it returns: model = torch.compile(model); or model.compile()",
             True,
         )

@@ -25,6 +25,11 @@ def ms(microseconds: float) -> str:
     return f"{microseconds / 1e3:.1f} ms"
 
 
+def duration(microseconds: float) -> str:
+    """A long time: in seconds from one on."""
+    return f"{microseconds / 1e6:.1f} s" if microseconds >= 1e6 else ms(microseconds)
+
+
 def spread_ms(times_us: Array) -> str:
     """Median and middle half of many times."""
     low, middle, high = np.percentile(times_us, (25, 50, 75)) / 1e3
@@ -55,3 +60,8 @@ def listing(words: Sequence[object], *, most: int = 5) -> str:
 def times(count: int, noun: str) -> str:
     """A count with its noun."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def place_text(place: str) -> str:
+    """A file without its folders, and a line: ``train.py:41``."""
+    return place.replace("\\", "/").rpartition("/")[2]

@@ -12,23 +12,28 @@ the folder afterwards, for ``pitstop doctor runs/first``.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pitstop.errors import PitstopError
-from pitstop.measure.record_folder import fresh_folder
+from pitstop.measure.record_folder import fresh_folder, record_in
 from pitstop_probe.attach import attach as attach_probe
 from pitstop_probe.attach import current
 from pitstop_probe.course import Measurement
+from pitstop_probe.stderr import say
+from pitstop_probe.writer import describe_process
 
 
 class Attached:
-    """A measurement under way; close it, or use it in a ``with`` statement."""
+    """A measurement under way; close it, or use it in a ``with`` statement.
 
-    def __init__(self, measurement: Measurement, folder: Path, *, is_own: bool) -> None:
+    Attributes:
+        folder: Where the record goes.
+    """
+
+    def __init__(self, measurement: Measurement | None, folder: Path) -> None:
         self._measurement = measurement
-        self._is_own = is_own
         self.folder = folder
 
     def __enter__(self) -> Self:
@@ -40,45 +45,53 @@ class Attached:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None or not self._is_own:
+        if error is None or self._measurement is None:
             self.close()
         else:
             self._measurement.close("failed", f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Write what remains of the record and take every wrapper off. Harmless when repeated."""
-        if self._is_own:
+        if self._measurement is not None:
             self._measurement.close()
 
 
 def attach(folder: str | Path) -> Attached:
     """Begin to measure this process; its record goes into a folder.
 
-    A process that is measured already, by ``pitstop doctor -- CMD``, stays so: then this changes
-    nothing, and the record is where the doctor puts it.
+    A folder that holds a record already gets a numbered neighbour: ``runs/first-2``. A process that
+    is measured already, by ``pitstop doctor -- CMD``, stays so: then this changes nothing, and the
+    record is where the doctor puts it.
 
-    Raises:
-        PitstopError: torch is not imported yet, or the folder holds a record already or cannot be
-            written to.
-    """
-    is_own = current() is None
-    place = free_folder(folder)
-    try:
-        return Attached(attach_probe(str(place)), place, is_own=is_own)
-    except RuntimeError as error:
-        raise PitstopError(str(error)) from error
-
-
-def free_folder(folder: str | Path) -> Path:
-    """Make the folder for this process's record; one that is measured already needs none.
-
-    Raises:
-        PitstopError: It holds a record already, or cannot be written to.
+    It never raises, for it stands in somebody's training. Where nothing can be measured (a folder
+    that cannot be written to, torch not imported yet), a line on stderr says so and the training
+    goes on unmeasured.
     """
     if current() is not None:
-        return Path(folder)
-    # Other files of a run may be there: ranks share the folder.
-    return fresh_folder(folder, of_a_run=("rank-*.jsonl",))
+        return Attached(None, Path(folder))
+    try:
+        place = _free_folder(folder)
+        return Attached(attach_probe(str(place)), place)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end a training
+        say(f"this training is not measured: {error}")
+        return Attached(None, Path(folder))
+
+
+def _free_folder(folder: str | Path) -> Path:
+    """Make the folder for this process's record, or the first of its neighbours that has none.
+
+    Raises:
+        PitstopError: It cannot be written to.
+    """
+    # Other ranks share the folder, and other files of a run may be there.
+    own = (f"rank-{describe_process()['rank']}.jsonl",)
+    place = Path(folder)
+    if folder == "" or record_in(place, own) is None:
+        return fresh_folder(folder, of_a_run=own)
+    neighbours = (place.with_name(f"{place.name}-{number}") for number in count(2))
+    free = next(other for other in neighbours if record_in(other, own) is None)
+    say(f"{place} holds the record of another run; this one goes to {free}")
+    return fresh_folder(free, of_a_run=own)
 
 
 @contextmanager

@@ -12,23 +12,25 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import pitstop_probe
 from pitstop.errors import PitstopError
 from pitstop.measure.host import LoadMeter
 from pitstop.measure.memory import read_memory
-from pitstop.measure.record_folder import ENDED_BY_US, cannot_write, fresh_folder
+from pitstop.measure.record_folder import ENDED_BY_US, MEASURED, cannot_write, fresh_folder
 from pitstop.records.script import Ended, Untrained
 from pitstop.records.store import OUTSIDE
 from pitstop_probe import RecordWriter
 from pitstop_probe.attach import VARIABLE
+from pitstop_probe.doctor import LOCK, hold
 
 Part = Literal["data", "sync", "log"]
 
@@ -54,6 +56,8 @@ def run_script(
 ) -> Ended:
     """Run a command to its end, or to the end of the measurement.
 
+    Only what the command names is ended: see `pitstop_probe.doctor.Doctor.ends_this`.
+
     Args:
         command: What to run, as in a shell.
         folder: Where its record goes.
@@ -68,9 +72,15 @@ def run_script(
     """
     _require_command(command[0])
     folder = fresh_folder(folder)
-    settings = {"folder": str(folder), "steps": steps, "detach": detach, "without": without}
+    settings: dict[str, Any] = {
+        "folder": str(folder),
+        "steps": steps,
+        "detach": detach,
+        "without": without,
+    }
     begun_s = time.monotonic()
-    with _signals_passed_on() as signals, _outside_record(folder) as writer:
+    with _signals_passed_on() as signals, _outside_record(folder) as writer, _alive(folder) as lock:
+        settings["doctor"] = {"lock": lock, "pid": os.getpid(), "command": list(command)}
         process = _started(command, _environment(settings), quiet_stdout=quiet_stdout)
         signals.reach(process)
         with _watched(process.pid, writer):
@@ -81,6 +91,7 @@ def run_script(
                 wall_s=time.monotonic() - begun_s,
                 interrupted=signals.interrupts > 0,
                 stopped_by_us=(folder / ENDED_BY_US).exists(),
+                ran_on=(folder / MEASURED).exists() and not (folder / ENDED_BY_US).exists(),
             )
             with suppress(OSError):  # where the disk is full, the command's end still counts
                 writer.reading("ended", asdict(ended))
@@ -104,6 +115,18 @@ def seen_without_steps(folder: Path) -> tuple[Untrained, ...]:
                     )
                 )
     return tuple(found)
+
+
+def first_failure(folder: Path) -> str | None:
+    """Give the exception that first ended a process of the command; None where none is known.
+
+    The first, since those that waited for it fail after it, and say less.
+    """
+    # The clock of files is coarse: of two alike, the number decides, so that it is one each time.
+    for path in sorted(folder.glob("failed-*.json"), key=lambda path: (path.stat().st_mtime, path)):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            return str(json.loads(path.read_text(encoding="utf-8"))["error"])
+    return None
 
 
 def _require_command(name: str) -> None:
@@ -206,6 +229,34 @@ def _signals_passed_on() -> Iterator[_Signals]:
     finally:
         for number in handled:
             signal.signal(number, before[number])
+
+
+@contextmanager
+def _alive(folder: Path) -> Iterator[str]:
+    """Show the probe, by a lock, that somebody waits for what it measures; give the lock's file.
+
+    Raises:
+        PitstopError: No file can be locked, in the folder or elsewhere.
+    """
+    try:
+        lock = _locked(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
+        yield lock.name
+    finally:
+        with suppress(OSError):
+            Path(lock.name).unlink()
+        lock.close()
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    try:
+        return hold(str(folder / LOCK))
+    except OSError:  # not every file system has locks; that of temporary files does
+        descriptor, path = tempfile.mkstemp(prefix="pitstop-doctor-")
+        os.close(descriptor)
+        return hold(path)
 
 
 @contextmanager

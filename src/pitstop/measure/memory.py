@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, Self
@@ -16,8 +16,9 @@ from typing import Any, Final, Self
 import psutil
 
 from pitstop.measure.cgroup import read_cgroup
-from pitstop.measure.process_tree import tree_memory
-from pitstop.records.memory import DeviceMemory, MemoryReading
+from pitstop.measure.process_tree import PROC, resident_sizes, tree_memory, tree_pids
+from pitstop.records.memory import DeviceMemory, MemoryHolder, MemoryReading, Role
+from pitstop.records.memory_holders import MOST_HOLDERS, NEARLY_FULL
 
 SHM: Final = Path("/dev/shm")  # noqa: S108 - the mount loader workers use, not a file of ours
 
@@ -47,7 +48,7 @@ def read_memory(*, root: int | None = None, clock: Clock = time.perf_counter) ->
     cgroup = read_cgroup()
     host = psutil.virtual_memory()
     shm = shm_space()
-    return MemoryReading(
+    reading = MemoryReading(
         at_s=begun_s,
         devices=devices,
         tree=tree,
@@ -59,9 +60,41 @@ def read_memory(*, root: int | None = None, clock: Clock = time.perf_counter) ->
         pinned_bytes=pinned_bytes,
         shm_used_bytes=None if shm is None else shm.total_bytes - shm.free_bytes,
         shm_total_bytes=None if shm is None else shm.total_bytes,
-        cost_s=clock() - begun_s,
+        cost_s=0.0,
         notes=tuple(notes),
     )
+    is_full = (reading.used_share or 0.0) >= NEARLY_FULL
+    holders = largest_holders(root) if is_full else None
+    return replace(reading, holders=holders, cost_s=clock() - begun_s)
+
+
+def largest_holders(
+    root: int | None = None, *, proc: Path = PROC, most: int = MOST_HOLDERS
+) -> tuple[MemoryHolder, ...]:
+    """Name the processes that hold most: so many of the job's own, and of the others.
+
+    Takes milliseconds on a host with hundreds of processes, so it is for full hosts alone.
+    """
+    root = os.getpid() if root is None else root
+    own = set(tree_pids(root, proc=proc))
+    # Ranks that one launcher started are no strangers.
+    ranks = set(tree_pids(os.getppid(), proc=proc)) - own if "LOCAL_RANK" in os.environ else set()
+
+    def role(pid: int) -> Role:
+        if pid == root:
+            return "main process"
+        if pid in own:
+            return "child process"
+        return "other rank" if pid in ranks else "other"
+
+    found = [
+        MemoryHolder(pid=pid, name=name, role=role(pid), resident_bytes=size)
+        for pid, (name, size) in resident_sizes(proc=proc).items()
+    ]
+    found.sort(key=lambda holder: -holder.resident_bytes)
+    strangers = [holder for holder in found if holder.role == "other"]
+    ours = [holder for holder in found if holder.role != "other"]
+    return (*ours[:most], *strangers[:most])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,20 @@ def processor_times(*, proc: Path = PROC) -> dict[int, tuple[str, float]]:
     return found
 
 
+def resident_sizes(*, proc: Path = PROC) -> dict[int, tuple[str, int]]:
+    """Give the name and the resident bytes of every process that this user may see."""
+    if not proc.is_dir():
+        return _psutil_residents()
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    found: dict[int, tuple[str, int]] = {}
+    for name in os.listdir(proc):  # noqa: PTH208 - a host has thousands of entries, names suffice
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if name.isdigit():
+                head, _, rest = (proc / name / "stat").read_text().rpartition(")")
+                found[int(name)] = (head.partition("(")[2], int(rest.split()[21]) * page_bytes)
+    return found
+
+
 def is_alive(pid: int, *, proc: Path = PROC) -> bool:
     """Tell whether a process still exists, zombies not counted."""
     if proc.is_dir():
@@ -155,6 +169,14 @@ def _private_bytes(pid: int) -> int:
 
 def _psutil_rss_bytes(pid: int) -> int:
     return int(psutil.Process(pid).memory_info().rss)
+
+
+def _psutil_residents() -> dict[int, tuple[str, int]]:
+    return {
+        process.pid: (process.info["name"] or "?", process.info["memory_info"].rss)
+        for process in psutil.process_iter(["name", "memory_info"])
+        if process.info["memory_info"] is not None
+    }
 
 
 def _psutil_pids(root: int) -> tuple[int, ...]:

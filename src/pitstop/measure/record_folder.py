@@ -10,14 +10,19 @@ from pitstop.records.store import OUTSIDE
 ENDED_BY_US = "ended-by-pitstop"
 """File with which the probe leaves word that it ended the script."""
 
+MEASURED = "measured-by-pitstop"
+"""File with which the probe leaves word that it has measured as many steps as were asked for."""
+
 OF_A_SCRIPT = (
     "rank-*.jsonl",
     "other-*.jsonl",
     "worker-*.jsonl",
     "seen-*.json",
+    "failed-*.json",
     "without-*",
     OUTSIDE,
     ENDED_BY_US,
+    MEASURED,
 )
 """Patterns of what a script that runs under measurement leaves in the folder."""
 
@@ -44,7 +49,7 @@ def fresh_folder(folder: str | Path, *, of_a_run: Sequence[str] = OF_A_SCRIPT) -
         if place.exists() and not place.is_dir():
             raise PitstopError(f"cannot write a record to {place}: it is a file, not a folder")
         place.mkdir(parents=True, exist_ok=True)
-        old = next((path for name in of_a_run for path in sorted(place.glob(name))), None)
+        old = record_in(place, of_a_run)
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(bytes(_TRIED_BYTES))
     except OSError as error:
@@ -52,6 +57,11 @@ def fresh_folder(folder: str | Path, *, of_a_run: Sequence[str] = OF_A_SCRIPT) -
     if old is not None:
         raise PitstopError(f"{place} holds {old.name} of another run; name a new or empty folder")
     return place
+
+
+def record_in(folder: Path, of_a_run: Sequence[str]) -> Path | None:
+    """Give the first file of another run in a folder; None where there is none."""
+    return next((path for name in of_a_run for path in sorted(folder.glob(name))), None)
 
 
 def cannot_write(folder: Path, error: OSError) -> PitstopError:

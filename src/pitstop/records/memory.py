@@ -53,6 +53,22 @@ class TreeMemory:
     """Living descendants whose memory this user may not read; they are missing from the sum."""
 
 
+Role = Literal["main process", "child process", "other rank", "other"]
+"""Whose a process is: the root of the job's tree, below it, another rank of the job, a stranger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHolder:
+    """One of the processes that hold most of a host's memory."""
+
+    pid: int
+    name: str
+    """Of its program, never its arguments: those of strangers may hold secrets."""
+    role: Role
+    resident_bytes: int
+    """Every page it maps, shared ones too, so that a sum over processes is too large."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReading:
     """One look at a job's memory."""
@@ -83,6 +99,33 @@ class MemoryReading:
     """How long this reading took, in seconds."""
     notes: tuple[str, ...]
     """Why a number is missing."""
+    holders: tuple[MemoryHolder, ...] | None = None
+    """The largest of the job's processes and of the others, largest first; None on a host with
+    memory to spare, for then nobody looks."""
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """What may be used at most: the control group's limit, or the host's memory."""
+        return self.cgroup_limit_bytes if self._is_confined else self.host_total_bytes
+
+    @property
+    def used_bytes(self) -> int | None:
+        """What is used of that, by anybody."""
+        if self._is_confined:
+            return self.cgroup_working_bytes
+        if self.host_total_bytes is None or self.host_available_bytes is None:
+            return None
+        return self.host_total_bytes - self.host_available_bytes
+
+    @property
+    def used_share(self) -> float | None:
+        """Share of the limit that is used; None where either is not known."""
+        limit, used = self.limit_bytes, self.used_bytes
+        return used / limit if limit and used is not None else None
+
+    @property
+    def _is_confined(self) -> bool:
+        return self.cgroup_limit_bytes is not None and self.cgroup_working_bytes is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

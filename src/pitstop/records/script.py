@@ -13,7 +13,7 @@ Every class here is a kind of reading (`KINDS`). ``None`` means "not measured" a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 
@@ -37,6 +37,12 @@ class LoaderSetup:
     """Batches it handed out in all."""
     trains: bool
     """Whether training steps used its batches."""
+    whole_passes: int = 0
+    """Passes that went on until there was no further batch."""
+    whole_batches: int = 0
+    """Batches of these passes."""
+    place: str | None = None
+    """File and line that first iterated it."""
     pids: tuple[int, ...] = ()
     """Processes that loaded its batches; none where the record does not tell."""
 
@@ -76,6 +82,8 @@ class Setup:
     total_steps: int | None
     """Steps of the whole training, where the script's loader or trainer tells."""
     loaders: tuple[LoaderSetup, ...]
+    frozen: tuple[str, ...] = ()
+    """Of the models, those of which no weight is trained: a teacher, a network inside the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +103,29 @@ class HostLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LongStep:
+    """One of the steps that most looks fell in, what lay apart in it included."""
+
+    step: int
+    samples: int
+    """Looks that fell in it."""
+    line: HostLine
+    """Where most of them found the training thread, and how many did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapShares:
+    """How Python between two observed points was divided among parts, by the looks in it."""
+
+    before: str | None
+    """Part that ended there; None where the step began."""
+    after: str | None
+    samples: int
+    """Looks that fell in between: the error of a share falls with them."""
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostLines:
     """Where the training thread was found at regular looks. Kind ``host_lines``."""
 
@@ -104,6 +135,12 @@ class HostLines:
     """Aimed distance of two looks."""
     lines: tuple[HostLine, ...]
     """Most samples first."""
+    long_steps: tuple[LongStep, ...] = ()
+    """Most samples first."""
+    apart: tuple[HostLine, ...] = ()
+    """Lines found apart from the steps; their part is what lay apart: ``"evaluation"``, ..."""
+    gaps: tuple[GapShares, ...] = ()
+    """Gaps that are more than one thing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +170,15 @@ class Syncs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTotal:
-    """All launches of one kernel in a profiled step."""
+    """All launches of one kernel in a profiled step; the mean of several."""
 
     name: str
     count: int
     total_us: float
+    class_name: str = ""
+    """What it does: ``"matrix products"``, ``"element-wise"``, ...; older records do not tell."""
+    operation: str | None = None
+    """What launched most of it, such as ``"aten::addmm"``; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,15 +203,34 @@ class Kernels:
     """Calls in which the host waited for the device, as the driver saw them."""
     sync_us: float
     top: tuple[KernelTotal, ...]
+    classes: Mapping[str, float] = field(default_factory=dict)
+    """Microseconds by class of kernel, copies and fills among them; none in older records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Rates of large products on the script's own device, measured after its steps. ``rates``."""
+    """Rates of large products on the script's own device, measured in warm-up. Kind ``rates``."""
 
     device: str
     flops_per_s: Mapping[str, float]
     """By number format: fp32, tf32, bf16."""
+    bytes_per_s: float | None = None
+    """Read and written by a copy inside the device's memory; None where nobody measured it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationSource:
+    """The line of the script that most of an operation's bytes come from."""
+
+    operation: str
+    """As ``"aten::addmm"``; what backward runs is led back to the line of its forward pass."""
+    file: str
+    line: int
+    module: str | None
+    """Where in the model, with stars for numbers that differ; None outside of it."""
+    calls: int
+    share: float
+    """Of the operation's bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +255,13 @@ class Work:
     operations: int
     left_out: int
     """Operations of unknown cost."""
+    sources: tuple[OperationSource, ...] = ()
+    """Where operations come from, those with most bytes first."""
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes that remain where every run of element-wise operations is one; an estimate."""
+        return self.bytes_moved - self.pointwise_bytes + self.pointwise_bytes_fused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,20 +292,68 @@ class Owners:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTime:
-    """One child of the model in a sampled step."""
+    """A module in a sampled step, with everything inside it.
+
+    It stands where it was called; a list or dictionary of modules, which is never called, holds
+    those called through it.
+    """
 
     name: str
     kind: str
     forward_us: int
     backward_us: int | None
+    """What was recomputed included; None where no gradient was seen to pass it."""
+    parent: int | None = None
+    """Place of the one around it, in the table of modules."""
+    calls: int = 1
+    recompute_us: int = 0
+    """Of the backward pass, spent on running it forward again."""
+
+    @property
+    def both_us(self) -> int:
+        """Forward and backward together."""
+        return self.forward_us + (self.backward_us or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleKind:
+    """All modules of one class, wherever they were called; one inside another counts once."""
+
+    kind: str
+    places: int
+    forward_us: int
+    backward_us: int
+
+    @property
+    def both_us(self) -> int:
+        """Forward and backward together."""
+        return self.forward_us + self.backward_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
-    """Parts of the model in one sampled step, host clock. Kind ``modules``."""
+    """Parts of the model in one sampled step, at any depth. Kind ``modules``."""
 
     step: int
     modules: tuple[ModuleTime, ...]
+    clock: str = "host"
+    """``"device"`` where times lie between marks on a GPU's own time line."""
+    forward_us: int | None = None
+    """The whole forward pass, what lies in no module included; None in older records."""
+    backward_us: int | None = None
+    """The whole backward pass."""
+    left_out: int = 0
+    """Modules too small to be written."""
+    kinds: tuple[ModuleKind, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotSampled:
+    """Something that was to be sampled and could not be. Kind ``not_sampled``."""
+
+    what: str
+    """The kind of the reading that is missing."""
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +369,10 @@ class Compiled:
     compile_after_warm_up_us: int
     reasons: tuple[str, ...]
     """Why graphs broke or were compiled again, most frequent first."""
+    calls: int | None = None
+    """How often the script called torch.compile; None where the record does not tell."""
+    place: str | None = None
+    """File and line of the last of these calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +406,8 @@ class Ended:
     interrupted: bool
     stopped_by_us: bool
     """Whether it was ended at a step border because enough had been measured."""
+    ran_on: bool = False
+    """Whether it ran on, unmeasured, once enough had been measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +430,7 @@ KINDS: Final[Mapping[str, type]] = {
     "work": Work,
     "owners": Owners,
     "modules": Modules,
+    "not_sampled": NotSampled,
     "compiled": Compiled,
     "worker": WorkerTimes,
     "ended": Ended,

@@ -252,10 +252,14 @@ def _end_of_command(ranks: list[RankRecord]) -> tuple[str, ...]:
     told = [reading.values for reading in ranks[0].readings if reading.kind == "ended"]
     if not told or told[-1].get("stopped_by_us"):
         return ()
+    ran_on = ("the command ran on, unmeasured, after that",) if told[-1].get("ran_on") else ()
     if told[-1].get("signal"):
-        return (f"the command was ended by {told[-1]['signal']}",)
+        return (
+            *ran_on,
+            f"the command was ended by {told[-1]['signal']}",
+        )
     code = told[-1].get("exit_code")
-    return (f"the command ended with code {code}",) if code else ()
+    return (*ran_on, f"the command ended with code {code}") if code else ran_on
 
 
 @dataclass(frozen=True, slots=True)

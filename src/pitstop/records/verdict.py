@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from pitstop.records.headroom import Headroom
+from pitstop.records.module_table import ModuleTable
+
 Severity = Literal["info", "warning", "critical"]
+Confidence = Literal["high", "low"]
 Outcome = Literal["bottleneck", "healthy", "not enough evidence"]
 
 WALL_CLOCK: Final = "wall clock"
@@ -23,6 +27,8 @@ class Bound:
     """What would go; bounds of the same part overlap, those of others add."""
     share: float
     """Share of the wall clock that would go at most, 0 to 1; measured."""
+    error: float = 0.0
+    """One standard error of the share; 0 where it is not known."""
     quicker_share: float = 0.0
     """Share of the wall clock by which what remains may get shorter besides; measured as well."""
     pool: str = WALL_CLOCK
@@ -62,6 +68,14 @@ class Finding:
     """None when mending it gains no time, or when the gain is not known."""
     remedy: tuple[str, ...]
     """What to change, most effective first."""
+    doubts: tuple[str, ...] = ()
+    """Measurements of the same thing that disagree with it, and what it needs and nobody took."""
+    confidence: Confidence = "high"
+    """Low where there are doubts, whatever is given here."""
+
+    def __post_init__(self) -> None:
+        """Trust a finding less that something contradicts."""
+        object.__setattr__(self, "confidence", "low" if self.doubts else "high")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +137,14 @@ class Verdict:
     """Rank the verdict rests on: the slowest, for the others wait for it."""
     start_up_s: float | None = None
     """Spent before the first step, as far as the record tells; no part of the shares."""
+    start_up_parts_s: Mapping[str, float] = field(default_factory=dict)
+    """What start-up went into, as far as that is known; adds up to all of it."""
+    headroom: Headroom | None = None
+    """The step against its device; None where too little was measured."""
+    modules: ModuleTable | None = None
+    """Parts of the model; None where they were not timed."""
+    not_sampled: tuple[str, ...] = ()
+    """What was to be sampled and was not, each with the reason."""
     notes: tuple[str, ...] = ()
     """What the record does not hold."""
     bound_test: BoundTest | None = None

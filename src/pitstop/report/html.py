@@ -28,6 +28,7 @@ from pitstop.report.page_compare import (
 )
 from pitstop.report.page_course import course_section
 from pitstop.report.page_feeding import feeding_section
+from pitstop.report.page_headroom import headroom_section
 from pitstop.report.page_host import load_section, memory_section
 from pitstop.report.page_parts import modules_section, pictures_section, ranks_section
 from pitstop.report.page_run import RunView, view_of
@@ -66,6 +67,7 @@ SECTIONS: Final[tuple[Chapter, ...]] = (
     Chapter(about="findings", make=findings_section),
     Chapter(about="the parts of a step", make=step_section),
     Chapter(about="a bound on the gain", make=gain_section),
+    Chapter(about="headroom on the device", make=headroom_section),
     Chapter(about="where parts lay inside a step", make=timeline_section),
     Chapter(about="the course of the run", make=course_section),
     Chapter(about="memory", make=memory_section),
@@ -88,7 +90,13 @@ COMPARISONS: Final[tuple[Callable[[RunsView], Section | None], ...]] = (
 _PAGES: Final = (".html", ".htm")
 
 # What is no gap of a record: a healthy run has no findings, and a run is no log.
-_NEVER_MISSED: Final = ("findings", "a bound on the gain", "several ranks", "what a log prints")
+_NEVER_MISSED: Final = (
+    "findings",
+    "a bound on the gain",
+    "headroom on the device",
+    "several ranks",
+    "what a log prints",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,7 +244,7 @@ def _findings_section(view: LiveView) -> Section | None:
         ToldFinding(
             finding=finding,
             limit=None if finding.bound is None else limit_words(finding.bound),
-            how=f"bound from the last {count_text(view.verdict.steps, 'step')}, measured",
+            how=f"bound from measured shares of the last {count_text(view.verdict.steps, 'step')}",
         )
         for finding in view.verdict.findings
     )

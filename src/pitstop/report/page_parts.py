@@ -34,6 +34,7 @@ from pitstop.report.page import (
 from pitstop.report.page_run import RunView, quartiles
 from pitstop.report.page_step import legend_of, part_times_us, segments_of
 from pitstop.report.svg import Svg, shown
+from pitstop.report.terminal_tables import coverage
 from pitstop.report.units import count_text, rate_text, seconds_text, share_text
 
 _MOST_MODULES: Final = 200
@@ -44,12 +45,37 @@ _TAGS_BYTES: Final = 200
 def modules_section(view: RunView) -> Section | None:
     """Time of each part of the model, forward and backward."""
     readings = view.readings("modules", Modules)
-    if readings:
-        return Section(key="modules", title="Parts of the model", blocks=(_sampled(readings[-1]),))
-    table = _named_parts(view)
+    table = _sampled(readings[-1]) if readings else _named_parts(view)
     if table is None:
         return None
-    return Section(key="modules", title="Parts of the model", blocks=(table,))
+    modules = view.verdict.modules
+    said = None if modules is None or modules.covers_forward is None else coverage(modules)
+    lead = None if said is None else f"The outermost parts: {said}."
+    blocks = (table, *(_by_kind(readings[-1]) if readings else ()))
+    return Section(key="modules", title="Parts of the model", lead=lead, blocks=blocks)
+
+
+def _by_kind(modules: Modules) -> Iterable[Block]:
+    whole = (modules.forward_us or 0) + (modules.backward_us or 0)
+    kinds = [one for one in modules.kinds if one.places > 1]
+    if not kinds or not whole:
+        return
+    yield Table(
+        caption="The same by class, wherever its modules are",
+        columns=_columns("kind", "places", "forward", "backward", "of all"),
+        rows=tuple(
+            (
+                text_cell(one.kind),
+                number_cell(f"{one.places:,}", one.places),
+                number_cell(seconds_text(one.forward_us / 1e6), one.forward_us),
+                number_cell(seconds_text(one.backward_us / 1e6), one.backward_us),
+                number_cell(share_text(one.both_us / whole), one.both_us),
+            )
+            for one in kinds
+        ),
+        note="One that holds others has their time as well, so shares overlap.",
+        sortable=True,
+    )
 
 
 def _columns(*names: str) -> tuple[Column, ...]:
@@ -57,32 +83,40 @@ def _columns(*names: str) -> tuple[Column, ...]:
 
 
 def _sampled(modules: Modules) -> Table:
-    def both(one: ModuleTime) -> int:
-        return one.forward_us + (one.backward_us or 0)
-
-    whole = sum(map(both, modules.modules)) or 1
-    shown = sorted(modules.modules, key=both, reverse=True)[:_MOST_MODULES]
-    rows = tuple(
-        (
-            text_cell(one.name),
-            text_cell(one.kind),
-            number_cell(seconds_text(one.forward_us / 1e6), one.forward_us),
-            number_cell(
-                seconds_text(None if one.backward_us is None else one.backward_us / 1e6),
-                one.backward_us,
-            ),
-            number_cell(share_text(both(one) / whole), both(one)),
+    outermost = [one for one in modules.modules if one.parent is None]
+    whole = (modules.forward_us or 0) + (modules.backward_us or 0)
+    whole = whole or sum(one.both_us for one in outermost) or 1
+    shown = sorted(modules.modules, key=lambda one: -one.both_us)[:_MOST_MODULES]
+    recomputes = any(one.recompute_us for one in shown)
+    rows = tuple(_module_row(one, whole, recomputes=recomputes) for one in shown)
+    again = ("recomputed",) if recomputes else ()
+    columns = _columns("module", "kind", "forward", "backward", *again, "of all")
+    note = "Measured once, on the host's clock, in a step that counts for nothing else."
+    if modules.forward_us is not None:
+        note = (
+            f"Medians of sampled steps, {modules.clock}'s clock; they count for nothing else. A "
+            "module holds those inside it."
         )
-        for one in shown
-    )
-    columns = _columns("module", "kind", "forward", "backward", "of all")
     return Table(
         caption=f"Modules in step {modules.step:,}",
         columns=(columns[0], Column(name="kind", is_number=False), *columns[2:]),
         rows=rows,
-        note="Measured once, on the host's clock, in a step that counts for nothing else.",
+        note=note,
         sortable=True,
-        left_out=len(modules.modules) - len(rows),
+        left_out=len(modules.modules) - len(rows) + modules.left_out,
+    )
+
+
+def _module_row(one: ModuleTime, whole_us: int, *, recomputes: bool) -> tuple[Cell, ...]:
+    back = "not split" if one.backward_us is None else seconds_text(one.backward_us / 1e6)
+    again = number_cell(seconds_text(one.recompute_us / 1e6), one.recompute_us)
+    return (
+        text_cell(one.name),
+        text_cell(one.kind),
+        number_cell(seconds_text(one.forward_us / 1e6), one.forward_us),
+        number_cell(back, one.backward_us),
+        *((again,) if recomputes else ()),
+        number_cell(share_text(one.both_us / whole_us), one.both_us),
     )
 
 

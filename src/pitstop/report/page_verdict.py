@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pitstop.records.memory import HostLoad, MemoryReading
 from pitstop.records.verdict import Bound, Verdict
 from pitstop.report.charts import Lane, Piece, lanes
+from pitstop.report.headroom import small_share
 from pitstop.report.page import (
     Block,
     Cell,
@@ -22,7 +23,7 @@ from pitstop.report.page import (
 )
 from pitstop.report.page_run import RunView, quartiles
 from pitstop.report.svg import Told
-from pitstop.report.terminal import limit_words
+from pitstop.report.terminal import limit_words, start_up_text
 from pitstop.report.units import (
     NOT_MEASURED,
     bytes_text,
@@ -53,6 +54,7 @@ def _run_figures(view: RunView) -> Iterable[Figure]:
         yield Figure(name="a step, median", value=seconds_text(middle), how=f"{half}; {basis}")
     yield _rate_figure(view)
     yield _wait_figure(view)
+    yield from _headroom_figures(view)
     yield from _memory_figures(view)
     yield from _busy_figures(view)
 
@@ -83,6 +85,18 @@ def _wait_figure(view: RunView) -> Figure:
         name="waiting for data",
         value=share_text(share),
         how=f"± {share_text(error)} standard error; measured, of the wall clock",
+    )
+
+
+def _headroom_figures(view: RunView) -> Iterable[Figure]:
+    headroom = view.verdict.headroom
+    if headroom is None or headroom.flops_share is None or headroom.arithmetic_us is None:
+        return
+    took, whole = (seconds_text(us / 1e6) for us in (headroom.arithmetic_us, headroom.step_us))
+    yield Figure(
+        name=f"of the device's {headroom.number_format} rate",
+        value=small_share(headroom.flops_share),
+        how=f"at that rate the arithmetic takes {took} of {whole}; both measured",
     )
 
 
@@ -235,5 +249,5 @@ def _together(verdict: Verdict) -> Iterable[Block]:
         took = seconds_text(verdict.whole_run_hours * 3600)
         yield Sentence(text=f"The whole training takes {took} at the measured pace.")
     if verdict.start_up_s is not None:
-        took = seconds_text(verdict.start_up_s)
-        yield Sentence(text=f"Start-up took {took}; no share above holds it.", tone="note")
+        said = start_up_text(verdict)
+        yield Sentence(text=f"{said[0].upper()}{said[1:]}.", tone="note")

@@ -1,6 +1,9 @@
 """What is said about a script that ran under measurement, beside the verdict."""
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -10,9 +13,40 @@ from pitstop.records.verdict import BoundTest
 from pitstop.report.terminal import literal
 from pitstop.report.units import count_text, seconds_text, speedup_text
 
+# What shells and argparse mean by their codes.
+_CODES: Final = {
+    2: "code 2 most often means wrong arguments, or a file that is not there",
+    126: "code 126 of a shell: a command in it cannot be run",
+    127: "code 127 of a shell: a command in it was not found",
+}
 
-def nothing_seen(ended: Ended, seen: Sequence[Untrained]) -> tuple[str, tuple[str, ...]]:
-    """Say what was seen of a command in which no training step was: a sentence, and notes."""
+
+def ended_early(steps: int) -> Text:
+    """Say that the script did not come to its own end, and what lets it."""
+    return Text(
+        f"\nthe script was ended by pitstop after {count_text(steps, 'measured step')} (--steps), "
+        "not by itself; with --detach it runs on to its own end"
+    )
+
+
+def next_command(folder: Path) -> RenderableType:
+    """Say where the record is and what to do with it, as one types it."""
+    command = shlex.join(("pitstop", "report", str(folder), "-o", "report.html"))
+    return Group(Text(f"record: {literal(str(folder))}"), Text(f"next: {literal(command)}"))
+
+
+def nothing_seen(
+    ended: Ended, seen: Sequence[Untrained], *, failure: str | None = None
+) -> tuple[str, tuple[str, ...]]:
+    """Say what was seen of a command in which no training step was: a sentence, and notes.
+
+    Args:
+        ended: How the command ended.
+        seen: Its processes that imported torch.
+        failure: The exception that ended one of its processes, where there was one.
+    """
+    if ended.exit_code and not ended.interrupted:
+        return _failed(ended, seen, failure)
     how = f"was ended by {ended.signal}" if ended.signal else f"ended with code {ended.exit_code}"
     head = f"the command {how} after {seconds_text(ended.wall_s)}"
     lines: list[str] = []
@@ -24,13 +58,34 @@ def nothing_seen(ended: Ended, seen: Sequence[Untrained]) -> tuple[str, tuple[st
             "started with -I, -E or -S, or one that replaces its environment, leaves the probe out"
         )
     lines += [_untrained(process) for process in seen[:4]]
+    passes = sum(process.backward_passes for process in seen)
+    if passes:
+        return f"{head}: {_passes_without_update(passes)}", tuple(lines)
     return f"{head}, and no optimizer of torch had made a step", tuple(lines)
+
+
+def _failed(
+    ended: Ended, seen: Sequence[Untrained], failure: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """Say that a command failed by itself before it trained: that is no fault of the measuring."""
+    code = ended.exit_code or 0
+    lines = [] if failure is None else [f"it failed with {literal(failure)}"]
+    if failure is None and code in _CODES:
+        lines.append(_CODES[code])
+    lines.append("what it wrote itself stands above; run it without pitstop to see it alone")
+    lines += [_untrained(process) for process in seen[:4] if process.backward_passes]
+    sentence = f"the command failed with exit code {code} after {seconds_text(ended.wall_s)}"
+    return f"{sentence}, before its first training step", tuple(lines)
+
+
+def _passes_without_update(passes: int) -> str:
+    return f"{passes:,} backward pass{'' if passes == 1 else 'es'}, no update of weights seen"
 
 
 def _untrained(process: Untrained) -> str:
     did = "not training"
     if process.backward_passes:
-        did = f"backward {count_text(process.backward_passes, 'time')}, and no update seen"
+        did = _passes_without_update(process.backward_passes)
     elif process.compiled:
         did = (
             "no training outside of compiled functions; one that holds a whole step is not seen "

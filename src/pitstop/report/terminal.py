@@ -11,6 +11,8 @@ from rich.text import Text
 
 from pitstop.records.summary import RunSummary, SpanSummary
 from pitstop.records.verdict import Bound, Finding, Verdict
+from pitstop.report.letters import literal
+from pitstop.report.terminal_tables import headroom_lines, module_lines
 from pitstop.report.units import count_text, rate_text, seconds_text, share_text, speedup_text
 
 # Where no terminal sets a width a row stays one line, so that it can be searched for.
@@ -42,24 +44,19 @@ def verdict_report(verdict: Verdict) -> RenderableType:
     """Show a verdict: sentence, findings with evidence and bound, notes."""
     head = Text.assemble((f"{verdict.outcome}: ", "bold"), literal(verdict.sentence))
     parts: list[RenderableType] = [head]
+    if verdict.not_sampled:
+        parts.append(Text(f"not sampled: {literal(', '.join(verdict.not_sampled))}", style="dim"))
     for finding in verdict.findings:
         parts += ["", *_finding_lines(finding)]
     bound = verdict.combined_bound
     if bound is not None and len(verdict.findings) > 1:
         parts += ["", *_ladder_lines(verdict), Text(f"all of it together: {limit_words(bound)}")]
     parts += _length_lines(verdict)
+    for lines in (headroom_lines(verdict.headroom), module_lines(verdict.modules)):
+        shown = list(lines)
+        parts += ["", *shown] if shown else []
     parts += [Text(f"note: {literal(note)}", style="dim") for note in verdict.notes]
     return Group(*parts)
-
-
-def literal(text: str) -> str:
-    """Show control characters as escapes: names in a record must not steer the terminal."""
-    return "".join(
-        letter
-        if letter.isprintable()
-        else letter.encode("unicode_escape", "surrogatepass").decode()
-        for letter in text
-    )
 
 
 def _headline(summary: RunSummary) -> str:
@@ -128,8 +125,10 @@ def _finding_lines(finding: Finding) -> Iterable[RenderableType]:
     yield Text.assemble((finding.code, colour), f" {literal(finding.summary)}")
     for line in finding.evidence:
         yield Text(f"  {literal(line)}")
+    for line in finding.doubts:
+        yield Text(f"  in doubt: {literal(line)}", style="yellow")
     if finding.bound is not None:
-        yield Text(f"  {limit_words(finding.bound)} without it (measured)")
+        yield Text(f"  {limit_words(finding.bound)} without it (from measured shares)")
     for line in finding.remedy:
         yield Text(f"  try: {literal(line)}")
 
@@ -150,7 +149,14 @@ def _length_lines(verdict: Verdict) -> Iterable[RenderableType]:
         saved = verdict.ladder[-1].hours_saved if verdict.ladder else None
         yield Text(line if saved is None else f"{line}; at most {_hours(saved)} can be saved")
     if verdict.start_up_s is not None:
-        yield Text(f"start-up took {seconds_text(verdict.start_up_s)}; no share above holds it")
+        yield Text(start_up_text(verdict))
+
+
+def start_up_text(verdict: Verdict) -> str:
+    """Say how long start-up took and what it went into."""
+    took = f"start-up {seconds_text(verdict.start_up_s)} (not included above)"
+    parts = [f"{name} {seconds_text(s)}" for name, s in verdict.start_up_parts_s.items() if s]
+    return f"{took}: {', '.join(parts)}" if parts else took
 
 
 def _hours(hours: float) -> str:

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 
 from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
 from pitstop.records.memory import DeviceMemory, MemoryReading
+from pitstop.records.memory_holders import held_by_others, holders_text
 
 FULL_SHARE = 0.90
 TARGET_SHARE = 0.85
+RELEVANT_SHARE = 0.25
+"""Of what must be freed, the least that a setting must be able to free to be named."""
 
 _FEWEST_READINGS = 12
 _WARM_UP_READINGS = 3
@@ -54,17 +57,33 @@ class MemoryWatch:
         return f"{device.device} memory is {share:.0%} full at its peak; {advice}"
 
     def _host(self, reading: MemoryReading) -> str | None:
-        limit, used = _limit_and_use(reading)
-        if limit is None or used is None or used / limit < FULL_SHARE:
+        limit, used, share = reading.limit_bytes, reading.used_bytes, reading.used_share
+        if limit is None or used is None or share is None or share < FULL_SHARE:
             return None
-        excess = used - TARGET_SHARE * limit
-        return f"host memory is {used / limit:.0%} full; {self._host_advice(excess)}"
+        who = holders_text(reading)
+        held = f"{_gib(used)} of {_gib(limit)} used, by whom is not known" if who is None else who
+        return f"host memory is {share:.0%} full: {held}; {self._advice(reading, used, limit)}"
 
-    def _host_advice(self, excess_bytes: float) -> str:
-        budget = self.cache.budget
-        if budget:
-            smaller = max(0, math.floor((budget - excess_bytes) / _GIB))
+    def _advice(self, reading: MemoryReading, used: int, limit: int) -> str:
+        """Name a setting only where lowering it frees a relevant part of what is too much.
+
+        That is `RELEVANT_SHARE` of what lies above `TARGET_SHARE` of the limit. No setting frees
+        more than the job's processes hold: of that, the cache at most its budget, and batches in
+        flight at most what the workers hold beside it. What others hold is theirs to free.
+        """
+        excess = used - TARGET_SHARE * limit
+        relevant = RELEVANT_SHARE * excess
+        tree = reading.tree
+        ours = math.inf if tree is None else tree.tree_bytes
+        cached = min(self.cache.budget, ours)
+        if cached >= relevant:
+            budget = self.cache.budget
+            smaller = max(0, math.floor((budget - excess) / _GIB))
             return f"lower cache.budget from {budget / _GIB:.1f}GiB to {smaller}GiB"
+        if tree is not None and ours - tree.own_bytes - cached < relevant:
+            others = held_by_others(reading) or 0
+            who = "other processes hold" if others > ours else "the training process itself holds"
+            return f"{who} most of it, so no setting of this run frees a relevant part"
         if self.loader.prefetch > 1:
             return f"lower loader.prefetch from {self.loader.prefetch} to 1, then loader.workers"
         return "lower loader.workers"
@@ -98,10 +117,5 @@ def line_slope(xs: list[int], ys: list[int]) -> tuple[float, float]:
     return slope, math.sqrt(math.fsum(r * r for r in rest) / max(1, count - 2) / spread)
 
 
-def _limit_and_use(reading: MemoryReading) -> tuple[int | None, int | None]:
-    """The tighter of control group and host, and what is used of it."""
-    if reading.cgroup_limit_bytes is not None and reading.cgroup_working_bytes is not None:
-        return reading.cgroup_limit_bytes, reading.cgroup_working_bytes
-    if reading.host_total_bytes is None or reading.host_available_bytes is None:
-        return None, None
-    return reading.host_total_bytes, reading.host_total_bytes - reading.host_available_bytes
+def _gib(count: int) -> str:
+    return f"{count / _GIB:.1f} GiB"

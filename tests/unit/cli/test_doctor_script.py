@@ -1,6 +1,5 @@
 """``pitstop doctor -- CMD`` as its users meet it: signals, exit codes, JSON, and misuse."""
 
-import json
 import os
 import pty
 import signal
@@ -95,12 +94,14 @@ def test_a_command_that_never_trains_gives_a_verdict_all_the_same(run: Run, tmp_
     assert code == 3
     verdict = from_json(out, Verdict)
     assert verdict.outcome == "not enough evidence"
-    assert verdict.sentence.startswith("the command ended with code 3 after ")
-    assert all(option in verdict.notes[0] for option in ("-I", "-E", "-S"))
+    assert verdict.sentence.startswith("the command failed with exit code 3 after ")
+    assert verdict.sentence.endswith("before its first training step")
     assert err.startswith(f"not enough evidence: {verdict.sentence}\n")
     target = tmp_path / "verdict.json"
     assert run("doctor", "--json", target, "--", "true")[0] == 0
-    assert json.loads(target.read_text())["outcome"] == "not enough evidence"
+    verdict = from_json(target.read_text(), Verdict)
+    assert verdict.sentence.startswith("the command ended with code 0 after ")
+    assert all(option in verdict.notes[0] for option in ("-I", "-E", "-S"))
 
 
 def test_an_empty_rank_in_the_environment_is_no_rank(

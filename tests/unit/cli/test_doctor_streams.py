@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DOCTOR = f"{shlex.quote(sys.executable)} -m pitstop doctor"
-SAYS = "not enough evidence: the command ended with code 3"
+SAYS = "not enough evidence: the command failed with exit code 3"
 
 # Says which signals it was started with as ignored, then waits for one.
 TELLING = """
@@ -126,7 +126,7 @@ def test_whoever_ends_us_ends_the_command_and_hears_the_verdict(name: str) -> No
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 7
-    assert "the command ended with code 7" in err
+    assert "the command failed with exit code 7" in err
 
 
 @pytest.mark.usefixtures("heeding_signals")

@@ -291,8 +291,8 @@ def test_the_healthy_verdict_names_the_costliest_part_of_the_model() -> None:
     modules = Modules(
         step=500,
         modules=(
-            ModuleTime(name="head", kind="Linear", forward_us=100, backward_us=None),
-            ModuleTime(name="body", kind="Swin", forward_us=300, backward_us=600),
+            ModuleTime(name="head", kind="Linear", forward_us=1_000, backward_us=None),
+            ModuleTime(name="body", kind="Swin", forward_us=3_000, backward_us=6_000),
         ),
     )
     verdict = examine(run_of(rank({"forward": 4_000, "backward": 6_000}, readings=[modules])))

@@ -15,6 +15,7 @@ from pitstop.doctor.combine import combined_bound, ladder
 from pitstop.doctor.examine import examine
 from pitstop.doctor.facts import IDLE, facts_of
 from pitstop.doctor.rules import CATALOGUE, ENTRIES
+from pitstop.records.script import NotSampled
 from pitstop.records.store import from_json, read_run, to_json
 from pitstop.records.verdict import Bound, Finding, Verdict
 from pitstop_probe import Clock, RecordWriter
@@ -317,11 +318,11 @@ def test_nor_is_one_that_was_killed_before_it_could_say_what_it_uses() -> None:
     assert killed.outcome == "not enough evidence"
 
 
-def test_how_to_have_kernels_looked_at_is_told_only_where_it_helps() -> None:
-    assert "give `--steps 90`" in copying(SETUP, about={"steps_asked": 200}).sentence
-    # Half of so few steps would be too few to judge.
-    assert "--steps 2" not in (few := copying(SETUP, steps=50).sentence)
-    assert "run longer" in few
+def test_why_kernels_were_not_sampled_is_told() -> None:
+    refused = NotSampled(what="kernels", why="the script profiles itself")
+    verdict = copying(SETUP, refused, about={"steps_asked": 200})
+    assert verdict.sentence.endswith("the script profiles itself")
+    assert "kernels (the script profiles itself)" in verdict.not_sampled
     attached = copying(SETUP, about={"attached": True, "steps_asked": None}).sentence
     assert "only `pitstop doctor -- CMD`" in attached
 
@@ -386,8 +387,8 @@ def test_too_few_steps_are_called_so_though_their_parts_were_measured() -> None:
 
 
 def test_every_code_has_one_entry() -> None:
-    assert len(ENTRIES) == len(CATALOGUE) == 31
-    assert len({entry.name for entry in CATALOGUE}) == 31
+    assert len(ENTRIES) == len(CATALOGUE) == 33
+    assert len({entry.name for entry in CATALOGUE}) == 33
 
 
 def faulty(kind: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from pitstop.doctor.feeding import volume_of
-from pitstop.doctor.input_rules import data_wait, epoch_stalls, hit_rate, too_many_workers
+from pitstop.doctor.input_rules import (
+    announced_length,
+    data_wait,
+    epoch_stalls,
+    hit_rate,
+    too_many_workers,
+)
 from tests.unit.doctor.records import (
     CACHE,
     KERNELS,
@@ -37,7 +43,8 @@ def test_one_odd_step_makes_no_verdict() -> None:
     waits = np.full(100, 100.0)
     waits[60] = 400_000
     odd = facts({"data": waits, "forward": 9_900})
-    assert odd.share("data") == pytest.approx(409_000 / (409_000 - 100 + 9_900 * 90), rel=0.01)
+    assert odd.share("data") == pytest.approx(0.01)
+    assert [(stall.step, stall.part, stall.us) for stall in odd.stalls] == [(60, "data", 399_900)]
     assert data_wait(odd) is None
 
 
@@ -357,3 +364,31 @@ def test_more_workers_than_cores_matter_where_the_cores_are_full(
     )
     assert (None if found is None else found.severity) == severity
     assert too_many_workers(facts(STARVED, readings=[ON_CPU])) is None, "cores not known"
+
+
+@pytest.mark.parametrize(
+    ("length", "passes", "batches", "severity"),
+    [
+        (186, 2, 160, "warning"),
+        (80, 2, 166, "info"),
+        (186, 0, 0, None),
+        (80, 3, 240, None),
+        (None, 3, 240, None),
+    ],
+)
+def test_a_loader_that_promises_other_batches_than_it_yields_is_found(
+    length: int | None, passes: int, batches: int, severity: str | None
+) -> None:
+    loader = replace(
+        LOADER,
+        length=length,
+        whole_passes=passes,
+        whole_batches=batches,
+        trains=True,
+        place="/home/me/train.py:41",
+    )
+    found = announced_length(facts({"data": 100}, readings=[replace(SETUP, loaders=(loader,))]))
+    assert (None if found is None else found.severity) == severity
+    if found is not None:
+        assert "train.py:41" in found.evidence[0]
+        assert found.bound is None

@@ -7,9 +7,26 @@ import pytest
 
 from pitstop.doctor.examine import examine
 from pitstop.doctor.facts import Facts, facts_of
-from pitstop.doctor.memory_rules import device_memory, host_growth, large_cache, unsettled_growth
-from pitstop.records.memory import MemoryReading
-from tests.unit.doctor.records import CACHE, GIB, ON_CPU, OWNERS, facts, memory, rank, run_of
+from pitstop.doctor.memory_rules import (
+    device_memory,
+    full_host,
+    host_growth,
+    large_cache,
+    unsettled_growth,
+)
+from pitstop.records.memory import MemoryHolder, MemoryReading
+from tests.unit.doctor.records import (
+    CACHE,
+    GIB,
+    ON_CPU,
+    OWNERS,
+    facts,
+    gpu_load,
+    load,
+    memory,
+    rank,
+    run_of,
+)
 
 STEP = {"forward": 10_000}
 MIB = 1 << 20
@@ -171,3 +188,37 @@ def test_gaps_on_a_device_with_room_do_not_matter() -> None:
     assert device_memory(facts(STEP, readings=[roomy])) is None
     assert device_memory(facts(STEP, readings=[OWNERS])) is None
     assert device_memory(facts(STEP)) is None
+
+
+def test_strangers_on_a_full_device_are_named_before_any_setting() -> None:
+    thrash = replace(OWNERS, alloc_retries=7)
+    held = (OWNERS.reserved_bytes or 0) + 20 * GIB
+    crowded = gpu_load(memory_used_bytes=held, memory_total_bytes=80 * GIB, other_pids=(41,))
+    found = device_memory(facts(STEP, readings=[thrash, load(crowded)]))
+    assert found is not None
+    words = "other processes (pid 41) hold about 20.0 GiB"
+    assert found.evidence[-1] == f"{words} of the device's memory"
+    assert found.remedy[0] == f"free the device first: {words} of it"
+    alone = replace(crowded, other_pids=())
+    found = device_memory(facts(STEP, readings=[thrash, load(alone)]))
+    assert found is not None
+    assert "other processes" not in str(found)
+
+
+def test_who_held_the_memory_of_a_full_host_is_a_note() -> None:
+    stranger = MemoryHolder(pid=3, name="database", role="other", resident_bytes=61 * GIB)
+    full = memory(0.0, 339 * MIB, 300 * MIB, host_available_bytes=GIB, holders=(stranger,))
+    words = full_host(facts(STEP, readings=[ON_CPU, full, memory(1.0, MIB, MIB)]))
+    assert words == (
+        "host memory was 98% full: 63.0 GiB of 64.0 GiB used; this job's 5 processes hold "
+        "339 MiB, everything else 62.7 GiB (largest: database 61.0 GiB)"
+    )
+    record = rank(STEP, readings=[ON_CPU, full])
+    assert words in examine(run_of(record)).notes
+    assert full_host(facts(STEP, readings=[ON_CPU, memory(1.0, MIB, MIB)])) is None
+
+
+def test_growth_says_what_the_host_has_and_what_this_job_holds() -> None:
+    found = host_growth(facts(STEP, readings=[ON_CPU, *readings(GROWING)]))
+    assert found is not None
+    assert found.evidence[-1].startswith("4.0 GiB of 64.0 GiB used; this job's 5 processes hold")

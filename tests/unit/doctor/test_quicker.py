@@ -164,8 +164,8 @@ def test_what_remains_gets_quicker_once_whatever_goes(
 def test_order_and_severity_follow_from_the_part_alone() -> None:
     parts = {
         "data": 2_900,
-        "forward": by_turns(4_500, 3_500),
-        "optimizer": 3_100,
+        "forward": by_turns(3_800, 2_600),
+        "optimizer": 3_700,
     }
     verdict = examine(run_of(rank(parts)))
     assert verdict.principal == "OPT001"

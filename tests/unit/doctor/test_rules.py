@@ -128,11 +128,13 @@ def test_shares_are_those_of_the_settled_steps_and_add_up_to_one(
     settled = steps[len(steps) // 10 :]
     wall_us = sum(sum(step.values()) for step in settled)
     assert facts.steps == len(settled)
-    assert facts.wall_us.sum() == wall_us
+    assert facts.wall_us.sum() + facts.stalled_us == pytest.approx(wall_us)
     shares = facts.shares()
     if all(set(step) - {""} for step in settled):
         for name in shares.keys() - {"unaccounted"}:
-            expected = sum(step.get(name, 0) for step in settled) / wall_us
+            stalled = sum(stall.us for stall in facts.stalls if stall.part == name)
+            own = sum(step.get(name, 0) for step in settled) - stalled
+            expected = own / (wall_us - facts.stalled_us)
             assert shares[name] == pytest.approx(expected, abs=1e-12)
     if shares:
         assert abs(sum(shares.values()) - 1) <= 1e-9

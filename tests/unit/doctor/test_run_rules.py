@@ -47,7 +47,10 @@ def test_a_scaler_may_leave_a_step_out_now_and_then() -> None:
         ([SETUP, replace(WORK, flops_by_dtype={"float32": 10**12})], "reaches 0.0%"),
         ([replace(SETUP, scaler=True)], "GradScaler without float16"),
         ([replace(ON_CPU, loaders=(LOADER,))], "pin_memory=True without a GPU"),
-        ([replace(SETUP, compiled=True), replace(COMPILED, graphs=0)], "compiled no graph"),
+        (
+            [SETUP, replace(COMPILED, graphs=0, calls=2, place="/home/me/train.py:41")],
+            "called 2 times (last at train.py:41) and compiled nothing",
+        ),
     ],
 )
 def test_a_setting_without_effect_is_named(readings: list[object], words: str) -> None:

@@ -194,7 +194,7 @@ def test_one_long_look_makes_no_verdict_on_the_part_it_fell_in() -> None:
 def test_a_line_that_hangs_on_one_look_is_not_drawn() -> None:
     """All other steps are equally long, so without that one nothing would tell a slope."""
     data_us = np.full(200, 100.0)
-    data_us[[25, 70, 111]] += 5_000
+    data_us[[25, 70, 111, 163]] += 5_000
     whole = rank({"data": data_us, "forward": 900.0}, steps=200)
     assert whole.steps is not None
     host = np.full_like(whole.steps.host_us, np.nan)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import pitstop
-from pitstop.errors import PitstopError
 from pitstop.records.store import read_run
 from pitstop.records.summary import summarise
 
@@ -54,21 +53,36 @@ def test_every_training_of_one_callback_has_its_record(trainer: Any, tmp_path: P
     assert [counts[0] + 10, counts[0] + 20] == counts[1:]
 
 
-def test_a_folder_that_is_taken_is_refused_before_the_training(
-    trainer: Any, tmp_path: Path
-) -> None:
+def test_a_folder_that_is_taken_gets_a_numbered_neighbour(trainer: Any, tmp_path: Path) -> None:
     make, hooks = trainer
     train(make(tmp_path / "run"), hooks, 30)
-    with pytest.raises(PitstopError, match="holds rank-0"):
-        make(tmp_path / "run")
+    callback = make(tmp_path / "run")
+    for _ in range(2):
+        train(callback, hooks, 30)
+    for place in ("run", "run-2", "run-2/2"):
+        assert read_run(tmp_path / place).first.is_finished
 
 
-def test_a_training_that_cannot_be_measured_is_warned_of_and_goes_on(
-    trainer: Any, tmp_path: Path
+def test_a_training_that_cannot_be_measured_is_told_of_and_goes_on(
+    trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make, hooks = trainer
     callback = make(tmp_path / "run")
     train(callback, hooks, 30)
     (tmp_path / "run/2").touch()
-    with pytest.warns(UserWarning, match="does not measure this training: .* is a file"):
-        train(callback, hooks, 30)
+    train(callback, hooks, 30)
+    said = capsys.readouterr().err
+    assert said.startswith("pitstop: this training is not measured: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("make", [pitstop.lightning_callback, pitstop.trainer_callback])
+def test_without_its_package_a_callback_does_nothing_and_says_so(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert make(tmp_path / "run") is not None
+    said = capsys.readouterr().err
+    assert "cannot be imported: its trainings are not measured" in said
+    assert said.count("\n") == 1

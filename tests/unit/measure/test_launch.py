@@ -35,6 +35,7 @@ def python(code: str, *arguments: object) -> list[str]:
         "seen-12.json",
         "outside.jsonl",
         "ended-by-pitstop",
+        "measured-by-pitstop",
         "without-data",
     ],
 )

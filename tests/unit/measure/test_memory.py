@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from pitstop.measure.memory import MemorySampler, device_memory, read_memory, shm_space
+from pitstop.measure.memory import (
+    MemorySampler,
+    device_memory,
+    largest_holders,
+    read_memory,
+    shm_space,
+)
 from pitstop.records.memory import MemoryReading
 
 STATS = {
@@ -246,3 +252,30 @@ def test_the_default_reader_is_the_real_one() -> None:
     [found] = handed
     assert found.tree is not None
     assert found.tree.own_bytes > 1 << 20
+
+
+def test_the_holders_of_a_full_host_are_named_with_whose_they_are() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        found = largest_holders(child.pid, most=5)
+        child.communicate(b"\n")
+    [main] = [holder for holder in found if holder.role == "main process"]
+    assert main.pid == child.pid
+    strangers = [holder for holder in found if holder.role == "other"]
+    assert 1 <= len(strangers) <= 5
+    sizes = [holder.resident_bytes for holder in strangers]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_nobody_is_named_on_a_host_with_memory_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    for used, is_full in ((0.5, False), (0.97, True)):
+        held = CgroupUse(used)
+        monkeypatch.setattr("pitstop.measure.memory.read_cgroup", lambda held=held: held)
+        assert (read_memory().holders is not None) == is_full
+
+
+class CgroupUse:
+    """A control group that is filled to a share."""
+
+    def __init__(self, share: float) -> None:
+        self.memory_limit_bytes = 1000
+        self.memory_usage_bytes = self.memory_working_bytes = int(1000 * share)

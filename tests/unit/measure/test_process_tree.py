@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.measure.process_tree import processor_times, tree_counters, tree_memory, tree_pids
+from pitstop.measure.process_tree import (
+    processor_times,
+    resident_sizes,
+    tree_counters,
+    tree_memory,
+    tree_pids,
+)
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -197,3 +203,21 @@ def test_names_with_brackets_do_not_hide_processor_time(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     assert processor_times(proc=tmp_path) == {7: ("a) (b", 200 / os.sysconf("SC_CLK_TCK"))}
     assert processor_times(proc=tmp_path / "none") == {}
+
+
+def test_resident_sizes_name_every_process_by_its_program(tmp_path: Path) -> None:
+    rest = " ".join(["S", "1", *("0" for _ in range(19)), "25", "0"])
+    for pid, name in ((7, "python"), (8, "a (b) c")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) {rest}\n")
+    (tmp_path / "9").mkdir()  # gone while we looked
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert resident_sizes(proc=tmp_path) == {7: ("python", 25 * page), 8: ("a (b) c", 25 * page)}
+
+
+def test_resident_sizes_of_this_host_agree_with_psutil(tmp_path: Path) -> None:
+    for found in (resident_sizes(), resident_sizes(proc=tmp_path / "no proc here")):
+        name, size = found[os.getpid()]
+        own = psutil.Process()
+        assert name[:15] == own.name()[:15]
+        assert 0.5 <= size / own.memory_info().rss <= 2

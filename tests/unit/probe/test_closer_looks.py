@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pitstop_probe.closer_looks import KernelLook
+from pitstop_probe.kernel_look import KernelLook
 
 NEW = {"start_ns": lambda: 4_000, "duration_ns": lambda: 6_000}
 OLD = {"start_us": lambda: 4, "duration_us": lambda: 6}

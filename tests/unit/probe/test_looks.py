@@ -99,7 +99,7 @@ def test_a_pause_takes_no_look_away(watch: Watch, monkeypatch: pytest.MonkeyPatc
 
     looks._running = Stopped()  # pyright: ignore
     looked: list[float] = []
-    monkeypatch.setattr(looks, "_look", lambda: looked.append(now_s[0]))
+    monkeypatch.setattr(looks, "_look", lambda _: looked.append(now_s[0]))
     for _ in range(400):
         looks._run()  # pyright: ignore[reportPrivateUsage]
     assert len(looked) == pytest.approx(now_s[0] / EVERY_S, rel=0.05)
@@ -113,7 +113,7 @@ class Script:
         self.seen: list[bool] = []
 
     def look(self, *_: Any) -> int:
-        self.seen.append(self.looks._is_feeding(sys._getframe()))  # pyright: ignore
+        self.seen.append(self.looks.stack.is_feeding(sys._getframe()))  # pyright: ignore
         return len(self.seen)
 
     def generator(self) -> Iterator[int]:
@@ -173,7 +173,7 @@ def test_waiting_at_a_queue_is_waiting_for_data(watch: Watch) -> None:
         """Looked at while the queue waits for its turn."""
 
         def __enter__(self) -> None:
-            seen.append(looks._is_feeding(sys._getframe()))  # pyright: ignore
+            seen.append(looks.stack.is_feeding(sys._getframe()))  # pyright: ignore
 
         def __exit__(self, *_: object) -> None:
             pass
@@ -235,3 +235,18 @@ def test_looks_in_an_evaluation_and_in_a_step_that_is_dropped_count_for_nothing(
     summary = looks.summary()
     assert summary["samples"] == 3
     assert {line["part"] for line in summary["lines"]} == {"backward"}
+
+
+def test_the_longest_steps_keep_the_line_that_most_looks_met(watch: Watch) -> None:
+    looks = Looks(watch)
+    sleep, other = ("host", "train.py", 7, "main", None), ("data", "train.py", 3, "main", None)
+    for step in range(20):
+        watch.steps = step
+        for place in [sleep] * (30 if step == 11 else 1) + [other]:
+            looks._count_in_step(place)  # pyright: ignore[reportPrivateUsage]
+    found = looks.summary()["long_steps"]
+    assert (found[0]["step"], found[0]["samples"]) == (11, 31)
+    assert (found[0]["line"]["line"], found[0]["line"]["samples"]) == (7, 30)
+    assert len(found) == 8
+    looks.forget()
+    assert looks.summary()["long_steps"] == []

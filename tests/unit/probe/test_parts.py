@@ -20,22 +20,14 @@ from pitstop_probe.parts import (
     Rounds,
     Unset,
     aparts_of,
+    batches_by_calls,
     name_gap,
     rounds_of,
-    samples_of,
     split,
     split_plain,
 )
 
 KINDS = ["data", "forward", "backward", "optimizer", "clip", "copy"]
-
-
-class OneName:
-    """Calls every gap the same."""
-
-    def __getitem__(self, gap: tuple[str | None, str | None]) -> str:
-        del gap
-        return "between"
 
 
 def random_regions(seed: int, start: int, end: int, depth: int = 0) -> list[Region]:
@@ -65,7 +57,7 @@ def painted(regions: list[Region], bounds: tuple[int, int]) -> Counter[str]:
 def test_a_part_is_what_its_regions_hold_and_no_region_inside_them(seed: int) -> None:
     bounds = (5, 205)
     regions = random_regions(seed, *bounds)
-    times, stretches = split(regions, [], bounds, OneName())
+    times, stretches = split(regions, [], bounds, GapNames(lambda *_: "between"))
     expected = painted(regions, bounds)
     assert stretches == []
     assert {name: us for name, (_, us) in times.items() if us} == +expected
@@ -103,16 +95,38 @@ def test_a_plain_step_is_divided_as_any_other(steps: list[tuple[int, str, int]],
     bounds = (5_123, cursor + rest)
     regions = [Region(kind, start // 1000, end // 1000) for kind, start, end, *_ in noted]
     thorough, _ = split(regions, [], (bounds[0] // 1000, bounds[1] // 1000))
-    quick = split_plain(noted, set(), bounds, GapNames())
+    quick = split_plain(noted, set(), bounds, GapNames(name_gap))
     assert quick is not None
     assert {name: entry for name, entry in quick.items() if entry[1]} == {
         name: entry for name, entry in thorough.items() if entry[1]
     }
 
 
+def test_a_gap_of_several_things_is_shared_out_to_the_microsecond() -> None:
+    names = GapNames(name_gap)
+    names["forward", "backward"] = (("data", 0.617), ("host", 0.1), ("loss", 0.283))
+    noted = [
+        ["forward", 0, 10_000, TRAIN, None, None],
+        # A copy in between does not change what the loss follows.
+        ["copy", 20_000, 30_000, None, None, None],
+        ["backward", 1_020_000, 1_030_000, None, None, None],
+    ]
+    names["forward", "copy"] = "loss"
+    times = split_plain(noted, set(), (0, 1_030_000), names)
+    assert times is not None
+    assert {name: us for name, (_, us) in times.items()} == {
+        "forward": 10,
+        "copy": 10,
+        "backward": 10,
+        "data": 611,
+        "host": 99,
+        "loss": 280 + 10,
+    }
+
+
 def test_what_needs_thought_is_not_divided_the_quick_way() -> None:
     def quick(*noted: list[object]) -> object:
-        return split_plain([[*n, None, None] for n in noted], {1}, (0, 90_000), GapNames())
+        return split_plain([[*n, None, None] for n in noted], {1}, (0, 90_000), GapNames(name_gap))
 
     assert quick(["data", 0, 5_000, Fetch(1, 0)], ["forward", 5_000, 9_000, TRAIN]) is not None
     assert quick(["optimizer", 0, 50_000, None], ["forward", 5_000, 9_000, TRAIN]) is None
@@ -262,13 +276,13 @@ def test_samples_are_those_of_batches_however_often_a_model_is_called(
     kinds: tuple[str, ...], sizes: list[list[int | None]], expected: tuple[int, int | None]
 ) -> None:
     rounds = rounds_of(noted(*kinds), {1, 2})
-    assert (rounds.made, samples_of(sizes, rounds)) == expected
+    assert (rounds.made, batches_by_calls(sizes, rounds)) == expected
 
 
 def test_without_a_way_forward_and_back_there_is_nothing_to_count() -> None:
     rounds = rounds_of(noted("forward", "optimizer"), set())
     assert rounds == Rounds(0)
-    assert samples_of([[8]], rounds) is None
+    assert batches_by_calls([[8]], rounds) is None
 
 
 def test_a_loader_is_known_by_what_it_was_first_used_for() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from pitstop_probe.parts import EVAL, TRAIN, Unset
 from pitstop_probe.torch_hooks import Models, Optimizers, Waits, hook_functions
@@ -217,3 +218,63 @@ def test_an_exception_goes_through_a_step_that_is_not_looked_at(watch: Watch) ->
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         model(torch.zeros(2, 4))
     assert watch.at is None
+
+
+class Transform(nn.Module):
+    """Makes pictures ready, as a dataset's transforms do."""
+
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if self.inner is None else self.inner(x)
+
+
+@pytest.mark.parametrize("looking", [True, False])
+@pytest.mark.parametrize("inner", [None, nn.Linear(4, 4)], ids=["bare", "with parameters"])
+def test_a_module_called_for_a_batch_is_data_and_no_source_of_samples(
+    watch: Watch, inner: nn.Module | None, *, looking: bool
+) -> None:
+    models = Models(watch, torch)
+    transform = Transform(inner)
+    models.wrap(Transform)
+    models.wrap(nn.Linear)
+    try:
+        watch.stepped(1)
+        watch.looking = looking
+        region = watch.begin("data")
+        if not looking:
+            watch.at = "data"
+        transform(torch.ones(5, 4))
+        if region is not None:
+            watch.end(region)
+        assert watch.raw is not None
+        assert watch.raw.calls == []
+        assert [noted[0] for noted in watch.raw.regions] == (["data"] if looking else [])
+        assert not models.called
+    finally:
+        for patch in models.patches:
+            patch.off()
+
+
+def test_a_transform_in_the_loop_is_data_and_a_metric_after_the_model_is_neither(
+    watch: Watch,
+) -> None:
+    models = Models(watch, torch)
+    transform, model, metric = Transform(), nn.Linear(4, 4), Transform()
+    for kind in (Transform, nn.Linear):
+        models.wrap(kind)
+    try:
+        watch.stepped(1)
+        out = model(transform(torch.ones(5, 4)))
+        metric(out.detach())
+        loss = metric(out)
+        assert watch.raw is not None
+        kinds = [noted[0] for noted in watch.raw.regions]
+        assert kinds == ["data", "forward", "host", "loss"]
+        assert watch.raw.calls == [(id(model), 5)]
+        assert loss.requires_grad
+    finally:
+        for patch in models.patches:
+            patch.off()

@@ -1,6 +1,7 @@
 """Updates that no optimizer of torch makes end steps, too, and accumulation does not."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -119,3 +120,109 @@ def test_a_backward_pass_inside_another_is_part_of_it(updates: OwnUpdates) -> No
     weight = torch.ones(1, requires_grad=True)
     Nested.apply(weight).sum().backward()
     assert updates.passes == 1
+
+
+def loss_of(weights: list[Tensor], batch: Tensor) -> Tensor:
+    return (batch @ weights[0] + weights[1]).square().mean()
+
+
+def made_weights() -> list[Tensor]:
+    return [torch.randn(4, 4, requires_grad=True), torch.zeros(4, requires_grad=True)]
+
+
+def changed_in_place(weights: list[Tensor], gradients: tuple[Tensor, ...]) -> list[Tensor]:
+    with torch.no_grad():
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.sub_(0.01 * gradient)
+    return weights
+
+
+def bound_anew(weights: list[Tensor], gradients: tuple[Tensor, ...]) -> list[Tensor]:
+    pairs = zip(weights, gradients, strict=True)
+    return [(weight - 0.01 * gradient).detach().requires_grad_() for weight, gradient in pairs]
+
+
+def inner_loop(weights: list[Tensor], batch: Tensor) -> list[Tensor]:
+    """Adapt to a task: what it does is differentiated again."""
+    fast = weights
+    for _ in range(3):
+        gradients = torch.autograd.grad(loss_of(fast, batch), fast, create_graph=True)
+        fast = [weight - 0.01 * gradient for weight, gradient in zip(fast, gradients, strict=True)]
+    return fast
+
+
+@pytest.mark.parametrize("update", [changed_in_place, bound_anew])
+@pytest.mark.parametrize("adapt", [lambda weights, _: weights, inner_loop], ids=["plain", "maml"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_weights_that_gradients_are_asked_for_tell_of_updates(
+    watch: Watch, updates: OwnUpdates, update: Any, adapt: Any, passes: int
+) -> None:
+    weights, batch = made_weights(), torch.randn(8, 4)
+    borders: list[int] = []
+    watch.at_border = borders.append
+    for _ in range(30):
+        losses = [loss_of(adapt(weights, batch), batch) for _ in range(passes)]
+        gradients = [torch.autograd.grad(loss, weights) for loss in losses]
+        weights = update(weights, gradients[0])
+    assert updates.passes == 30 * passes
+    assert borders == list(range(30 - -(-10 // passes)))
+
+
+def test_updates_by_functions_of_a_model_are_steps(watch: Watch, updates: OwnUpdates) -> None:
+    model, batch = nn.Linear(4, 4), torch.randn(8, 4)
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+    borders: list[int] = []
+    watch.at_border = borders.append
+
+    def loss(weights: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(model, weights, (batch,)).square().mean()
+
+    def adapted(weights: dict[str, Tensor]) -> Tensor:
+        gradients = torch.func.grad(loss)(weights)
+        return loss({name: weight - 0.01 * gradients[name] for name, weight in weights.items()})
+
+    for function in (loss, adapted):
+        for _ in range(15):
+            gradients = torch.func.grad(function)(weights)
+            weights = {name: value - 0.01 * gradients[name] for name, value in weights.items()}
+    # Those of the inner loop are none.
+    assert updates.passes == 30
+    assert borders == list(range(20))
+
+
+def test_gradients_without_an_update_end_no_step_however_they_are_asked_for(
+    updates: OwnUpdates,
+) -> None:
+    weights, batch = made_weights(), torch.randn(8, 4)
+    for _ in range(40):
+        torch.autograd.grad(loss_of(weights, batch), weights)
+    assert updates.passes == 40
+    assert not updates.ends_steps
+
+
+def test_two_networks_updated_in_turns_make_one_step(watch: Watch, updates: OwnUpdates) -> None:
+    batch = torch.randn(8, 4)
+    networks = [made_weights(), [torch.randn(4, 9, requires_grad=True), torch.zeros(9)]]
+    networks[1][1].requires_grad_()
+    borders: list[int] = []
+    watch.at_border = borders.append
+    for _ in range(30):
+        for weights in networks:
+            gradients = torch.autograd.grad(loss_of(weights, batch), weights)
+            changed_in_place(weights, gradients)
+    assert updates.passes == 60
+    # Once both are known one of them sets the pace.
+    assert len(borders) in range(25, 28)
+
+
+def test_what_an_optimizers_closure_does_is_the_optimizers(watch: Watch) -> None:
+    inside = [True]
+    updates = OwnUpdates(watch, torch, lambda: inside[0])
+    try:
+        model, batch = nn.Linear(4, 4), torch.randn(2, 4)
+        for _ in range(30):
+            model(batch).square().mean().backward()
+            in_place(list(model.parameters()))
+        assert updates.passes == 0
+    finally:
+        updates.stop()

@@ -1,5 +1,7 @@
 """The writer: bounded bytes, whole lines, nothing lost that a block does not hold."""
 
+# pyright: reportPrivateUsage=false
+
 import json
 import math
 import sys
@@ -16,6 +18,7 @@ from pitstop.records import store
 from pitstop.records.summary import summarise
 from pitstop_probe import Clock, RecordWriter, Span, Step
 from pitstop_probe.clock import BareSteps
+from pitstop_probe.stderr import say
 from pitstop_probe.writer import SKETCH_GROWTH, describe_process, sketch
 from tests.fakes import FakeClock, FakeDevice, one_by_one
 
@@ -326,3 +329,61 @@ def test_what_a_rows_numbers_are_is_said_before_it(
     assert record.notes == ()
     assert record.steps is not None
     assert len(record.steps) == len(choices)
+
+
+class FullDisk:
+    """A file whose disk is full from some moment on."""
+
+    closed = False
+
+    def __init__(self, *, at: str) -> None:
+        self._at = at
+        self.raw = self
+        self.asked = 0
+
+    def _take(self, what: str) -> None:
+        if what == self._at:
+            self.asked += 1
+            raise OSError(28, "No space left on device")
+
+    def write(self, _: bytes) -> None:
+        self._take("write")
+
+    def flush(self) -> None:
+        self._take("flush")
+
+    def close(self) -> None:
+        if not self.asked:
+            self._take("close")
+
+
+@pytest.mark.parametrize("at", ["write", "flush", "close"])
+def test_a_full_disk_ends_the_record_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], at: str
+) -> None:
+    writer = RecordWriter(str(tmp_path / "rank-0.jsonl"))
+    writer._file.close()
+    disk = writer._file = FullDisk(at=at)
+    for _ in range(3):
+        writer.reading("odd", {})
+        writer.scalars(1, {"loss": 0.5})
+        writer.event("evaluation", step=1, start_us=0, wall_us=1)
+        writer.flush()
+    writer.close()
+    assert writer.is_lost
+    assert disk.asked == 1
+    assert capsys.readouterr().err == (
+        f"pitstop: the record {tmp_path}/rank-0.jsonl ends here: No space left on device\n"
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_file_that_takes_no_first_line_is_refused_and_let_go_of() -> None:
+    with pytest.raises(OSError, match="No space left"):
+        RecordWriter("/dev/full")
+
+
+def test_a_line_that_nobody_takes_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (None, FullDisk(at="write")):
+        monkeypatch.setattr(sys, "stderr", stream)
+        say("anything")

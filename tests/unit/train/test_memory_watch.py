@@ -1,4 +1,4 @@
-"""Memory that is nearly full or only ever grows is named, with the setting to lower."""
+"""Memory that is nearly full or only ever grows is named: who holds it, then what to lower."""
 
 import random
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
-from pitstop.records.memory import DeviceMemory, MemoryReading, TreeMemory
+from pitstop.records.memory import DeviceMemory, MemoryHolder, MemoryReading, TreeMemory
 from pitstop.train.memory_watch import MemoryWatch, line_slope
 
 GIB = 1 << 30
@@ -17,6 +17,8 @@ MIB = 1 << 20
 def reading(
     *,
     tree: int = GIB,
+    own: int | None = None,
+    holders: tuple[MemoryHolder, ...] | None = None,
     limit: int | None = None,
     working: int = GIB,
     available: int = 60 * GIB,
@@ -25,7 +27,13 @@ def reading(
     return MemoryReading(
         at_s=0.0,
         devices=devices,
-        tree=TreeMemory(basis="pss", tree_bytes=tree, own_bytes=tree, processes=1, unreadable=0),
+        tree=TreeMemory(
+            basis="pss",
+            tree_bytes=tree,
+            own_bytes=tree if own is None else own,
+            processes=1 if own is None else 5,
+            unreadable=0,
+        ),
         host_total_bytes=64 * GIB,
         host_available_bytes=available,
         cgroup_limit_bytes=limit,
@@ -36,6 +44,7 @@ def reading(
         shm_total_bytes=None,
         cost_s=0.0,
         notes=(),
+        holders=holders,
     )
 
 
@@ -78,7 +87,7 @@ def test_the_smaller_batch_would_fit(batch: int, peak: float) -> None:
 
 
 def test_a_full_host_names_the_cache_then_prefetch_then_workers() -> None:
-    full = reading(limit=20 * GIB, working=19 * GIB)
+    full = reading(tree=18 * GIB, own=2 * GIB, limit=20 * GIB, working=19 * GIB)
     [cache] = watch(budget=10 * GIB).judge(0, full)
     assert "host memory is 95% full" in cache
     assert "lower cache.budget from 10.0GiB to 8GiB" in cache  # 19 - 0.85 x 20 = 2 GiB too much
@@ -87,6 +96,58 @@ def test_a_full_host_names_the_cache_then_prefetch_then_workers() -> None:
     [workers] = watch(prefetch=1).judge(0, full)
     assert workers.endswith("lower loader.workers")
     assert watch().judge(0, reading(limit=20 * GIB, working=17 * GIB)) == []
+
+
+def test_memory_that_others_hold_is_told_as_theirs_and_names_no_setting() -> None:
+    holders = (
+        MemoryHolder(pid=9, name="python", role="main process", resident_bytes=300 * MIB),
+        MemoryHolder(pid=1, name="database", role="other", resident_bytes=14 * GIB),
+        MemoryHolder(pid=2, name="browser", role="other", resident_bytes=7 * GIB),
+        MemoryHolder(pid=3, name="small", role="other", resident_bytes=1 * MIB),
+    )
+    full = reading(
+        tree=339 * MIB,
+        own=300 * MIB,
+        limit=23 * GIB,
+        working=22 * GIB + GIB // 2,
+        holders=holders,
+    )
+    for settings in (watch(budget=GIB // 10), watch(prefetch=4), watch(prefetch=1)):
+        [warning] = settings.judge(0, full)
+        assert warning == (
+            "host memory is 98% full: 22.5 GiB of 23.0 GiB used; this job's 5 processes hold "
+            "339 MiB (largest: python, main process, 300 MiB), everything else 22.2 GiB "
+            "(largest: database 14.0 GiB, browser 7.0 GiB); "
+            "other processes hold most of it, so no setting of this run frees a relevant part"
+        )
+
+
+def test_a_job_that_holds_the_memory_itself_is_told_which_process() -> None:
+    large = MemoryHolder(pid=9, name="python", role="main process", resident_bytes=17 * GIB)
+    full = reading(
+        tree=18 * GIB, own=18 * GIB - 100 * MIB, limit=20 * GIB, working=19 * GIB, holders=(large,)
+    )
+    [warning] = watch(prefetch=4).judge(0, full)
+    assert "hold 18.0 GiB (largest: python, main process, 17.0 GiB)" in warning
+    assert "the training process itself holds most of it, so no setting" in warning
+
+
+@given(
+    tree=st.integers(0, 19 * GIB),
+    own=st.floats(0, 1),
+    budget=st.integers(0, 64 * GIB),
+    prefetch=st.integers(1, 8),
+)
+def test_a_setting_is_named_only_where_it_can_free_a_relevant_part(
+    tree: int, own: float, budget: int, prefetch: int
+) -> None:
+    excess = 2 * GIB  # 19 GiB used, the target is 85 % of 20
+    full = reading(tree=tree, own=int(own * tree), limit=20 * GIB, working=19 * GIB)
+    [warning] = watch(budget=budget, prefetch=prefetch).judge(0, full)
+    names_setting = "; lower " in warning
+    freeable = max(min(budget, tree), tree - int(own * tree) - min(budget, tree))
+    assert names_setting == (freeable >= excess / 4)
+    assert "this job's 5 processes hold" in warning
 
 
 def test_without_a_control_group_the_host_itself_is_the_limit() -> None:

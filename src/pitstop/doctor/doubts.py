@@ -1,0 +1,127 @@
+"""Where two measurements of one thing disagree, the finding says so, and less is sure.
+
+Nothing here changes a share: which of the two is right is not known. It tells a reader, and whoever
+reads the verdict as data, that a bound rests on a measurement that another one contradicts.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.feeding import feeding_of
+from pitstop.doctor.grading import (
+    HOST_WORTH,
+    LOSS_WORTH,
+    OPTIMIZER_WORTH,
+    WORTH_A_WARNING,
+    is_sure,
+)
+from pitstop.doctor.words import ms, percent
+from pitstop.records.script import Kernels, Modules, Work
+from pitstop.records.verdict import Finding
+
+# Two clocks over different steps of one run; further apart, they do not measure the same thing.
+_FACTOR: Final = 2.0
+# Device time by marks and by kernels, as shares of the wall clock.
+_SHARES_APART: Final = 0.15
+_STEPS_APART: Final = 0.2
+
+# Parts of a step with a rule of their own, and from which share on it speaks.
+_JUDGED: Final = {
+    "data": WORTH_A_WARNING,
+    "host": HOST_WORTH,
+    "optimizer": OPTIMIZER_WORTH,
+    "loss": LOSS_WORTH,
+}
+
+
+def with_doubts(finding: Finding, facts: Facts) -> Finding:
+    """Add to a finding what contradicts it."""
+    found: list[str] = []
+    if finding.code == "DATA001":
+        found += _workers_disagree(facts)
+    if finding.bound is not None and facts.on_gpu:
+        found += _clocks_disagree(facts, finding.bound.part)
+        if is_unsampled(facts, Kernels):
+            found.append("kernels were not sampled: whether the device waits is not known")
+    return replace(finding, doubts=(*finding.doubts, *found)) if found else finding
+
+
+def is_unsampled(facts: Facts, kind: type[Kernels] | type[Work]) -> bool:
+    """Whether somebody's script runs on a GPU and has no readings of a kind.
+
+    What the host does then says nothing of whether the device idles, waits or computes slowly.
+    """
+    attempts = facts.record.attempts
+    attached = bool(attempts and attempts[-1].about.get("attached"))
+    watched = facts.setup is not None or attached
+    return watched and facts.on_gpu and not facts.readings.all(kind)
+
+
+def uneven_part(facts: Facts) -> str | None:
+    """Say that a part takes twice what would be spoken of, and falls too unevenly to be judged.
+
+    Not on a GPU, where the host's parts may take any share of a step that the device fills.
+    """
+    for part, limit in _JUDGED.items():
+        share = facts.share(part)
+        if facts.on_gpu or share is None or share < 2 * limit:
+            continue
+        if not is_sure(facts, part, share, least=limit):
+            took = percent(share, facts.share_error(part))
+            return f"{part} took {took} of the time, too unevenly to judge; measure more steps"
+    return None
+
+
+def _workers_disagree(facts: Facts) -> Iterator[str]:
+    """Set the wait for data against the times of those who make the batches."""
+    feeding, waits = feeding_of(facts), facts.parts_us.get("data")
+    if feeding is None or waits is None or not feeding.batches or not feeding.busy_us:
+        return
+    made_us = feeding.busy_us / feeding.batches * (facts.micro_steps or 1)
+    wait_us = facts.mean_us(waits)
+    if not feeding.workers:
+        if not 1 / _FACTOR <= wait_us / made_us <= _FACTOR:
+            yield (
+                f"the loop waits {ms(wait_us)} a step, but making a batch in the same process "
+                f"takes {ms(made_us)} by its own times"
+            )
+    elif made_us / feeding.workers * _FACTOR < facts.step_us and feeding.unfinished_share is None:
+        yield (
+            f"by their own times {feeding.workers} workers make a batch every "
+            f"{ms(made_us / feeding.workers)}, and a step takes {ms(facts.step_us)}: it may not be "
+            "their work that the loop waits for"
+        )
+
+
+def _clocks_disagree(facts: Facts, part: str) -> Iterator[str]:
+    """Set the host's clock, the device's marks and the profiled kernels against each other."""
+    device_us, looked = facts.device_step_us, facts.looked_wall_us
+    host_us = float(looked.mean()) if len(looked) else 0.0
+    if device_us is not None and abs(device_us - host_us) > _STEPS_APART * max(device_us, host_us):
+        yield f"a step takes {ms(host_us)} by the host's clock and {ms(device_us)} by the device's"
+    busy_us = [kernels.busy_us for kernels in facts.readings.all(Kernels)]
+    if busy_us and min(busy_us) > (1 + _STEPS_APART) * facts.step_us:
+        yield (
+            f"kernels of a profiled step take {ms(min(busy_us))}, and a step {ms(facts.step_us)}"
+        )
+    idle, shown = facts.idle_share(), facts.device_share(part)
+    if part == "data" and idle is not None and shown is not None and shown > idle + _SHARES_APART:
+        yield (
+            f"by the device's marks it had nothing to do in {percent(shown)} of the time, by its "
+            f"kernels in {percent(idle)}"
+        )
+
+
+def modules_disagree(facts: Facts) -> str | None:
+    """Set the modules of the sampled step against the forward pass that they make up."""
+    found, forward = facts.readings.last(Modules), facts.parts_us.get("forward")
+    # Parts are on the host's clock, which runs ahead of a device.
+    if found is None or forward is None or not found.modules or found.clock == "device":
+        return None
+    outermost = [module for module in found.modules if module.parent is None]
+    sum_us, part_us = sum(module.forward_us for module in outermost), facts.mean_us(forward)
+    if not sum_us or part_us / _FACTOR <= sum_us <= part_us * _FACTOR:
+        return None
+    return f"modules sum to {ms(sum_us)} of a forward pass of {ms(part_us)}"

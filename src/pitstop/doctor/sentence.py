@@ -1,0 +1,77 @@
+"""The verdict in one sentence: what decides, what is not known, what came once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pitstop.doctor.compute_rules import slowest_modules
+from pitstop.doctor.doubts import modules_disagree
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.order import equals_of
+from pitstop.doctor.stall_rules import WORTH_A_LINE_US
+from pitstop.doctor.unsampled import deciding_unsampled
+from pitstop.doctor.words import duration, listing, percent
+from pitstop.records.verdict import Finding
+
+# A stall of less is told by its finding alone.
+_WORTH_A_CLAUSE: Final = 0.10
+
+
+def sentence_of(principal: Finding | None, findings: Sequence[Finding], facts: Facts) -> str:
+    """Say what holds a run back, or that nothing does and where its time goes."""
+    said = _nothing(facts) if principal is None else _bottleneck(principal, findings, facts)
+    return said + _stalled(facts)
+
+
+def largest_part(shares: Mapping[str, float]) -> str | None:
+    """Name the largest part of the wall clock and its share."""
+    name = max(shares, key=shares.__getitem__, default=None)
+    if name is None:
+        return None
+    shown = "in no part" if name == "unaccounted" else name
+    lead = "most of the time is" if shares[name] > 1 / 2 else "the largest part is"
+    return f"{lead} {shown} ({shares[name]:.0%})"
+
+
+def _nothing(facts: Facts) -> str:
+    largest = largest_part(facts.shares()) or "no time was seen"
+    return (
+        f"nothing holds this run back by a tenth or more, in {facts.steps} steps; "
+        f"{largest}{_of_modules(facts)}{_of_device(facts)}"
+    )
+
+
+def _of_modules(facts: Facts) -> str:
+    modules, doubt = slowest_modules(facts), modules_disagree(facts)
+    if not modules:
+        return ""
+    return f", above all {modules[0]}" + ("" if doubt is None else f", in doubt: {doubt}")
+
+
+def _of_device(facts: Facts) -> str:
+    """Parts are on the host's clock, which runs ahead of a device: say how busy that is."""
+    busy = facts.busy_share() if facts.on_gpu else None
+    return "" if busy is None else f" on the host; the device works {percent(busy)} of the time"
+
+
+def _bottleneck(principal: Finding, findings: Sequence[Finding], facts: Facts) -> str:
+    missing = deciding_unsampled(facts)
+    before = f"{' and '.join(missing)} were not sampled; of what was: " if missing else ""
+    said = before + principal.summary
+    if principal.bound is None or principal.bound.speedup is None:
+        return said
+    said += f"; mending it makes the run at most {principal.bound.speedup:.2f}x as fast"
+    equals = equals_of(principal, findings)
+    if equals:
+        said += f"; {listing(equals, most=2)} {'is' if len(equals) == 1 else 'are'} about equal"
+    doubts = [doubt for doubt in principal.doubts if not doubt.startswith("kernels were not")]
+    return said + (f"; in doubt: {doubts[0]}" if doubts else "")
+
+
+def _stalled(facts: Facts) -> str:
+    lost_us = facts.stalled_us
+    share = _WORTH_A_CLAUSE * (facts.total_us + lost_us)
+    if lost_us < max(WORTH_A_LINE_US, share):
+        return ""
+    steps = f"step{'s' if len(facts.stalls) > 1 else ''} "
+    steps += listing([stall.step for stall in facts.stalls])
+    return f"; besides, {steps} stalled for {duration(lost_us)}, which no share holds"

@@ -1,0 +1,77 @@
+"""Parts of a model and the device's time as tables, on the terminal."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pitstop.records.headroom import Headroom
+from pitstop.records.module_table import ModuleRow, ModuleTable
+from pitstop.report.headroom import headroom_sentence, kernel_name, kernel_source
+from pitstop.report.letters import literal
+from pitstop.report.units import seconds_text, share_text
+
+_MOST_CLASSES: Final = 6
+_MOST_KERNELS: Final = 3
+
+
+def module_lines(modules: ModuleTable | None) -> Iterable[RenderableType]:
+    """Show the parts of a model, and how much of the passes they are."""
+    if modules is None:
+        return
+    recomputes = any(row.recompute_us for row in modules.rows)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("part of the model")
+    headings = ("forward", "backward", *(("recomputed",) if recomputes else ()), "of both")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in modules.rows:
+        table.add_row(*_cells(row, recomputes=recomputes))
+    yield table
+    yield Text(f"{modules.basis}; {coverage(modules)}")
+    if modules.kinds:
+        kinds = [f"{literal(k.kind)} {share_text(k.share)} in {k.places}" for k in modules.kinds]
+        yield Text(f"by class, wherever they are: {', '.join(kinds)} places")
+
+
+def coverage(modules: ModuleTable) -> str:
+    """Say how much of the passes a table explains."""
+    if modules.covers_forward is None:
+        return "how much of forward they cover is not known"
+    ahead = f"covers {share_text(modules.covers_forward)} of forward"
+    if modules.covers_backward is None:
+        return f"{ahead}; backward is not split"
+    return f"{ahead} and {share_text(modules.covers_backward)} of backward"
+
+
+def _cells(row: ModuleRow, *, recomputes: bool) -> list[str]:
+    kind = f" ({literal(row.kind)})" if row.kind else ""
+    back = None if row.backward_us is None else row.backward_us / 1e6
+    return [
+        "  " * row.depth + literal(row.name) + kind,
+        seconds_text(row.forward_us / 1e6),
+        "not split" if back is None else seconds_text(back),
+        *([seconds_text(row.recompute_us / 1e6)] if recomputes else []),
+        share_text(row.share),
+    ]
+
+
+def headroom_lines(headroom: Headroom | None) -> Iterable[RenderableType]:
+    """Show the headroom of a step on a terminal: a line, classes of kernels, the longest."""
+    if headroom is None:
+        return
+    yield Text.assemble(("headroom: ", "bold"), literal(headroom_sentence(headroom)))
+    if headroom.classes:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for heading in ("  the device's time, a step", "time", "of all"):
+            table.add_column(heading, justify="left" if heading.startswith(" ") else "right")
+        for each in headroom.classes[:_MOST_CLASSES]:
+            table.add_row(
+                f"  {literal(each.name)}", seconds_text(each.us / 1e6), share_text(each.share)
+            )
+        yield table
+    for kernel in headroom.kernels[:_MOST_KERNELS]:
+        said = f"{kernel_name(kernel.name)}{kernel_source(kernel)}"
+        yield Text(f"  {seconds_text(kernel.us / 1e6)} {literal(said)}")

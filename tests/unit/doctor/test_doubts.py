@@ -1,0 +1,169 @@
+"""Where two measurements of one thing disagree, finding and sentence say so."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pitstop.doctor.examine import examine
+from pitstop.doctor.sentence import largest_part, sentence_of
+from pitstop.records.run import RankRecord
+from pitstop.records.script import Modules, ModuleTime
+from pitstop.records.verdict import Finding, Verdict
+from tests.unit.doctor.records import (
+    KERNELS,
+    LOADER,
+    ON_CPU,
+    SETUP,
+    WORK,
+    WORKER,
+    facts,
+    noisy,
+    rank,
+    run_of,
+)
+
+NAMES = ("data", "forward", "loss", "backward", "optimizer", "host", "zero_grad", "unaccounted")
+STARVED = {"data": 30_000, "forward": 10_000}
+
+
+def judged(record: RankRecord) -> tuple[Verdict, Finding]:
+    verdict = examine(run_of(record))
+    return verdict, verdict.findings[0]
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.floats(0.001, 1), min_size=1))
+def test_the_largest_part_is_named_with_its_true_share(weights: dict[str, float]) -> None:
+    whole = sum(weights.values())
+    shares = {name: weight / whole for name, weight in weights.items()}
+    said = largest_part(shares)
+    assert said is not None
+    most = max(shares.values())
+    named = [name for name, share in shares.items() if share == most]
+    assert any(f" {'in no part' if n == 'unaccounted' else n} ({most:.0%})" in said for n in named)
+    assert ("most of the time" in said) == (most > 0.5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(NAMES[:-1]), st.integers(10, 10_000), min_size=1),
+    st.integers(0, 1_000),
+    st.floats(0.05, 2.0),
+)
+def test_the_sentence_of_a_run_without_a_finding_names_its_largest_part(
+    means: dict[str, int], seed: int, spread: float
+) -> None:
+    """However unevenly the parts fall: what is uncertain may be the largest all the same."""
+    parts = {name: noisy(us, 60, seed + us, spread) for name, us in means.items()}
+    run = facts(parts, steps=60)
+    shares = run.shares()
+    name = max(shares, key=shares.__getitem__)
+    assert f" {name} ({shares[name]:.0%})" in sentence_of(None, (), run)
+
+
+def test_a_run_whose_largest_parts_cannot_be_judged_is_not_called_healthy() -> None:
+    host = np.zeros(100)
+    host[[29, 40, 77, 90]] = 10_000.0, 28_000.0, 10_000.0, 12_000.0
+    verdict = examine(run_of(rank({"forward": 1_000.0, "host": host})))
+    assert verdict.outcome == "not enough evidence"
+    assert verdict.sentence.startswith("host took 40.0% ± ")
+    assert "too unevenly to judge" in verdict.sentence
+
+
+def test_a_wait_that_the_loading_process_contradicts_is_doubted() -> None:
+    alone = replace(ON_CPU, loaders=(replace(LOADER, workers=0, pinned=False),))
+    told = replace(WORKER, worker=-1, batches=100, read_us=2_990_000, collate_us=10_000)
+    _, agreed = judged(rank(STARVED, readings=[alone, told]))
+    assert (agreed.code, agreed.doubts, agreed.confidence) == ("DATA001", (), "high")
+    verdict, found = judged(rank(STARVED, readings=[alone, replace(told, read_us=190_000)]))
+    assert (found.code, found.confidence) == ("DATA001", "low")
+    assert "waits 30.0 ms a step, but making a batch" in found.doubts[0]
+    assert f"; in doubt: {found.doubts[0]}" in verdict.sentence
+
+
+def test_a_wait_for_workers_who_are_fast_enough_is_doubted() -> None:
+    workers = [
+        replace(WORKER, pid=number, worker=number, batches=25, read_us=3_900_000)
+        for number in range(4)
+    ]
+    _, agreed = judged(rank(STARVED, readings=[ON_CPU, *workers]))
+    assert (agreed.code, agreed.doubts) == ("DATA001", ())
+    fast = [replace(worker, read_us=900_000) for worker in workers]
+    _, found = judged(rank(STARVED, readings=[ON_CPU, *fast]))
+    assert found.confidence == "low"
+    assert "4 workers make a batch every 10.0 ms, and a step takes 40.0 ms" in found.doubts[0]
+
+
+def test_two_clocks_that_disagree_are_both_told() -> None:
+    steps = {"data": 6_000, "forward": 4_000}
+    idle = replace(KERNELS, busy_us=4_000.0)
+    _, agreed = judged(rank(steps, device=steps, readings=[SETUP, idle, WORK]))
+    assert (agreed.code, agreed.doubts) == ("DATA001", ())
+    record = rank(steps, device=steps, readings=[SETUP, idle, WORK])
+    assert record.steps is not None
+    slower = replace(record.steps, device_wall_us=record.steps.wall_us * 1.5)
+    _, found = judged(replace(record, steps=slower))
+    assert "10.0 ms by the host's clock and 15.0 ms by the device's" in found.doubts[0]
+
+
+def test_kernels_longer_than_a_step_and_marks_against_kernels_are_doubted() -> None:
+    steps = {"data": 6_000, "forward": 4_000}
+    # Idle by the kernels 30 %, by the marks 60 %.
+    busy = replace(KERNELS, busy_us=7_000.0)
+    _, found = judged(rank(steps, device=steps, readings=[SETUP, busy, WORK]))
+    assert "60.0% of the time, by its kernels in 30.0%" in found.doubts[0]
+    update = {"optimizer": 6_000, "forward": 4_000}
+    long = replace(KERNELS, busy_us=15_000.0)
+    _, found = judged(rank(update, device=update, readings=[SETUP, long, WORK]))
+    assert found.doubts == ("kernels of a profiled step take 15.0 ms, and a step 10.0 ms",)
+
+
+def test_what_was_not_sampled_is_said_before_a_bottleneck_is_named() -> None:
+    steps = {"data": 6_000, "forward": 4_000}
+    verdict, found = judged(rank(steps, device=steps, readings=[SETUP]))
+    assert verdict.sentence.startswith(
+        "kernels and arithmetic were not sampled; of what was: the training loop waits for data"
+    )
+    assert found.confidence == "low"
+    idle = replace(KERNELS, busy_us=4_000.0)
+    verdict, found = judged(rank(steps, device=steps, readings=[SETUP, idle, WORK]))
+    assert verdict.sentence.startswith("the training loop waits for data")
+    verdict, found = judged(rank(steps, readings=[ON_CPU]))
+    assert verdict.sentence.startswith("the training loop waits for data"), "a CPU has no kernels"
+    assert found.confidence == "high"
+
+
+@pytest.mark.parametrize(("forward_us", "doubted"), [(4_000, False), (900, True), (9_000, True)])
+def test_modules_that_do_not_make_up_their_part_are_doubted(
+    forward_us: int, *, doubted: bool
+) -> None:
+    """A module inside another one is counted once."""
+    modules = Modules(
+        step=500,
+        modules=(
+            ModuleTime(name="body", kind="Net", forward_us=forward_us, backward_us=None),
+            ModuleTime(name="body.0", kind="Conv", forward_us=forward_us, backward_us=None),
+        ),
+    )
+    sentence = examine(run_of(rank({"forward": 4_000.0}, readings=[modules]))).sentence
+    assert ("in doubt: modules sum to" in sentence) == doubted
+
+
+def test_on_a_gpu_the_closing_sentence_says_how_busy_the_device_is() -> None:
+    steps = {"forward": 6_000, "backward": 4_000}
+    verdict = examine(run_of(rank(steps, device=steps, readings=[SETUP, KERNELS, WORK])))
+    assert verdict.outcome == "healthy"
+    assert verdict.sentence.endswith(
+        "most of the time is forward (60%) on the host; the device works 95.0% of the time"
+    )
+
+
+def test_confidence_follows_from_the_doubts_whatever_is_given() -> None:
+    found = Finding(
+        code="DATA001", severity="info", summary="", evidence=(), bound=None, remedy=(),
+        doubts=("x",), confidence="high",
+    )  # fmt: skip
+    assert found.confidence == "low"
+    assert replace(found, doubts=()).confidence == "high"

@@ -1,0 +1,94 @@
+"""What two runs of a script printed, compared: lines, losses, steps, shares."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+_NUMBER = re.compile(r"-?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?%?")
+_SPACES = re.compile(r"\s+")
+
+GROUPS: Mapping[str, str] = {
+    "data": "data",
+    "copy": "data",
+    "backward": "backward",
+    "recompute": "backward",
+    "optimizer": "optimizer",
+}
+"""Parts of the doctor that a stopwatch can time by itself; the others are one group, "rest"."""
+
+OUTSIDE = frozenset(
+    {"evaluation", "checkpoint", "epoch boundary", "compile", "start-up", "pitstop"}
+)
+"""Parts of a run, but of no step: the stopwatch leaves the steps out that hold them."""
+
+
+def lines(output: str) -> list[str]:
+    """Lines that a script printed, those of a progress bar included."""
+    return [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
+
+
+def skeleton(output: str) -> list[str]:
+    """Lines without their numbers, which may be times."""
+    return [_SPACES.sub(" ", _NUMBER.sub("#", line)) for line in lines(output)]
+
+
+def losses(output: str, pattern: str) -> list[float]:
+    """Losses in the order in which they were printed."""
+    return [float(found) for found in re.findall(pattern, output)]
+
+
+def same_output(bare: Sequence[str], watched: str) -> bool | None:
+    """Whether a watched run printed the lines of the bare ones; None where those differ."""
+    # Sorted, for several ranks print as they come.
+    first, *others = [sorted(skeleton(output)) for output in bare]
+    if any(other != first for other in others):
+        return None
+    return sorted(skeleton(watched)) == first
+
+
+def same_losses(bare: Sequence[Sequence[float]], watched: Sequence[float]) -> bool | None:
+    """Whether losses are those of the bare runs: to the bit, or as near as those are.
+
+    None where the script printed none.
+    """
+    first = bare[0]
+    if not first and not watched:
+        return None
+    if any(len(other) != len(first) for other in bare):
+        return None
+    if len(watched) != len(first):
+        return False
+    apart = max(
+        (abs(a - b) for other in bare[1:] for a, b in zip(first, other, strict=True)), default=0.0
+    )
+    return all(
+        min(abs(value - other[number]) for other in bare) <= apart
+        for number, value in enumerate(watched)
+    )
+
+
+def true_steps(pattern: str, output: str) -> int | None:
+    """The last number that the pattern finds."""
+    found = re.findall(pattern, output)
+    return int(found[-1]) if found else None
+
+
+def grouped(shares: Mapping[str, float]) -> dict[str, float]:
+    """Shares by what a stopwatch can tell apart."""
+    groups: dict[str, float] = dict.fromkeys(("data", "backward", "optimizer", "rest"), 0.0)
+    for part, share in shares.items():
+        if part in OUTSIDE:
+            continue
+        groups[GROUPS.get(part.split("/")[0], "rest")] += share
+    whole = sum(groups.values())
+    return {name: share / whole for name, share in groups.items()} if whole else groups
+
+
+def stopwatch_groups(shares: Mapping[str, float]) -> dict[str, float]:
+    """The stopwatch's shares in the same groups; what no clock saw is rest."""
+    known = {name: shares.get(name, 0.0) for name in ("data", "backward", "optimizer")}
+    return {**known, "rest": max(0.0, 1.0 - sum(known.values()))}
+
+
+def worst_difference(said: Mapping[str, float], timed: Mapping[str, float]) -> float:
+    """The largest difference of a part, in points."""
+    return max(abs(said.get(part, 0.0) - share) for part, share in timed.items()) * 100

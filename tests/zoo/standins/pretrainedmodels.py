@@ -1,0 +1,1 @@
+"""Named by a script that does not use it as it is run here."""

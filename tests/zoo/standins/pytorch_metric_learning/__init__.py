@@ -1,0 +1,5 @@
+"""Named by a script that does not use it as it is run here."""
+
+from . import losses, miners
+
+__all__ = ["losses", "miners"]

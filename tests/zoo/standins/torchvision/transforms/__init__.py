@@ -1,0 +1,5 @@
+"""Transforms of pictures."""
+
+from . import functional as functional
+from . import transforms as transforms
+from .transforms import *  # noqa: F403
