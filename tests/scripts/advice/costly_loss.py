@@ -39,7 +39,7 @@ def main() -> None:
     model = nn.Linear(256, 256)
     compare = PerceptualLoss() if sys.argv[1] == "frozen" else loop
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    batch = torch.randn(128, 256)
+    batch = torch.randn(512, 256)
     for _ in range(150):
         output = model(batch)
         loss = compare(output, batch)
