@@ -35,11 +35,11 @@ from torch import Tensor
 
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
-from pitstop.data.cache import SharedCache
-from pitstop.data.cache_items import Key
-from pitstop.data.fetch import Samples
+from pitstop.data.cache.items import Key
+from pitstop.data.cache.shared import SharedCache
+from pitstop.data.loader.fetch import Samples
 from pitstop.workloads.bev.metrics import ON_MAP
-from pitstop.workloads.bev.synthetic import make_bev
+from pitstop.workloads.bev.synthetic.make import make_bev
 from pitstop.workloads.bev.task import BevTask, build_bev
 from progress import say, write
 from quality_runs import Row, data_folder, run_beside, settings_of, trained

@@ -34,7 +34,7 @@ from torch import Tensor
 from pitstop.kernels import has_triton, splat_columns_plan, splat_plan
 from pitstop.kernels.splat import FORMULAS, splat_fused, splat_reference
 from pitstop.kernels.splat_plan import SplatPlan, make_plan
-from pitstop.workloads.bev.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
+from pitstop.workloads.bev.model.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
 
 YAWS_DEG = (0.0, -55.0, 55.0, 180.0, 110.0, -110.0)
 SWEEP_BYTES = 256 * 2**20

@@ -42,12 +42,12 @@ import torch._dynamo
 
 from pitstop.config.load import load_config
 from pitstop.config.sections import RunConfig
-from pitstop.data.fetch import Samples
-from pitstop.measure.flops import count_flops
-from pitstop.workloads.bev.dataset import MonoSamples
-from pitstop.workloads.bev.index import CAMERAS
-from pitstop.workloads.bev.pon import make_labels, read_points, write_labels
-from pitstop.workloads.bev.synthetic import make_bev
+from pitstop.data.loader.fetch import Samples
+from pitstop.measure.script.flops import count_flops
+from pitstop.workloads.bev.data.dataset import MonoSamples
+from pitstop.workloads.bev.data.index import CAMERAS
+from pitstop.workloads.bev.data.pon import make_labels, read_points, write_labels
+from pitstop.workloads.bev.synthetic.make import make_bev
 from pitstop.workloads.catalogue import build_task
 from progress import say, write
 from step_runs import (

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from pitstop.kernels import deform_conv, flow_warp, has_triton
 from pitstop.kernels.pairs import Pairs, neighbour_pairs
-from pitstop.workloads.deblur.alignment import Alignment
+from pitstop.workloads.deblur.model.alignment import Alignment
 
 GROUPS, TAPS, RESIDUE = 16, 9, 10.0
 REPEATS = 15

@@ -32,7 +32,7 @@ from pitstop.kernels import has_triton
 from pitstop.kernels.gate import FORMULAS as GATE
 from pitstop.kernels.gate import gate_fused, gate_reference
 from pitstop.kernels.window_attention import FORMULAS, REFERENCE, Windows, shift_regions
-from pitstop.workloads.deblur.blocks import relative_position_index
+from pitstop.workloads.deblur.model.blocks import relative_position_index
 from progress import say, write
 
 REPEATS = 10

@@ -25,17 +25,17 @@ from typing import Any
 
 import torch
 
-from pitstop.config.deblur import DeblurData, DeblurLoss
 from pitstop.config.load import config_from, load_config
 from pitstop.config.sections import RunConfig
+from pitstop.config.workloads.deblur import DeblurData, DeblurLoss
 from pitstop.errors import PitstopError
-from pitstop.train.part_spans import named_parts, part_spans
+from pitstop.train.model.part_spans import named_parts, part_spans
 from pitstop.train.ranks import Ranks
 from pitstop.train.setup import build_trainer
 from pitstop.train.step import Trainer
 from pitstop.workloads.catalogue import build_task
-from pitstop.workloads.deblur.dataset import ClipBatch
-from pitstop.workloads.deblur.features import Features
+from pitstop.workloads.deblur.data.dataset import ClipBatch
+from pitstop.workloads.deblur.model.features import Features
 from pitstop_probe import Clock, Step, cuda_timer
 from step_runs import Kept
 

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pitstop.train.recompute import recompute_all
-from pitstop.workloads.deblur.model import VRT, VRT_GOPRO, VRT_SMALL
+from pitstop.train.model.recompute import recompute_all
+from pitstop.workloads.deblur.model.vrt import VRT, VRT_GOPRO, VRT_SMALL
 from progress import say, write
 
 FRAMES, SIDE = 6, 256

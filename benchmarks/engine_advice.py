@@ -24,12 +24,12 @@ import torch
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
 from pitstop.errors import PitstopError
-from pitstop.train.optim import optimizer_facts
+from pitstop.train.optim.build import optimizer_facts
 from pitstop.train.ranks import Ranks
 from pitstop.train.setup import build_trainer
 from pitstop.train.step import Trainer, takes_flag
 from pitstop.workloads.catalogue import build_task
-from pitstop.workloads.deblur.dataset import ClipBatch
+from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop_probe import Clock, Step, cuda_timer
 from step_runs import Kept
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from pitstop.config.sections import LoaderSection
-from pitstop.data import ring
-from pitstop.data.loader import build_loader
-from pitstop.data.samplers import ShuffledBatches
+from pitstop.data.loader import ring
+from pitstop.data.loader.batches import build_loader
+from pitstop.data.sampling.samplers import ShuffledBatches
 
 MEGABYTES = (0.001, 0.59, 2.36, 9.4, 18.9, 37.7)
 BATCHES = 40

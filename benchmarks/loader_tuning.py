@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
-from pitstop.measure.limits import read_host_limits
+from pitstop.measure.host.limits import read_host_limits
 from pitstop.records.store import read_run
 from pitstop.train.run import TrainingRun
 from pitstop.train.task import Loss
 from pitstop.workloads.catalogue import build_task
-from pitstop.workloads.deblur.dataset import ClipBatch
+from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.synthetic import make_clips
 
 

@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pitstop.logs.formats.tensorboard import TENSORBOARD, masked_crc
 from pitstop.logs.read import read_logs
-from pitstop.logs.tensorboard import TENSORBOARD, masked_crc
 
 Line = Callable[[int], str]
 

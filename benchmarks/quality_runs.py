@@ -15,8 +15,8 @@ import yaml
 
 from pitstop.config.dump import to_yaml
 from pitstop.config.sections import RunConfig
-from pitstop.train.checkpoint import find_newest_whole
 from pitstop.train.run import TrainingRun
+from pitstop.train.state.checkpoint import find_newest_whole
 from progress import say
 
 Row = dict[str, Any]

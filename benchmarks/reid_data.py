@@ -31,12 +31,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pitstop.config.reid import ReidData
-from pitstop.workloads.reid.dataset import ReidSamples, load_people, train_records
-from pitstop.workloads.reid.decode import ImageReader
-from pitstop.workloads.reid.index import load_index
-from pitstop.workloads.reid.layout import find_layout
-from pitstop.workloads.reid.synthetic import make_reid
+from pitstop.config.workloads.reid import ReidData
+from pitstop.workloads.reid.data.dataset import ReidSamples, load_people, train_records
+from pitstop.workloads.reid.data.decode import ImageReader
+from pitstop.workloads.reid.data.index import load_index
+from pitstop.workloads.reid.data.layout import find_layout
+from pitstop.workloads.reid.synthetic.make import make_reid
 
 PEOPLE = 400
 RGB_ROWS = 18_420

@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.reid_histogram import histogram_tokens, mean_of_present, random_tokens
 from torch import Tensor
 
 from pitstop.config.load import config_from
-from pitstop.config.reid import ReidData
 from pitstop.config.sections import RunConfig
+from pitstop.config.workloads.reid import ReidData
 from pitstop.workloads.catalogue import build_task
-from pitstop.workloads.reid.dataset import load_people
-from pitstop.workloads.reid.histogram import histogram_tokens, mean_of_present, random_tokens
+from pitstop.workloads.reid.data.dataset import load_people
+from pitstop.workloads.reid.data.queries import EvalSet, eval_set
 from pitstop.workloads.reid.protocol import (
     SIZES,
     Fuse,
@@ -36,8 +37,7 @@ from pitstop.workloads.reid.protocol import (
     ProtocolScores,
     evaluate_protocol,
 )
-from pitstop.workloads.reid.queries import EvalSet, eval_set
-from pitstop.workloads.reid.synthetic import make_reid
+from pitstop.workloads.reid.synthetic.make import make_reid
 from progress import say, write
 from quality_runs import Row, data_folder, run_beside, settings_of, trained
 

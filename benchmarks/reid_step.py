@@ -28,9 +28,9 @@ from typing import Any
 import torch
 
 from pitstop.config.load import load_config
-from pitstop.measure.flops import count_flops
+from pitstop.measure.script.flops import count_flops
 from pitstop.workloads.catalogue import build_task
-from pitstop.workloads.reid.synthetic import make_reid
+from pitstop.workloads.reid.synthetic.make import make_reid
 from pitstop_probe import Clock, cuda_timer
 from progress import say, write
 from step_runs import (

@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pitstop.data.cache import SharedCache
-from pitstop.measure.process_tree import tree_memory
+from pitstop.data.cache.shared import SharedCache
+from pitstop.measure.host.process_tree import tree_memory
 
 MIB = 1 << 20
 ITEM_BYTES = 4 * MIB

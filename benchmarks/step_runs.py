@@ -16,13 +16,13 @@ from typing import Any, Final
 import torch
 
 from pitstop.config.sections import RunConfig
-from pitstop.data.fetch import Samples
-from pitstop.data.loader import Loader, build_loader
-from pitstop.data.samplers import Deal, train_order
-from pitstop.train.compiling import CompileWatch
-from pitstop.train.part_spans import named_parts, part_spans
+from pitstop.data.loader.batches import Loader, build_loader
+from pitstop.data.loader.fetch import Samples
+from pitstop.data.sampling.samplers import Deal, train_order
+from pitstop.train.model.compiling import CompileWatch
+from pitstop.train.model.part_spans import named_parts, part_spans
+from pitstop.train.optim.schedule import Schedule
 from pitstop.train.ranks import Ranks
-from pitstop.train.schedule import Schedule
 from pitstop.train.setup import build_trainer
 from pitstop.train.step import Trainer
 from pitstop_probe import Clock, Step, cuda_timer

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pitstop.config.keys import Key, every_key, section_classes
-from pitstop.config.kinds import KINDS
 from pitstop.config.problems import shorten
 from pitstop.config.quantities import format_bytes
+from pitstop.config.workloads.kinds import KINDS
 
 TARGET = Path(__file__).parents[1] / "docs" / "configuration.md"
 

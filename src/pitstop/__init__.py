@@ -9,12 +9,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pitstop.data.cache import SharedCache
-    from pitstop.data.pk_sampler import PKSampler
-    from pitstop.data.prefetch import DevicePrefetcher
-    from pitstop.measure.attach import attach, span
-    from pitstop.measure.callbacks import lightning_callback, trainer_callback
-    from pitstop.train.optim import build_optimizer
+    from pitstop.data.cache.shared import SharedCache
+    from pitstop.data.loader.prefetch import DevicePrefetcher
+    from pitstop.data.sampling.pk_sampler import PKSampler
+    from pitstop.measure.script.attach import attach, span
+    from pitstop.measure.script.callbacks import lightning_callback, trainer_callback
+    from pitstop.train.optim.build import build_optimizer
 
 __version__ = version("pitstop")
 
@@ -31,14 +31,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DevicePrefetcher": "pitstop.data.prefetch",
-    "PKSampler": "pitstop.data.pk_sampler",
-    "SharedCache": "pitstop.data.cache",
-    "attach": "pitstop.measure.attach",
-    "build_optimizer": "pitstop.train.optim",
-    "lightning_callback": "pitstop.measure.callbacks",
-    "span": "pitstop.measure.attach",
-    "trainer_callback": "pitstop.measure.callbacks",
+    "DevicePrefetcher": "pitstop.data.loader.prefetch",
+    "PKSampler": "pitstop.data.sampling.pk_sampler",
+    "SharedCache": "pitstop.data.cache.shared",
+    "attach": "pitstop.measure.script.attach",
+    "build_optimizer": "pitstop.train.optim.build",
+    "lightning_callback": "pitstop.measure.script.callbacks",
+    "span": "pitstop.measure.script.attach",
+    "trainer_callback": "pitstop.measure.script.callbacks",
 }
 
 

@@ -101,7 +101,7 @@ def _total_steps() -> Optional[int]:
 
 def shared_caches() -> List[Dict[str, Any]]:
     """What pitstop's own caches have done, where the script uses some."""
-    module = sys.modules.get("pitstop.data.cache")
+    module = sys.modules.get("pitstop.data.cache.shared")
     caches = [] if module is None else module.open_caches()
     return [dataclasses.asdict(cache.stats()) for cache in caches]
 

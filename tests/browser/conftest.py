@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pitstop.report.html import write_page
+from pitstop.report.page.html import write_page
 from tests.browser.chromium import Chromium, Tab, chromium, find_chromium
 from tests.browser.records import cured, ranks, sick, write_run
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from PIL import Image
 
+from pitstop.records.host.memory import DeviceMemory
 from pitstop.records.loader import CacheReading, LoaderReading, TuningReading, TuningTry
-from pitstop.records.memory import DeviceMemory
 from pitstop.records.pictures import PictureCell, PictureRow, Pictures, write_pictures
 from pitstop.records.script import Modules, ModuleTime
 from pitstop_probe import Clock, RecordWriter

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pitstop.doctor.examine import examine
-from pitstop.report.live import LiveView, live_view, recent_run
-from pitstop.report.live_server import ServedPage, serving
-from pitstop.report.live_tail import RunTail
+from pitstop.report.live.server import ServedPage, serving
+from pitstop.report.live.tail import RunTail
+from pitstop.report.live.view import LiveView, live_view, recent_run
 from tests.browser.chromium import Tab
 from tests.browser.records import NASTY, ranks, sick
 from tests.browser.test_pages import CONTRAST, UNTOLD

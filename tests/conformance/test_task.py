@@ -76,7 +76,7 @@ def deblur_with_spikes(folder: Path, *, fusion: str) -> RunConfig:
 
 
 def small_reid(folder: Path) -> RunConfig:
-    from pitstop.workloads.reid.synthetic import make_reid
+    from pitstop.workloads.reid.synthetic.make import make_reid
 
     root = folder / "people"
     make_reid(root, people=12, images=8, size=(48, 32), seed=0)
@@ -89,7 +89,7 @@ def small_reid(folder: Path) -> RunConfig:
 
 
 def small_bev(folder: Path) -> RunConfig:
-    from pitstop.workloads.bev.synthetic import make_bev
+    from pitstop.workloads.bev.synthetic.make import make_bev
 
     root = folder / "world"
     make_bev(root, scenes=2, samples=2, size=(225, 400), seed=0)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from pitstop.kernels import Kernels, deform_conv, flow_warp, has_triton
 from pitstop.kernels.pairs import neighbour_pairs
-from pitstop.workloads.deblur.alignment import Alignment
-from pitstop.workloads.deblur.model import VRT, VRT_SMALL
-from pitstop.workloads.deblur.spynet import SpyNet
+from pitstop.workloads.deblur.model.alignment import Alignment
+from pitstop.workloads.deblur.model.spynet import SpyNet
+from pitstop.workloads.deblur.model.vrt import VRT, VRT_SMALL
 
 try:
     import pytest

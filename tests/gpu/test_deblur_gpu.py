@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from pitstop.config.deblur import TilesSection
 from pitstop.config.load import config_from
 from pitstop.config.sections import EvalSection, RunConfig
-from pitstop.train.part_spans import named_parts, part_spans
+from pitstop.config.workloads.deblur import TilesSection
+from pitstop.train.model.part_spans import named_parts, part_spans
 from pitstop.train.ranks import Ranks
 from pitstop.train.setup import build_trainer
-from pitstop.workloads.deblur.dataset import ClipBatch
+from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.prediction import WholeFrames
 from pitstop.workloads.deblur.task import build_deblur
 from pitstop_probe import Clock, Step, cuda_timer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pitstop.measure.launch import run_script
+from pitstop.measure.script.launch import run_script
 from pitstop.records.run import RankRecord
 from pitstop.records.script import Kernels, Setup, Syncs
 from pitstop.records.store import decode, read_run

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pitstop.config.sections import CompileSection, OptimizerSection
-from pitstop.train.compiling import (
+from pitstop.train.model.compiling import (
     CompileWatch,
     apply_compile,
     records_cuda_graphs,
     require_compiled,
 )
-from pitstop.train.optim import build_optimizer, optimizer_facts
-from pitstop.train.recompute import RecomputeCall, apply_recompute, plain_call, saved_bytes
+from pitstop.train.model.recompute import RecomputeCall, apply_recompute, plain_call, saved_bytes
+from pitstop.train.optim.build import build_optimizer, optimizer_facts
 from tests.unit.train.tasks import Batch, SquareTask, make_trainer, one_step, weights_of
 
 try:

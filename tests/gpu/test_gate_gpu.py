@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pitstop.kernels import has_triton
 from pitstop.kernels.gate import gate_fused, gate_reference
-from pitstop.workloads.deblur.blocks import GatedMLP
+from pitstop.workloads.deblur.model.blocks import GatedMLP
 
 try:
     import pytest

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pitstop.doctor.examine import examine
-from pitstop.measure.launch import run_script
+from pitstop.measure.script.launch import run_script
 from pitstop.records.run import RunRecord
 from pitstop.records.script import Kernels, Modules, Rates, Work
 from pitstop.records.store import decode, read_run

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from pitstop.measure.ceilings import (
+from pitstop.measure.host.load import LoadMeter
+from pitstop.measure.host.memory import MemorySampler, read_memory
+from pitstop.measure.machine.ceilings import (
     QUICK,
     cuda_copy_rates,
     cuda_matrix_rates,
     release_cuda_memory,
 )
-from pitstop.measure.flops import count_flops
-from pitstop.measure.host import LoadMeter
-from pitstop.measure.machine import measure_machine
-from pitstop.measure.memory import MemorySampler, read_memory
+from pitstop.measure.machine.describe import measure_machine
+from pitstop.measure.script.flops import count_flops
 
 if TYPE_CHECKING:
-    from pitstop.records.memory import MemoryReading
+    from pitstop.records.host.memory import MemoryReading
 
 pytestmark = [
     pytest.mark.gpu,

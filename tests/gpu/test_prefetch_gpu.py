@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pitstop.data.prefetch import DevicePrefetcher
+from pitstop.data.loader.prefetch import DevicePrefetcher
 
 pytestmark = pytest.mark.gpu
 

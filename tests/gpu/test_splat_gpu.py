@@ -17,9 +17,9 @@ from pitstop.kernels.splat import Plan, splat, splat_fused, splat_reference
 from pitstop.kernels.splat_columns import splat_columns
 from pitstop.kernels.splat_columns_plan import ColumnPlan, join_column_plans, make_column_plan
 from pitstop.kernels.splat_plan import SplatPlan, make_plan
-from pitstop.workloads.bev.batch import BevBatch
-from pitstop.workloads.bev.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
-from pitstop.workloads.bev.model import MONO, LssNet
+from pitstop.workloads.bev.data.batch import BevBatch
+from pitstop.workloads.bev.model.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
+from pitstop.workloads.bev.model.lift_splat import MONO, LssNet
 
 try:
     import pytest

@@ -23,7 +23,7 @@ from pitstop.kernels.window_attention import (
     self_attention_fused,
     shift_regions,
 )
-from pitstop.workloads.deblur.blocks import BlockGroup, BlockShape, relative_position_index
+from pitstop.workloads.deblur.model.blocks import BlockGroup, BlockShape, relative_position_index
 
 try:
     import pytest

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pitstop.kernels import Kernels, has_triton
 from pitstop.kernels.windows import attend_windows, attend_windows_fused, attend_windows_reference
-from pitstop.workloads.bev.swin import SwinFeatures
+from pitstop.workloads.bev.model.swin import SwinFeatures
 
 try:
     import pytest

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pitstop.doctor.log_examine import LOG_NAMES
-from pitstop.doctor.rules import CATALOGUE
+from pitstop.doctor.logs.examine import LOG_NAMES
+from pitstop.doctor.rules.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -1,7 +1,9 @@
 """Rules of the house that no other tool keeps."""
 
+import ast
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from pydantic import BaseModel
 
 from pitstop.config import sections
 from pitstop.config.keys import every_key, field_docs, section_classes
-from pitstop.config.kinds import KINDS
+from pitstop.config.workloads.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -17,6 +19,12 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 # Lines that src/ may have, blank ones included. Deleting is a feature: raising this figure is a
 # decision, taken in a change of its own that says what the lines are for.
 LINE_BUDGET = 78_000
+
+MOST_MODULES = 20
+# Python itself starts it.
+STARTED_BY_NAME = {"pitstop_probe.startup.sitecustomize"}
+# Counts arithmetic for benchmarks and GPU tests, on no path of a command.
+FOR_BENCHMARKS = {"pitstop.measure.script.flops"}
 
 FORBIDDEN_WORDS = ("TODO", "FIXME", "XXX", "HACK")
 FORBIDDEN_ROOMS = {"utils", "common", "helpers", "core", "misc"}
@@ -45,6 +53,33 @@ def test_no_source_puts_work_off(word: str) -> None:
         if re.search(rf"\b{word}\b", line)
     ]
     assert found == []
+
+
+def test_no_folder_holds_more_modules_than_a_reader_can_keep_in_mind() -> None:
+    folders = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    crowded = {str(f.relative_to(ROOT)): n for f, n in folders.items() if n > MOST_MODULES}
+    # The probe's modules move with a GPU at hand: whatever touches it is run on real scripts there.
+    crowded.pop("src/pitstop_probe", None)
+    assert crowded == {}
+
+
+def test_no_module_is_without_an_importer() -> None:
+    imported = {name for path in SOURCES for name in _imported(path)}
+    modules = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in SOURCES}
+    alone = {name for name in modules if not name.endswith(("__init__", "__main__"))} - imported
+    assert alone - STARTED_BY_NAME - FOR_BENCHMARKS == set()
+
+
+def _imported(path: Path) -> set[str]:
+    """Modules that a file imports, also inside functions, and those it names in strings."""
+    text = path.read_text(encoding="utf-8")
+    found: set[str] = set(re.findall(r"\"(pitstop[\w.]*)\"", text))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
 
 
 def test_no_room_is_a_drawer_for_everything() -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pitstop.data.cache import SharedCache
-from pitstop.data.cache_room import Policy
+from pitstop.data.cache.eviction import Policy
+from pitstop.data.cache.shared import SharedCache
 from tests.unit.data.cache_soundness import assert_sound, item_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and SIGKILL")
@@ -38,7 +38,7 @@ class KillAt:
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
         name = Path(frame.f_code.co_filename)
-        if name.parent.name != "data" or not (name.stem == "arena" or "cache" in name.stem):
+        if name.parent.parts[-2:] != ("data", "cache"):
             return None
         if event == "line":
             self._left -= 1
@@ -277,7 +277,7 @@ def test_two_hundred_kills_under_load_leave_nothing_behind(
 
 RANK = """
 import pickle, sys, numpy as np
-from pitstop.data.cache import SharedCache
+from pitstop.data.cache.shared import SharedCache
 from pathlib import Path
 cache = SharedCache({budget}, "lru", folder=Path(sys.argv[1]))
 cache.put("mine", np.arange(100))

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pitstop.workloads.bev.index import CAMERAS, BevIndex
-from pitstop.workloads.bev.poses import inverse
-from pitstop.workloads.bev.stored import open_index, open_map
-from pitstop.workloads.bev.synthetic import make_bev
-from pitstop.workloads.bev.targets import MAP_CLASSES, box_corners, surround_targets
+from pitstop.workloads.bev.data.index import CAMERAS, BevIndex
+from pitstop.workloads.bev.data.poses import inverse
+from pitstop.workloads.bev.data.stored import open_index, open_map
+from pitstop.workloads.bev.data.targets import MAP_CLASSES, box_corners, surround_targets
+from pitstop.workloads.bev.synthetic.make import make_bev
 
 REPOSITORY = Path(__file__).parents[2]
 

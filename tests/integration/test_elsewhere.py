@@ -47,7 +47,7 @@ os.path.isdir = lambda path: not str(path).startswith(hidden) and is_dir(path)
 def main(folder):
     from pitstop.config.load import config_from
     from pitstop.config.dump import to_yaml
-    from pitstop.data import ring
+    from pitstop.data.loader import ring
     from pitstop.records.store import read_run
     from pitstop.train.run import TrainingRun
     from pitstop.workloads.catalogue import build_task

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pitstop.doctor.rules import CATALOGUE, RANK_RULES, RULES
+from pitstop.doctor.rules.catalogue import CATALOGUE, RANK_RULES, RULES
 from tests.scripts.corpus import FIRES, FOLDER, ON_GPU, SICK, Fires, command
 from tests.scripts.run_corpus import Said, doctor, doctor_by_hand
 

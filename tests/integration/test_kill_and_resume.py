@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pitstop.records.store import read_run
-from pitstop.train.checkpoint import Checkpoint, find_newest_whole
+from pitstop.train.state.checkpoint import Checkpoint, find_newest_whole
 from tests.integration.ranks import Doom, exit_codes, launch, train_larger_line
 from tests.unit.train.test_run import assert_equal_trees
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pitstop.config.sections import LoaderSection
-from pitstop.data.loader import Loader, build_loader
-from pitstop.data.samplers import ShuffledBatches
+from pitstop.data.loader.batches import Loader, build_loader
+from pitstop.data.sampling.samplers import ShuffledBatches
 
 NUM_SAMPLES = 21
 EPOCHS = 2

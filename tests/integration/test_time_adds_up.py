@@ -12,7 +12,7 @@ from pitstop.records.store import read_run
 from pitstop.records.summary import summarise
 from pitstop.train.observers import Observer
 from pitstop.train.run import TrainingRun
-from pitstop.train.tally import Pace
+from pitstop.train.throughput import Pace
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.synthetic import make_clips
 

@@ -12,8 +12,8 @@ from pitstop.records.run import RankRecord
 from pitstop.records.store import decode, read_run
 from pitstop.train.run import TrainingRun
 from tests.integration.ranks import exit_codes, launch
+from tests.unit.train.monitor.test_loader_supervisor import CachedTask, TimedTask
 from tests.unit.train.runs import LINE, LineTask, line_config
-from tests.unit.train.test_feeding import CachedTask, TimedTask
 
 pytestmark = pytest.mark.slow
 

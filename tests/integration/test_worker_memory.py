@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from pitstop.config.sections import LoaderSection
-from pitstop.data.fetch import Samples
-from pitstop.data.loader import build_loader
-from pitstop.data.samplers import ShuffledBatches
-from pitstop.measure.process_tree import tree_memory
-from pitstop.workloads.deblur.dataset import ClipIndex, ClipSamples
+from pitstop.data.loader.batches import build_loader
+from pitstop.data.loader.fetch import Samples
+from pitstop.data.sampling.samplers import ShuffledBatches
+from pitstop.measure.host.process_tree import tree_memory
+from pitstop.workloads.deblur.data.dataset import ClipIndex, ClipSamples
 
 torch.set_num_threads(1)
 

@@ -20,7 +20,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")
 @app.command("import")
 def import_config(old: Old, *, output: Output = None, json_path: JsonPath = None) -> None:
     """Convert a guide's configuration, with an account of every key."""
-    from pitstop.config.legacy import import_legacy, refuse_to_overwrite
+    from pitstop.config.legacy.convert import import_legacy, refuse_to_overwrite
     from pitstop.records.store import write_text
     from pitstop.report.config import import_report, print_text
 
@@ -39,7 +39,7 @@ def check(config: Path, overrides: Overrides = None, *, json_path: JsonPath = No
     """Say whether a configuration can be used; every mistake at once."""
     from pitstop.config.load import load_config
     from pitstop.config.problems import ConfigCheck, ConfigProblems
-    from pitstop.measure.limits import read_host_limits
+    from pitstop.measure.host.limits import read_host_limits
     from pitstop.report.config import check_report
 
     source = str(config)

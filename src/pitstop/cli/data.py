@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pitstop.data.check import DataCheck
     from pitstop.data.pack import PackSummary, StoresData
     from pitstop.train.task import Task
-    from pitstop.workloads.bev.synthetic import MadeWorld
+    from pitstop.workloads.bev.synthetic.make import MadeWorld
     from pitstop.workloads.deblur.synthetic import MadeClips
-    from pitstop.workloads.reid.synthetic import MadePeople
+    from pitstop.workloads.reid.synthetic.make import MadePeople
 
 app = typer.Typer(
     help="Generate, check, pack and weigh datasets.", no_args_is_help=True, add_completion=False
@@ -168,7 +168,7 @@ def stats(
 ) -> None:
     """Say what feeding a run takes of the host's memory, before it runs."""
     require_torch("reading datasets")
-    from pitstop.data.weigh import data_stats
+    from pitstop.data.loader.sample_bytes import data_stats
     from pitstop.report.data import stats_report
 
     loaded, task = _task(config, overrides)
@@ -185,9 +185,9 @@ def stats(
 
 def _check(source: Path, overrides: list[str] | None) -> "DataCheck":
     if _is_dataset(source, overrides):
-        from pitstop.workloads.bev.checking import check_world, is_world
-        from pitstop.workloads.deblur.packing import check_clips
-        from pitstop.workloads.reid.checking import check_people, is_people
+        from pitstop.workloads.bev.data.checking import check_world, is_world
+        from pitstop.workloads.deblur.data.packing import check_clips
+        from pitstop.workloads.reid.data.checking import check_people, is_people
 
         if is_world(source):
             return check_world(source)
@@ -200,7 +200,7 @@ def _pack(
 ) -> "PackSummary":
     if _is_dataset(source, overrides):
         from pitstop.data.pack import beside
-        from pitstop.workloads.deblur.packing import pack_clips
+        from pitstop.workloads.deblur.data.packing import pack_clips
 
         return pack_clips(source, output or beside(source), frames=frames.value)
     return _stored(source, overrides).pack_data(output, frames=frames.value)
@@ -248,7 +248,7 @@ def _maker() -> "Callable[..., MadeClips]":
 def _people_maker() -> "Callable[..., MadePeople]":
     """Give the generator of people, which needs the same."""
     try:
-        from pitstop.workloads.reid.synthetic import make_reid
+        from pitstop.workloads.reid.synthetic.make import make_reid
     except ModuleNotFoundError as error:
         if error.name != "PIL":
             raise
@@ -259,7 +259,7 @@ def _people_maker() -> "Callable[..., MadePeople]":
 def _world_maker() -> "Callable[..., MadeWorld]":
     """Give the generator of cities, which needs the same."""
     try:
-        from pitstop.workloads.bev.synthetic import make_bev
+        from pitstop.workloads.bev.synthetic.make import make_bev
     except ModuleNotFoundError as error:
         if error.name != "PIL":
             raise

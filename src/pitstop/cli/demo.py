@@ -69,8 +69,8 @@ def demonstrate(
     from pitstop.cli import demo_run
     from pitstop.doctor.changes import changes_for
     from pitstop.doctor.examine import examine
-    from pitstop.measure.limits import read_host_limits
-    from pitstop.report.html import write_page
+    from pitstop.measure.host.limits import read_host_limits
+    from pitstop.report.page.html import write_page
 
     clips = demo_run.prepare(output, scale)
     say(f"1. made {sum(clips.clips.values())} clips of a spike camera, {clips.frames} frames each")

@@ -24,9 +24,9 @@ from pitstop.doctor.facts import facts_of
 from pitstop.errors import DataError
 from pitstop.records.run import RunRecord
 from pitstop.records.store import read_run
-from pitstop.train.loading import read_weights
-from pitstop.train.pictures import draw_pictures
+from pitstop.train.evaluation.pictures import draw_pictures
 from pitstop.train.run import TrainingRun
+from pitstop.train.state.weights import read_weights
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.synthetic import MadeClips, make_clips
 

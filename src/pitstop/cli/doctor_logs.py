@@ -53,8 +53,8 @@ def doctor_logs(
     Raises:
         RecordError: A file cannot be read or is of no known format, or the sizes do not fit.
     """
-    from pitstop.doctor.log_compare import compare_logs
-    from pitstop.doctor.log_examine import examine_log
+    from pitstop.doctor.logs.compare import compare_logs
+    from pitstop.doctor.logs.examine import examine_log
     from pitstop.logs.read import read_logs
     from pitstop.report.logs import log_comparison_report, log_report
 

@@ -16,7 +16,7 @@ from pitstop.errors import PitstopError, RecordError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pitstop.measure.launch import Part
+    from pitstop.measure.script.launch import Part
     from pitstop.records.run import RunRecord
     from pitstop.records.script import Ended
     from pitstop.records.verdict import Severity, Verdict
@@ -43,7 +43,7 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
 
     The command's output is its own, so ours goes to stderr.
     """
-    from pitstop.measure.launch import run_script
+    from pitstop.measure.script.launch import run_script
 
     with _folder_for(options) as folder:
         require_place(options.json_path)
@@ -74,7 +74,7 @@ def _is_grave(verdict: "Verdict", fail_on: "Severity | None") -> bool:
 @contextmanager
 def _folder_for(options: ScriptOptions) -> Iterator[Path]:
     """Give the folder that was named, or one that goes again where it holds no step."""
-    from pitstop.measure.record_folder import fresh_folder
+    from pitstop.measure.script.record_folder import fresh_folder
 
     if options.folder is not None:
         yield fresh_folder(options.folder)
@@ -129,7 +129,7 @@ def _judge(folder: Path, ended: "Ended") -> "Verdict":
 
 
 def _nothing_seen(folder: Path, ended: "Ended") -> tuple[str, tuple[str, ...]]:
-    from pitstop.measure.launch import first_failure, seen_without_steps
+    from pitstop.measure.script.launch import first_failure, seen_without_steps
     from pitstop.report.script import nothing_seen
 
     return nothing_seen(ended, seen_without_steps(folder), failure=first_failure(folder))
@@ -174,8 +174,8 @@ def _with_bound_test(
     command: Sequence[str], verdict: "Verdict", options: ScriptOptions, folder: Path
 ) -> "Verdict":
     """Run the command once more without a part; add what that gave to the verdict."""
-    from pitstop.doctor.bound_test import judge_bound
-    from pitstop.measure.launch import run_script
+    from pitstop.doctor.ablation import judge_bound
+    from pitstop.measure.script.launch import run_script
     from pitstop.report.script import bound_report
 
     part = options.bound

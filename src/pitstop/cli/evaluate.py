@@ -31,8 +31,8 @@ def evaluate(
     """Measure a trained model; on several GPUs: torchrun --nproc-per-node N -m pitstop eval ..."""
     require_torch("evaluation")
     from pitstop.report.evaluation import evaluation_report
-    from pitstop.train.passes import evaluate_checkpoint
-    from pitstop.train.pictures import draw_pictures
+    from pitstop.train.evaluation.pictures import draw_pictures
+    from pitstop.train.evaluation.trained_model import evaluate_checkpoint
 
     loaded, task = load_task(config, overrides)
     if pictures is not None:

@@ -23,7 +23,7 @@ def infer(
     """Write a trained model's outputs; on several GPUs: torchrun ... -m pitstop infer ..."""
     require_torch("inference")
     from pitstop.report.evaluation import inference_report
-    from pitstop.train.passes import infer_checkpoint
+    from pitstop.train.evaluation.trained_model import infer_checkpoint
 
     loaded, task = load_task(config, overrides)
     record = infer_checkpoint(loaded, task, checkpoint, output)

@@ -18,7 +18,7 @@ Quick = Annotated[
 
 def machine(*, data: Data = None, quick: Quick = False, json: JsonPath = None) -> None:
     """Measure how fast this machine's parts are, and advise on loader workers and cache."""
-    from pitstop.measure.machine import measure_machine
+    from pitstop.measure.machine.describe import measure_machine
     from pitstop.report.machine import machine_report
 
     record = measure_machine(data, quick=quick)

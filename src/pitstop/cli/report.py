@@ -36,7 +36,7 @@ def report(
     json: JsonPath = None,
 ) -> None:
     """Write one HTML page that tells a run's story: opens from disk, needs no network."""
-    from pitstop.report.html import require_other, write_page
+    from pitstop.report.page.html import require_other, write_page
     from pitstop.report.written import written_report
 
     if str(output) == "-":

@@ -26,7 +26,7 @@ def train(
     require_torch("training")
     from pitstop.config.dump import to_yaml
     from pitstop.config.load import load_config
-    from pitstop.measure.limits import read_host_limits
+    from pitstop.measure.host.limits import read_host_limits
     from pitstop.report.config import warning_lines
     from pitstop.report.progress import ProgressLines
     from pitstop.report.terminal import make_console

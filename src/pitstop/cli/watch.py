@@ -12,8 +12,8 @@ from pitstop.cli.output import JsonPath, show, write_record
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pitstop.report.live import LiveView
-    from pitstop.report.live_watch import Watch
+    from pitstop.report.live.view import LiveView
+    from pitstop.report.live.watch import Watch
 
 INTERVAL_S = 1.0
 PORT = 8765
@@ -43,7 +43,7 @@ def watch(  # noqa: PLR0913 - one argument an option
 ) -> None:
     """Show a run while it goes on; it is only read, and goes on when the watching ends."""
     _require_sense(interval=interval, once=once, wait=wait, web=web, port=port)
-    from pitstop.report.live_watch import watch_of
+    from pitstop.report.live.watch import watch_of
 
     pause_s = INTERVAL_S if interval is None else interval
     watched = watch_of(run)
@@ -72,13 +72,13 @@ def _require_sense(
 
 
 def _report(view: "LiveView") -> "RenderableType":
-    from pitstop.report.live_terminal import live_report
+    from pitstop.report.live.terminal import live_report
 
     return live_report(view)
 
 
 def _once(watched: "Watch", pause_s: float, *, wait: bool) -> "LiveView":
-    from pitstop.report.live_watch import once
+    from pitstop.report.live.watch import once
 
     return once(watched, pause=lambda: time.sleep(pause_s), wait=wait)
 
@@ -87,9 +87,9 @@ def _follow(
     watched: "Watch", pause_s: float, *, wait: bool, port: int | None, quiet: bool
 ) -> "LiveView | None":
     """Show the run until it is over; None where whoever watches had enough."""
-    from pitstop.report.live_server import serving
-    from pitstop.report.live_terminal import shown_on
-    from pitstop.report.live_watch import follow, to_all
+    from pitstop.report.live.server import serving
+    from pitstop.report.live.terminal import shown_on
+    from pitstop.report.live.watch import follow, to_all
     from pitstop.report.terminal import make_console
 
     console = make_console()

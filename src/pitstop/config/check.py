@@ -12,8 +12,8 @@ from pitstop.config.problems import Problem, shorten
 from pitstop.config.rules import COMMON, Rule
 from pitstop.config.sections import DataSection, LossSection, ModelSection, RunConfig, Section
 from pitstop.config.suggest import did_you_mean
-from pitstop.config.tree import Tree, Values
-from pitstop.config.workloads import WorkloadSections
+from pitstop.config.workloads.by_kind import WorkloadSections
+from pitstop.config.yaml.tree import Tree, Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ from typing import Any
 import yaml
 
 from pitstop.config.check import broken_rules
-from pitstop.config.kinds import KINDS
 from pitstop.config.rules import COMMON
 from pitstop.config.sections import RunConfig
-from pitstop.config.workloads import WorkloadSections
+from pitstop.config.workloads.by_kind import WorkloadSections
+from pitstop.config.workloads.kinds import KINDS
 
 
 def to_yaml(

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from pitstop.config.quantities import Expect
 from pitstop.config.sections import RunConfig, Section
-from pitstop.config.workloads import WorkloadSections
+from pitstop.config.workloads.by_kind import WorkloadSections
 
 _NOUNS: Final[Mapping[Any, tuple[str, str]]] = {
     int: ("a whole number", "whole numbers"),

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from pitstop.config.check import check_tree
-from pitstop.config.files import apply_overrides, read_with_bases
 from pitstop.config.host_limits import HostLimits
 from pitstop.config.host_risks import host_risks
-from pitstop.config.kinds import KINDS
 from pitstop.config.problems import ConfigProblems, Problem
 from pitstop.config.sections import RunConfig
-from pitstop.config.tree import Tree, plain_tree
-from pitstop.config.workloads import WorkloadSections
+from pitstop.config.workloads.by_kind import WorkloadSections
+from pitstop.config.workloads.kinds import KINDS
+from pitstop.config.yaml.files import apply_overrides, read_with_bases
+from pitstop.config.yaml.tree import Tree, plain_tree
 from pitstop.errors import ConfigError
 
 

@@ -2,7 +2,7 @@
 
 A section is a frozen pydantic model; the text under a field is its documentation, from which
 docs/configuration.md is generated. `data`, `model` and `loss` belong to the workload, which
-`model.kind` decides: their sections are in deblur.py, bev.py and reid.py. Code elsewhere takes the
+`model.kind` decides: their sections are in workloads/. Code elsewhere takes the
 section it needs, never the root. Which settings go together is judged in rules.py.
 """
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from pitstop.doctor.examine import judged_rank, with_host_readings
 from pitstop.doctor.facts import Facts, facts_of
-from pitstop.doctor.machine_rules import contention
+from pitstop.doctor.rules.machine import contention
 from pitstop.errors import RecordError
 from pitstop.records.comparison import Change, Comparison, PartChange, Ratio, RunPace
 from pitstop.records.engine import EngineSetup
-from pitstop.records.memory import HostLoad
+from pitstop.records.host.memory import HostLoad
 from pitstop.records.run import Array, RunRecord
 from pitstop.records.script import Setup, Work
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Final
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.feeding import feeding_of
-from pitstop.doctor.grading import (
+from pitstop.doctor.loader_facts import feeding_of
+from pitstop.doctor.numbers import ms, percent
+from pitstop.doctor.thresholds import (
     HOST_WORTH,
     LOSS_WORTH,
     OPTIMIZER_WORTH,
     WORTH_A_WARNING,
     is_sure,
 )
-from pitstop.doctor.words import ms, percent
 from pitstop.records.script import Kernels, Modules, Work
 from pitstop.records.verdict import Finding
 

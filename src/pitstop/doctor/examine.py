@@ -6,20 +6,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from pitstop.doctor.apart import start_up_parts_s
-from pitstop.doctor.combine import combined_bound, ladder
 from pitstop.doctor.doubts import is_unsampled, uneven_part, with_doubts
+from pitstop.doctor.estimate.combine import combined_bound, ladder
+from pitstop.doctor.estimate.cpu_headroom import quicker_rest
+from pitstop.doctor.estimate.headroom import headroom_of
+from pitstop.doctor.estimate.module_table import module_table
+from pitstop.doctor.estimate.unsampled import not_sampled, why_not
 from pitstop.doctor.facts import Facts, facts_of
-from pitstop.doctor.headroom import headroom_of
-from pitstop.doctor.machine_rules import contention
-from pitstop.doctor.memory_rules import full_host, unsettled_growth
-from pitstop.doctor.module_table import module_table
 from pitstop.doctor.order import ordered, principal_of
-from pitstop.doctor.quicker import quicker_rest
-from pitstop.doctor.rank_rules import own_parts_us
-from pitstop.doctor.rules import ENTRIES, RANK_RULES, RULES
+from pitstop.doctor.outside_steps import start_up_parts_s
+from pitstop.doctor.rules.catalogue import ENTRIES, RANK_RULES, RULES
+from pitstop.doctor.rules.machine import contention
+from pitstop.doctor.rules.memory import full_host, unsettled_growth
+from pitstop.doctor.rules.ranks import own_parts_us
 from pitstop.doctor.sentence import sentence_of
-from pitstop.doctor.unsampled import not_sampled, why_not
 from pitstop.records.run import RankRecord, Reading, RunRecord
 from pitstop.records.script import Kernels
 from pitstop.records.verdict import Finding, Outcome, Verdict

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pitstop.doctor.apart import Apart, apart_between
+from pitstop.doctor.outside_steps import Apart, apart_between
 from pitstop.doctor.readings import Readings
 from pitstop.doctor.sampled import Estimate, Rows, Sample, estimate, stretch_weights
 from pitstop.doctor.stalls import Stall, settled_apart, settled_steps

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from pitstop.doctor.rules import CATALOGUE, ENTRIES
+from pitstop.doctor.rules.catalogue import CATALOGUE, ENTRIES
 from pitstop.records.verdict import Finding
 
 # What makes every further step useless.

@@ -6,9 +6,9 @@ from typing import Any, Final, TypeVar, cast
 
 from pitstop.errors import RecordError
 from pitstop.records.engine import EngineSetup
+from pitstop.records.host.machine import Machine
+from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.loader import LoaderReading
-from pitstop.records.machine import Machine
-from pitstop.records.memory import HostLoad, MemoryReading
 from pitstop.records.run import Reading
 from pitstop.records.script import KINDS
 from pitstop.records.store import decode

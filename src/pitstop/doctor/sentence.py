@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pitstop.doctor.compute_rules import slowest_modules
 from pitstop.doctor.doubts import modules_disagree
+from pitstop.doctor.estimate.unsampled import deciding_unsampled
 from pitstop.doctor.facts import Facts
+from pitstop.doctor.numbers import duration, listing, percent
 from pitstop.doctor.order import equals_of
-from pitstop.doctor.stall_rules import WORTH_A_LINE_US
-from pitstop.doctor.unsampled import deciding_unsampled
-from pitstop.doctor.words import duration, listing, percent
+from pitstop.doctor.rules.compute import slowest_modules
+from pitstop.doctor.rules.stall import WORTH_A_LINE_US
 from pitstop.records.verdict import Finding
 
 # A stall of less is told by its finding alone.

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from pitstop.doctor.apart import Apart
+from pitstop.doctor.outside_steps import Apart
 from pitstop.doctor.sampled import Rows
 from pitstop.records.run import Array, StepTable
 

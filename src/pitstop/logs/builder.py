@@ -21,7 +21,7 @@ from pitstop.logs.clock import Clock
 from pitstop.logs.numbers import convert, floats
 
 if TYPE_CHECKING:
-    from pitstop.records.windows import Disagreement
+    from pitstop.records.logs.windows import Disagreement
 
 NAN = math.nan
 Array = npt.NDArray[np.float64]

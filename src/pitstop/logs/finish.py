@@ -30,8 +30,7 @@ from pitstop.logs.builder import (
 )
 from pitstop.logs.reader import Reader
 from pitstop.logs.rows import Mask, Rows
-from pitstop.records.run import Attempt, Event, RankRecord, ScalarSeries
-from pitstop.records.windows import (
+from pitstop.records.logs.windows import (
     ColumnNote,
     Disagreement,
     Kind,
@@ -39,6 +38,7 @@ from pitstop.records.windows import (
     Meaning,
     WindowTable,
 )
+from pitstop.records.run import Attempt, Event, RankRecord, ScalarSeries
 
 _COUNTS = ("steps_per_epoch", "total_steps", "total_epochs", "batch_size", "world_size", "workers")
 _MOST_COUNT = 1 << 53

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pitstop.records.logs.windows import LogSource, WindowTable
 from pitstop.records.run import RankRecord, ScalarSeries
-from pitstop.records.windows import LogSource, WindowTable
 
 _FEWEST_COMMON = 3
 _SAME = 2e-3

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from pitstop.errors import RecordError
-from pitstop.logs import (
+from pitstop.logs.builder import LogBuilder
+from pitstop.logs.finish import finish
+from pitstop.logs.formats import (
     bars,
     fastreid,
     huggingface,
@@ -20,8 +22,6 @@ from pitstop.logs import (
     tensorboard,
     transreid,
 )
-from pitstop.logs.builder import LogBuilder
-from pitstop.logs.finish import finish
 from pitstop.logs.group import Read, group, join
 from pitstop.logs.lines import Note, is_packed, portions, sample, stream
 from pitstop.logs.reader import Feed, Reader

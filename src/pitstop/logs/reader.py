@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.rows import Rows
-from pitstop.records.windows import Disagreement, Meaning
+from pitstop.records.logs.windows import Disagreement, Meaning
 
 Feed = Callable[[bytes], None]
 

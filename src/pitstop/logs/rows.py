@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pitstop.logs.builder import TRAIN
-from pitstop.records.windows import Array
+from pitstop.records.logs.windows import Array
 
 Flags = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]

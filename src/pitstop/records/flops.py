@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pitstop.records.machine import Machine
+from pitstop.records.host.machine import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pitstop.records.distribution import Distribution
-from pitstop.records.windows import WindowTable
+from pitstop.records.logs.windows import WindowTable
 
 SCHEMA = 1
 

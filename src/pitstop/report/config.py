@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from pitstop.config.legacy import KeyAccount, LegacyImport
-from pitstop.config.legacy_verdicts import Status
+from pitstop.config.legacy.convert import KeyAccount, LegacyImport
+from pitstop.config.legacy.verdicts import Status
 from pitstop.config.load import LoadedConfig
 from pitstop.config.problems import problem_lines
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pitstop.data.check import DataCheck, SplitFound
+    from pitstop.data.host_memory import DataStats
     from pitstop.data.pack import PackSummary
-    from pitstop.data.stats import DataStats
-    from pitstop.workloads.bev.synthetic import MadeWorld
+    from pitstop.workloads.bev.synthetic.make import MadeWorld
     from pitstop.workloads.deblur.synthetic import MadeClips
-    from pitstop.workloads.reid.synthetic import MadePeople
+    from pitstop.workloads.reid.synthetic.make import MadePeople
 
 # A screenful; the record has them all.
 _MOST_PROBLEMS = 20

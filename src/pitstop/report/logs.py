@@ -7,10 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pitstop.records.log_comparison import LogComparison, LogPair
-from pitstop.records.log_summary import Eta, EventTotal, LogExamination, LogSummary, Steady
+from pitstop.records.logs.comparison import LogComparison, LogPair
+from pitstop.records.logs.summary import Eta, EventTotal, LogExamination, LogSummary, Steady
+from pitstop.records.logs.windows import ColumnNote
 from pitstop.records.verdict import Verdict
-from pitstop.records.windows import ColumnNote
 from pitstop.report.terminal import literal, verdict_report
 from pitstop.report.units import count_text, digits, rate_text, seconds_text, share_text
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pitstop.records.machine import CopyRate, Machine, MatrixRate, VolumeRead
+from pitstop.records.host.machine import CopyRate, Machine, MatrixRate, VolumeRead
 from pitstop.records.quantity import Measured
 from pitstop.report.units import bytes_text, rate_text, seconds_text
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from pitstop.records.host.memory import MemoryReading
 from pitstop.records.loader import CacheReading, SkippedReading, TuningReading
-from pitstop.records.memory import MemoryReading
 from pitstop.report.units import bytes_text, count_text, digits, seconds_text, share_text
 from pitstop.train.observers import Observer, RunStart, Status
-from pitstop.train.tally import Pace
+from pitstop.train.throughput import Pace
 
 _MOST_NAMED = 5
 

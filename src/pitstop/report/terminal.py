@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pitstop.records.summary import RunSummary, SpanSummary
 from pitstop.records.verdict import Bound, Finding, Verdict
-from pitstop.report.letters import literal
+from pitstop.report.printable import literal
 from pitstop.report.terminal_tables import headroom_lines, module_lines
 from pitstop.report.units import count_text, rate_text, seconds_text, share_text, speedup_text
 

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pitstop.report.html import PageWritten
+from pitstop.report.page.html import PageWritten
 from pitstop.report.terminal import literal
 from pitstop.report.units import bytes_text, count_text
 

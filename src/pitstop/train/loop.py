@@ -33,19 +33,19 @@ from types import FrameType
 from typing import Generic
 
 from pitstop.config.sections import CheckpointSection, EvalSection, LogSection
-from pitstop.data.loader import Loader
-from pitstop.measure.memory import read_memory
-from pitstop.train.communication import read_communication
-from pitstop.train.feeding import Feeding
-from pitstop.train.late import LateReader
-from pitstop.train.memory_watch import MemoryWatch
-from pitstop.train.nonfinite import NonFinitePolicy
+from pitstop.data.loader.batches import Loader
+from pitstop.measure.host.memory import read_memory
+from pitstop.train.monitor.communication import read_communication
+from pitstop.train.monitor.deferred import LateReader
+from pitstop.train.monitor.loader_supervisor import Feeding
+from pitstop.train.monitor.memory_watch import MemoryWatch
 from pitstop.train.observers import Observer, Status
-from pitstop.train.schedule import Schedule
-from pitstop.train.state import LastGood
+from pitstop.train.optim.nonfinite import NonFinitePolicy
+from pitstop.train.optim.schedule import Schedule
+from pitstop.train.state.training_state import LastGood
 from pitstop.train.step import StepResult, Trainer
-from pitstop.train.tally import StepTally
 from pitstop.train.task import BatchT
+from pitstop.train.throughput import StepTally
 from pitstop_probe import Clock
 
 MOST_ROLLBACKS = 3

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pitstop.records.communication import CommunicationReading
 from pitstop.records.engine import EngineSetup
+from pitstop.records.host.memory import MemoryReading
 from pitstop.records.loader import CacheReading, LoaderReading, SkippedReading, TuningReading
-from pitstop.records.memory import MemoryReading
-from pitstop.train.tally import Pace
+from pitstop.train.throughput import Pace
 from pitstop_probe import RecordWriter
 
 Status = Literal["finished", "failed", "interrupted"]

@@ -7,12 +7,27 @@ from pathlib import Path
 from typing import Generic
 
 from pitstop.config.sections import RunConfig
-from pitstop.data.fetch import Samples
-from pitstop.data.loader import Loader, build_loader
-from pitstop.data.samplers import Batches, Deal, train_order
+from pitstop.data.loader.batches import Loader, build_loader
+from pitstop.data.loader.fetch import Samples
+from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import CheckpointError, ConfigError, PitstopError
-from pitstop.train.caching import HostCache, open_cache, require_cacheable
-from pitstop.train.checkpoint import (
+from pitstop.train.evaluation.quality import eval_loader, evaluate, require_metric
+from pitstop.train.host_cache import HostCache, open_cache, require_cacheable
+from pitstop.train.loop import Cadence, Loop, Outcome
+from pitstop.train.lost_ranks import naming_lost_ranks
+from pitstop.train.model.compiling import CompileWatch, require_compiled
+from pitstop.train.model.part_spans import named_parts, part_spans
+from pitstop.train.monitor.communication import watch_communication
+from pitstop.train.monitor.loader_supervisor import Feeding, tuner_for
+from pitstop.train.monitor.memory_watch import MemoryWatch
+from pitstop.train.monitor.tensorboard import TensorBoard
+from pitstop.train.observers import Journal, Observer, RunStart, Status
+from pitstop.train.optim.build import optimizer_facts
+from pitstop.train.optim.nonfinite import NonFinitePolicy
+from pitstop.train.optim.schedule import Schedule
+from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
+from pitstop.train.setup import Setup, build_trainer, choose_device
+from pitstop.train.state.checkpoint import (
     BestOf,
     Checkpoint,
     CheckpointWriter,
@@ -21,26 +36,11 @@ from pitstop.train.checkpoint import (
     join_writers,
     open_checkpoint,
 )
-from pitstop.train.communication import watch_communication
-from pitstop.train.compiling import CompileWatch, require_compiled
-from pitstop.train.evaluate import eval_loader, evaluate, require_metric
-from pitstop.train.feeding import Feeding, tuner_for
-from pitstop.train.loop import Cadence, Loop, Outcome
-from pitstop.train.lost_ranks import naming_lost_ranks
-from pitstop.train.memory_watch import MemoryWatch
-from pitstop.train.nonfinite import NonFinitePolicy
-from pitstop.train.observers import Journal, Observer, RunStart, Status
-from pitstop.train.optim import optimizer_facts
-from pitstop.train.part_spans import named_parts, part_spans
-from pitstop.train.random_state import capture_random_state, restore_random_state
-from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
-from pitstop.train.schedule import Schedule
-from pitstop.train.setup import Setup, build_trainer, choose_device
-from pitstop.train.state import bare_model, load_trainer_state, trainer_state
+from pitstop.train.state.random_state import capture_random_state, restore_random_state
+from pitstop.train.state.training_state import bare_model, load_trainer_state, trainer_state
 from pitstop.train.step import Trainer
-from pitstop.train.tally import StepTally
 from pitstop.train.task import BatchT, Task
-from pitstop.train.tensorboard import TensorBoard
+from pitstop.train.throughput import StepTally
 from pitstop.train.work import describe_engine
 from pitstop_probe import Clock, RecordWriter, cuda_timer
 

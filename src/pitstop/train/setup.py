@@ -10,17 +10,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pitstop.config.sections import RunConfig, TrainSection
-from pitstop.train.checkpoint import open_checkpoint
-from pitstop.train.compiling import apply_compile, records_cuda_graphs
-from pitstop.train.distill import Teacher
-from pitstop.train.ema import WeightAverage
-from pitstop.train.gradients import Clipper
-from pitstop.train.memory_format import use_channels_last
-from pitstop.train.optim import build_optimizer, optimizer_facts
-from pitstop.train.precision import Precision
+from pitstop.train.model.compiling import apply_compile, records_cuda_graphs
+from pitstop.train.model.distill import Teacher
+from pitstop.train.model.memory_format import use_channels_last
+from pitstop.train.model.recompute import apply_recompute
+from pitstop.train.optim.build import build_optimizer, optimizer_facts
+from pitstop.train.optim.ema import WeightAverage
+from pitstop.train.optim.gradients import Clipper
+from pitstop.train.optim.precision import Precision
+from pitstop.train.optim.schedule import scaled_lr
 from pitstop.train.ranks import Ranks
-from pitstop.train.recompute import apply_recompute
-from pitstop.train.schedule import scaled_lr
+from pitstop.train.state.checkpoint import open_checkpoint
 from pitstop.train.step import Trainer
 from pitstop.train.task import BatchT, Task
 

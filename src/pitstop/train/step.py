@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pitstop.train.distill import Teacher
-from pitstop.train.ema import WeightAverage
-from pitstop.train.gradients import Clipper, gradients_of, scale_and_check, total_norm
-from pitstop.train.precision import Precision
+from pitstop.train.model.distill import Teacher
+from pitstop.train.optim.ema import WeightAverage
+from pitstop.train.optim.gradients import Clipper, gradients_of, scale_and_check, total_norm
+from pitstop.train.optim.precision import Precision
 from pitstop.train.ranks import Ranks
 from pitstop.train.task import BatchT, Loss, Task
 from pitstop_probe import Clock

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from pitstop.data.fetch import Samples
+from pitstop.data.loader.fetch import Samples
 from pitstop.records.pictures import PictureRow
 
 BatchT = TypeVar("BatchT")

@@ -8,7 +8,7 @@ import torch
 
 from pitstop.config.sections import RunConfig
 from pitstop.records.engine import EngineSetup
-from pitstop.train.state import bare_model
+from pitstop.train.state.training_state import bare_model
 from pitstop.train.step import Trainer
 
 _FORMATS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}

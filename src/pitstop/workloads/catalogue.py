@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, TypeAlias
 
-from pitstop.config.kinds import KINDS
 from pitstop.config.sections import RunConfig
-from pitstop.config.workloads import WorkloadSections
+from pitstop.config.workloads.by_kind import WorkloadSections
+from pitstop.config.workloads.kinds import KINDS
 from pitstop.errors import ConfigError
 from pitstop.train.task import Task
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from pitstop.cli import machine as command
 from pitstop.errors import MeasureError
-from pitstop.records.machine import Machine
+from pitstop.records.host.machine import Machine
 from pitstop.records.store import from_json
 
 app = typer.Typer()

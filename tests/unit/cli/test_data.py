@@ -174,7 +174,7 @@ def test_data_that_cannot_fit_are_said_with_code_1(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = HostLimits(cores=2, memory_bytes=1_000)
-    monkeypatch.setattr("pitstop.data.weigh.read_host_limits", lambda: tiny)
+    monkeypatch.setattr("pitstop.data.loader.sample_bytes.read_host_limits", lambda: tiny)
     code, words = run("stats", config)
     assert code == 1
     assert words.startswith("does not fit: ")

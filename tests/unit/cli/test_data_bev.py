@@ -36,6 +36,6 @@ def test_the_record_says_what_was_made(tmp_path: Path) -> None:
 
 def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    monkeypatch.delitem(sys.modules, "pitstop.workloads.bev.synthetic", raising=False)
+    monkeypatch.delitem(sys.modules, "pitstop.workloads.bev.synthetic.make", raising=False)
     with pytest.raises(MissingExtra, match="making a city needs pillow"):
         CliRunner().invoke(app, ["make", "bev", str(tmp_path / "c")], catch_exceptions=False)

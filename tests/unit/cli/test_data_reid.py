@@ -73,7 +73,7 @@ def test_a_missing_image_library_names_the_extra(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    for name in ("synthetic", "synthetic_figures"):
+    for name in ("synthetic.make", "synthetic.figures"):
         monkeypatch.delitem(sys.modules, f"pitstop.workloads.reid.{name}", raising=False)
     with pytest.raises(MissingExtra, match=r"making people needs pillow; .*pitstop\[train\]"):
         CliRunner().invoke(app, ["make", "reid", str(root)], catch_exceptions=False)

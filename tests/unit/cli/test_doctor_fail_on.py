@@ -7,7 +7,7 @@ import pytest
 
 from pitstop.cli import doctor_script
 from pitstop.cli.doctor_script import ScriptOptions, diagnose_script
-from pitstop.measure import launch
+from pitstop.measure.script import launch
 from pitstop.records.script import Ended
 from pitstop.records.verdict import Bound, Finding, Severity, Verdict
 

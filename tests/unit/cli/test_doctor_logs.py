@@ -9,8 +9,8 @@ import pytest
 
 from pitstop.cli.doctor_logs import doctor_logs, is_log
 from pitstop.errors import PitstopError, RecordError
-from pitstop.records.log_comparison import LogComparison
-from pitstop.records.log_summary import LogExamination
+from pitstop.records.logs.comparison import LogComparison
+from pitstop.records.logs.summary import LogExamination
 from pitstop.records.store import from_json
 from pitstop_probe import Clock, RecordWriter
 

@@ -12,8 +12,8 @@ from pitstop.config.dump import to_yaml
 from pitstop.records.pictures import read_pictures
 from pitstop.train.run import TrainingRun
 from pitstop.workloads import catalogue
+from tests.unit.train.evaluation.test_pictures import DrawingTask
 from tests.unit.train.runs import LINE, LineTask, line_config
-from tests.unit.train.test_pictures import DrawingTask
 
 Run = Callable[[LineTask], tuple[int, str, str]]
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pitstop.cli import watch as command
 from pitstop.cli.main import app
 from pitstop.errors import RecordError
-from pitstop.report.live_server import PortTaken
+from pitstop.report.live.server import PortTaken
 from tests.browser.records import write_run
 from tests.unit.report.live_records import GrowingRun
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from pitstop.config.dump import to_yaml
-from pitstop.config.kinds import KINDS
 from pitstop.config.load import config_from, load_config
+from pitstop.config.workloads.kinds import KINDS
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pitstop.config.dump import to_yaml
 from pitstop.config.keys import every_key, section_classes
-from pitstop.config.kinds import KINDS
-from pitstop.config.legacy import import_legacy
+from pitstop.config.legacy.convert import import_legacy
 from pitstop.config.load import config_from, load_config
+from pitstop.config.workloads.kinds import KINDS
 from pitstop.errors import ConfigError
 
 ResultT = TypeVar("ResultT")

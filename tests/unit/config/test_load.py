@@ -9,7 +9,7 @@ from pitstop.config.load import LoadedConfig, config_from, load_config
 from pitstop.config.problems import COMMAND_LINE, ConfigProblems, Problem
 from pitstop.config.quantities import Count, Positive
 from pitstop.config.sections import DataSection, LossSection, LossTerm, ModelSection
-from pitstop.config.workloads import WorkloadSections
+from pitstop.config.workloads.by_kind import WorkloadSections
 from pitstop.errors import ConfigError
 
 SOUND = "model: {kind: vrt}\ntrain: {steps: 100}\n"

@@ -2,10 +2,10 @@ import re
 
 import pytest
 
-from pitstop.config.kinds import KINDS
 from pitstop.config.load import config_from
 from pitstop.config.problems import ConfigProblems
 from pitstop.config.rules import COMMON
+from pitstop.config.workloads.kinds import KINDS
 
 DEBLUR = {"model": {"kind": "vrt_spike"}, "train": {"steps": 1000}}
 PLAIN = {"model": {"kind": "vrt"}, "train": {"steps": 1000}}

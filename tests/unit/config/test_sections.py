@@ -5,9 +5,9 @@ import pytest
 from pydantic import ValidationError
 
 from pitstop.config.keys import every_key, field_docs, section_classes
-from pitstop.config.kinds import KINDS
 from pitstop.config.load import config_from
 from pitstop.config.sections import LoaderSection
+from pitstop.config.workloads.kinds import KINDS
 
 CANONICAL = {
     "run": "name work_dir seed deterministic",
@@ -69,7 +69,7 @@ def test_a_configuration_can_be_hashed_and_compared(kind: str) -> None:
 
 def test_reading_configurations_needs_neither_torch_nor_rich() -> None:
     code = (
-        "import sys, pitstop.config.load, pitstop.config.legacy, pitstop.config.dump\n"
+        "import sys, pitstop.config.load, pitstop.config.legacy.convert, pitstop.config.dump\n"
         "heavy = {'torch', 'rich', 'jinja2', 'numpy', 'typer', 'psutil'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -4,9 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from pitstop.data.arena import leave_arena, open_arena
-from pitstop.data.cache import SharedCache
-from pitstop.data.cache_blocks import (
+from pitstop.data.cache.arena import leave_arena, open_arena
+from pitstop.data.cache.blocks import (
     DATA_START,
     DIRTY,
     EVICTIONS,
@@ -25,8 +24,9 @@ from pitstop.data.cache_blocks import (
     UNUSED,
     USED_BYTES,
 )
-from pitstop.data.cache_index import Index
-from pitstop.data.cache_items import decode_layout
+from pitstop.data.cache.index import Index
+from pitstop.data.cache.items import decode_layout
+from pitstop.data.cache.shared import SharedCache
 
 
 def item_of(key: int, size: int | None = None) -> np.ndarray:

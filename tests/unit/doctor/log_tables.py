@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from pitstop.records.logs.windows import ColumnNote, Disagreement, LogSource, WindowTable
 from pitstop.records.run import Event, RankRecord, RunRecord, ScalarSeries
-from pitstop.records.windows import ColumnNote, Disagreement, LogSource, WindowTable
 
 NAN = float("nan")
 Values = Sequence[float] | float

@@ -10,7 +10,7 @@ import numpy as np
 from pitstop.doctor.facts import Facts, facts_of
 from pitstop.doctor.readings import CacheUse
 from pitstop.records.distribution import Distribution
-from pitstop.records.memory import GpuLoad, HostLoad, MemoryReading, TreeMemory
+from pitstop.records.host.memory import GpuLoad, HostLoad, MemoryReading, TreeMemory
 from pitstop.records.run import (
     Attempt,
     Block,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pitstop.config.load import config_from
 from pitstop.doctor import changes
 from pitstop.doctor.changes import ADVISED, always, changes_for, round_up
-from pitstop.doctor.rules import ENTRIES
+from pitstop.doctor.rules.catalogue import ENTRIES
 from pitstop.records.verdict import Bound, Finding, Severity, Verdict
 
 BASE = {"model": {"kind": "vrt"}, "train": {"steps": 10}}

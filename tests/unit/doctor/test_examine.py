@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.doctor.combine import combined_bound, ladder
+from pitstop.doctor.estimate.combine import combined_bound, ladder
 from pitstop.doctor.examine import examine
 from pitstop.doctor.facts import IDLE, facts_of
-from pitstop.doctor.rules import CATALOGUE, ENTRIES
+from pitstop.doctor.rules.catalogue import CATALOGUE, ENTRIES
 from pitstop.records.script import NotSampled
 from pitstop.records.store import from_json, read_run, to_json
 from pitstop.records.verdict import Bound, Finding, Verdict

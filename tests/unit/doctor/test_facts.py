@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.doctor.apart import NOT_NAMED
 from pitstop.doctor.facts import BUSY, IDLE, Recomputed, facts_of
+from pitstop.doctor.outside_steps import NOT_NAMED
 from pitstop.records.run import Event
 from tests.unit.doctor.records import KERNELS, SETUP, facts, noisy, rank, raw
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pitstop.doctor.examine import examine
 from pitstop.doctor.order import equals_of, half_width, is_about_equal, ordered, principal_of
-from pitstop.doctor.rules import CATALOGUE
+from pitstop.doctor.rules.catalogue import CATALOGUE
 from pitstop.records.run import RankRecord
 from pitstop.records.verdict import Bound, Finding, Verdict
 from tests.unit.doctor.records import noisy, rank, run_of

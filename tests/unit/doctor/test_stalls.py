@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pitstop.doctor.examine import examine
 from pitstop.doctor.facts import facts_of
-from pitstop.doctor.stall_rules import stall
+from pitstop.doctor.rules.stall import stall
 from pitstop.records.script import HostLines, LongStep
 from tests.unit.doctor.records import (
     ON_CPU,

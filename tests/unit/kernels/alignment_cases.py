@@ -26,9 +26,9 @@ from pitstop.kernels.flow_warp import (
     nearest4_reference,
 )
 from pitstop.kernels.pairs import neighbour_pairs
-from pitstop.workloads.deblur.alignment import Alignment
-from pitstop.workloads.deblur.model import VRT, VRT_SMALL, VRTSettings
-from pitstop.workloads.deblur.spynet import SpyNet
+from pitstop.workloads.deblur.model.alignment import Alignment
+from pitstop.workloads.deblur.model.spynet import SpyNet
+from pitstop.workloads.deblur.model.vrt import VRT, VRT_SMALL, VRTSettings
 from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
 from tests.unit.workloads.deblur.random_vrt import clip, random_vrt
 

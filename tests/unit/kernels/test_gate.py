@@ -5,7 +5,7 @@ import torch
 
 from pitstop.errors import ConfigError
 from pitstop.kernels.gate import FORMULAS, dispatch, gate_reference
-from pitstop.workloads.deblur.blocks import GatedMLP
+from pitstop.workloads.deblur.model.blocks import GatedMLP
 from tests.interpreted import assert_cases_hold_under_the_interpreter, needs_triton
 
 torch.set_num_threads(1)

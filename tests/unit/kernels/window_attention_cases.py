@@ -21,7 +21,7 @@ from pitstop.kernels.window_attention import (
     shift_regions,
 )
 from pitstop.kernels.window_attention_triton import Launch, Plan
-from pitstop.workloads.deblur.blocks import relative_position_index
+from pitstop.workloads.deblur.model.blocks import relative_position_index
 from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
 
 torch.set_num_threads(1)

@@ -10,8 +10,8 @@ import pytest
 
 from pitstop.errors import RecordError
 from pitstop.logs.read import read_logs
+from pitstop.records.logs.windows import WindowTable
 from pitstop.records.run import RankRecord
-from pitstop.records.windows import WindowTable
 
 CORPUS = Path(__file__).parents[2] / "data" / "logs"
 SUFFIX = ".facts.json"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pitstop.errors import RecordError
 from pitstop.logs.read import READERS, read_logs
+from pitstop.records.logs.windows import COLUMNS
 from pitstop.records.run import RunRecord
-from pitstop.records.windows import COLUMNS
 
 CORPUS = Path(__file__).parents[2] / "data" / "logs"
 TEXTS = sorted(

@@ -14,24 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pitstop.logs import (
-    bars,
-    batch,
-    builder,
-    finish,
-    huggingface,
-    kair,
-    llm,
-    meters,
-    plain,
-    read,
-    tables,
-    tensorboard,
-)
+from pitstop.logs import batch, builder, finish, read
 from pitstop.logs.builder import LogBuilder
+from pitstop.logs.formats import bars, huggingface, kair, llm, meters, plain, tables, tensorboard
 from pitstop.logs.reader import Reader
+from pitstop.records.logs.windows import COLUMNS
 from pitstop.records.run import RankRecord
-from pitstop.records.windows import COLUMNS
 
 NEVER = re.compile(rb"(?!)")
 NO_NUMBER = rb"((?!))"

@@ -18,11 +18,11 @@ from pitstop.logs import builder as builder_module
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.clock import Clock
 from pitstop.logs.finish import finish
+from pitstop.logs.formats.tensorboard import masked_crc
 from pitstop.logs.numbers import number
 from pitstop.logs.read import READERS, detect, read_logs
-from pitstop.logs.tensorboard import masked_crc
+from pitstop.records.logs.windows import WindowTable
 from pitstop.records.run import RunRecord
-from pitstop.records.windows import WindowTable
 
 CORPUS = Path(__file__).parents[2] / "data" / "logs"
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pitstop.report.live import LiveView, live_view
-from pitstop.report.live_tail import RunTail
+from pitstop.report.live.tail import RunTail
+from pitstop.report.live.view import LiveView, live_view
 from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock
 

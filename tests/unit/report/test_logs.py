@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import RenderableType
 
-from pitstop.doctor.log_compare import compare_logs
-from pitstop.doctor.log_examine import examine_log
+from pitstop.doctor.logs.compare import compare_logs
+from pitstop.doctor.logs.examine import examine_log
 from pitstop.records.run import RunRecord
 from pitstop.report.logs import log_comparison_report, log_report
 from pitstop.report.terminal import make_console

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pitstop.measure.memory import read_memory
+from pitstop.measure.host.memory import read_memory
 from pitstop.report.progress import ProgressLines, memory_text
 from pitstop.train.observers import RunStart
-from pitstop.train.tally import Pace
+from pitstop.train.throughput import Pace
 
 START = RunStart(
     name="night",

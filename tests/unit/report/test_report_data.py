@@ -4,8 +4,8 @@ from dataclasses import replace
 from io import StringIO
 
 from pitstop.data.check import DataCheck, SplitFound
+from pitstop.data.host_memory import DataStats, Feeding, Seen, plan_memory
 from pitstop.data.pack import PackSummary
-from pitstop.data.stats import DataStats, Feeding, Seen, plan_memory
 from pitstop.report.data import check_report, made_clips_report, pack_report, stats_report
 from pitstop.report.terminal import make_console
 from pitstop.workloads.deblur.synthetic import MadeClips

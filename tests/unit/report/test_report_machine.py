@@ -1,6 +1,6 @@
 import io
 
-from pitstop.records.machine import (
+from pitstop.records.host.machine import (
     Advice,
     CopyRate,
     Cpu,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pitstop.config.load import config_from
 from pitstop.config.rules import RuleSet
 from pitstop.config.sections import DataSection, LossSection, ModelSection, RunConfig
-from pitstop.config.workloads import WorkloadSections
+from pitstop.config.workloads.by_kind import WorkloadSections
 from pitstop.train.task import Loss
 
 Batch = tuple[Tensor, Tensor]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from pitstop.config.sections import ClipSection, ScalerSection
-from pitstop.train.distill import Teacher
-from pitstop.train.ema import WeightAverage
-from pitstop.train.gradients import Clipper
-from pitstop.train.precision import Precision, PrecisionKind
+from pitstop.train.model.distill import Teacher
+from pitstop.train.optim.ema import WeightAverage
+from pitstop.train.optim.gradients import Clipper
+from pitstop.train.optim.precision import Precision, PrecisionKind
 from pitstop.train.ranks import Ranks
 from pitstop.train.step import StepResult, Trainer
 from pitstop.train.task import Loss, Metrics

@@ -14,16 +14,16 @@ from torch import Tensor
 from pitstop.config.dump import to_yaml
 from pitstop.config.sections import RunConfig
 from pitstop.errors import CheckpointError, ConfigError, PitstopError
-from pitstop.records.memory import MemoryReading
+from pitstop.records.host.memory import MemoryReading
 from pitstop.records.store import read_run
 from pitstop.records.summary import summarise
-from pitstop.train.checkpoint import find_newest_whole, open_checkpoint
-from pitstop.train.late import LAG_STEPS
 from pitstop.train.loop import Outcome
-from pitstop.train.nonfinite import NotFiniteError
+from pitstop.train.monitor.deferred import LAG_STEPS
 from pitstop.train.observers import Observer, RunStart, Status
+from pitstop.train.optim.nonfinite import NotFiniteError
 from pitstop.train.run import TrainingRun
-from pitstop.train.tally import Pace
+from pitstop.train.state.checkpoint import find_newest_whole, open_checkpoint
+from pitstop.train.throughput import Pace
 from tests.unit.train.runs import LINE, LineTask, line_config
 
 torch.set_num_threads(1)

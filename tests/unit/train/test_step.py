@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pitstop.config.sections import ClipSection, ScalerSection
-from pitstop.train.distill import Teacher
+from pitstop.train.model.distill import Teacher
 from pitstop.train.step import Trainer, takes_flag
 from pitstop_probe import Clock
 from tests.fakes import ListSink

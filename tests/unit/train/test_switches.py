@@ -23,17 +23,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
-from pitstop.doctor.compute_rules import recompute_cost
 from pitstop.doctor.facts import facts_of
+from pitstop.doctor.rules.compute import recompute_cost
 from pitstop.errors import CheckpointError, ConfigError, MissingExtra
 from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
-from pitstop.train.checkpoint import find_newest_whole, open_checkpoint
-from pitstop.train.compiling import apply_compile
-from pitstop.train.recompute import RecomputeCall, plain_call, saved_bytes
+from pitstop.train.model.compiling import apply_compile
+from pitstop.train.model.recompute import RecomputeCall, plain_call, saved_bytes
 from pitstop.train.run import TrainingRun
+from pitstop.train.state.checkpoint import find_newest_whole, open_checkpoint
 from pitstop.train.task import Loss
-from pitstop.workloads.deblur.dataset import ClipBatch
+from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur
 from tests.unit.train.runs import LINE, Batch, LineMetrics, LineTask, line_config

@@ -11,7 +11,7 @@ from pitstop.workloads.catalogue import BUILDERS, build_task, outside_kinds
 
 SQUARES = """
 from pitstop.config.sections import DataSection, LossSection, ModelSection
-from pitstop.config.workloads import WorkloadSections
+from pitstop.config.workloads.by_kind import WorkloadSections
 from pitstop.workloads.catalogue import Workload
 
 SECTIONS = WorkloadSections(name="squares", data=DataSection, model=ModelSection, loss=LossSection)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pitstop.config.bev import MonoLoss, SurroundLoss
 from pitstop.config.sections import LossTerm
+from pitstop.config.workloads.bev import MonoLoss, SurroundLoss
 from pitstop.train.task import Loss
 
 Distance = Callable[[Tensor, Tensor, Tensor], Tensor]

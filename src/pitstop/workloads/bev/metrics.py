@@ -20,7 +20,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from pitstop.workloads.bev.batch import BevBatch
+from pitstop.workloads.bev.data.batch import BevBatch
 
 THRESHOLDS: Final = (0.35, 0.40, 0.45, 0.50, 0.55, 0.60, 0.65)
 FIXED: Final = THRESHOLDS.index(0.50)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pitstop.data.images import write_image
 from pitstop.records.pictures import PictureCell, PictureRow
-from pitstop.workloads.bev.batch import BevBatch
+from pitstop.workloads.bev.data.batch import BevBatch
 
 Bytes = npt.NDArray[np.uint8]
 

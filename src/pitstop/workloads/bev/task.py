@@ -9,14 +9,14 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from pitstop.config.bev import LssModel, MonoData, MonoLoss, SurroundData, SurroundLoss
 from pitstop.config.load import config_from
 from pitstop.config.sections import LossSection, ModelSection, RunConfig
+from pitstop.config.workloads.bev import LssModel, MonoData, MonoLoss, SurroundData, SurroundLoss
 from pitstop.errors import ConfigError
 from pitstop.records.pictures import PictureRow
 from pitstop.train.task import Loss
-from pitstop.workloads.bev.batch import BevBatch, BevSample, collate
-from pitstop.workloads.bev.dataset import (
+from pitstop.workloads.bev.data.batch import BevBatch, BevSample, collate
+from pitstop.workloads.bev.data.dataset import (
     MonoSamples,
     SurroundSamples,
     mono_eval,
@@ -24,13 +24,13 @@ from pitstop.workloads.bev.dataset import (
     surround_eval,
     surround_train,
 )
+from pitstop.workloads.bev.data.pon import PON_CLASSES
+from pitstop.workloads.bev.data.raster import Grid
+from pitstop.workloads.bev.data.targets import MAP_CLASSES, VEHICLE
 from pitstop.workloads.bev.losses import Term, judge, mono_terms, surround_terms
 from pitstop.workloads.bev.metrics import CellOverlap, metric_names
-from pitstop.workloads.bev.model import LssNet, settings_of
+from pitstop.workloads.bev.model.lift_splat import LssNet, settings_of
 from pitstop.workloads.bev.pictures import draw_ground, write_cells
-from pitstop.workloads.bev.pon import PON_CLASSES
-from pitstop.workloads.bev.raster import Grid
-from pitstop.workloads.bev.targets import MAP_CLASSES, VEHICLE
 
 BevSamples = MonoSamples | SurroundSamples
 

@@ -7,10 +7,10 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from pitstop.config.deblur import DeblurLoss, PerceptualTerm
+from pitstop.config.workloads.deblur import DeblurLoss, PerceptualTerm
 from pitstop.errors import ConfigError
 from pitstop.train.task import Loss
-from pitstop.workloads.deblur.features import Colours, Features, Normalisation, load_features
+from pitstop.workloads.deblur.model.features import Colours, Features, Normalisation, load_features
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """Takes restored and sharp frames (B, ...) and gives one number for each sample, (B,)."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pitstop.errors import DataError
-from pitstop.workloads.deblur.dataset import ClipBatch
+from pitstop.workloads.deblur.data.dataset import ClipBatch
 
 LEVELS: Final = 255.0
 SSIM_WINDOW: Final = 11

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from pitstop.data.images import write_image
-from pitstop.workloads.deblur.dataset import Bytes, ClipSamples
+from pitstop.workloads.deblur.data.dataset import Bytes, ClipSamples
 from pitstop.workloads.deblur.metrics import to_levels
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pitstop.records.pictures import PictureCell, PictureRow
-from pitstop.workloads.deblur.dataset import ClipBatch, ClipSamples
+from pitstop.workloads.deblur.data.dataset import ClipBatch, ClipSamples
+from pitstop.workloads.deblur.data.voxels import NO_PLANE, resize
 from pitstop.workloads.deblur.metrics import LEVELS, psnr, to_levels
 from pitstop.workloads.deblur.outputs import write_png
-from pitstop.workloads.deblur.voxels import NO_PLANE, resize
 
 MOST_SIDE: Final = 128
 """Pixels of a picture's side at most: details show, and a page of a dozen stays small."""

@@ -8,11 +8,11 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from pitstop.config.deblur import TilesSection
 from pitstop.config.sections import EvalSection
+from pitstop.config.workloads.deblur import TilesSection
 from pitstop.errors import ConfigError
-from pitstop.workloads.deblur.dataset import ClipBatch
-from pitstop.workloads.deblur.spike import Window
+from pitstop.workloads.deblur.data.dataset import ClipBatch
+from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.tiling import (
     SIDE_MULTIPLE,
     TileChoice,

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from pitstop.errors import DataError
-from pitstop.workloads.deblur.spike import Spikes, write_dat
+from pitstop.workloads.deblur.data.spike import Spikes, write_dat
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

@@ -10,19 +10,18 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from pitstop.config.deblur import DeblurData, DeblurLoss, VrtModel
 from pitstop.config.load import config_from
 from pitstop.config.sections import EvalSection, ModelSection, RunConfig, TrainSection
+from pitstop.config.workloads.deblur import DeblurData, DeblurLoss, VrtModel
 from pitstop.data.check import DataCheck
-from pitstop.data.grouped import SequenceBatches
 from pitstop.data.pack import PackSummary, beside
-from pitstop.data.samplers import Batches, Deal, train_order
+from pitstop.data.sampling.grouped import SequenceBatches
+from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import ConfigError, DataError
 from pitstop.kernels import Kernels
 from pitstop.records.pictures import PictureRow
 from pitstop.train.task import FilesMade, Loss
-from pitstop.workloads.deblur.blocks import AttentionBlock
-from pitstop.workloads.deblur.dataset import (
+from pitstop.workloads.deblur.data.dataset import (
     ClipBatch,
     ClipSample,
     ClipSamples,
@@ -30,19 +29,20 @@ from pitstop.workloads.deblur.dataset import (
     eval_clips,
     train_clips,
 )
+from pitstop.workloads.deblur.data.packing import Frames, check_clips, pack_clips
+from pitstop.workloads.deblur.data.planes import spike_eval_samples, spike_train_samples
+from pitstop.workloads.deblur.data.voxels import Voxels, join_planes
 from pitstop.workloads.deblur.losses import build_terms, charbonnier, judge, loss_parts
-from pitstop.workloads.deblur.lpips import build_lpips
 from pitstop.workloads.deblur.metrics import LEVELS, LPIPS, METRICS, FrameQuality
-from pitstop.workloads.deblur.model import VRT, VRTSettings, load_checkpoint
+from pitstop.workloads.deblur.model.blocks import AttentionBlock
+from pitstop.workloads.deblur.model.lpips import build_lpips
+from pitstop.workloads.deblur.model.spike_branch import AttentionShape, SpikeShape
+from pitstop.workloads.deblur.model.vrt import VRT, VRTSettings, load_checkpoint
+from pitstop.workloads.deblur.model.vrt_spike import VRTSpike, load_spike_checkpoint
 from pitstop.workloads.deblur.outputs import write_frames
-from pitstop.workloads.deblur.packing import Frames, check_clips, pack_clips
 from pitstop.workloads.deblur.pictures import draw_stretches
-from pitstop.workloads.deblur.planes import spike_eval_samples, spike_train_samples
 from pitstop.workloads.deblur.prediction import WholeFrames
-from pitstop.workloads.deblur.restoring import FrameFolder, look_at_folder, restore_folder
-from pitstop.workloads.deblur.spike_branch import AttentionShape, SpikeShape
-from pitstop.workloads.deblur.voxels import Voxels, join_planes
-from pitstop.workloads.deblur.vrt_spike import VRTSpike, load_spike_checkpoint
+from pitstop.workloads.deblur.restore_folder import FrameFolder, look_at_folder, restore_folder
 
 _DISTILL_EPS: Final = 1e-6
 

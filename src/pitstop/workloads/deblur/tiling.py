@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pitstop.errors import ConfigError
-from pitstop.workloads.deblur.spike import Window
+from pitstop.workloads.deblur.data.spike import Window
 
 Border: TypeAlias = Literal["cosine", "discard"]
 

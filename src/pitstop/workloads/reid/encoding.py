@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pitstop.workloads.reid.augment import PLAIN, show
-from pitstop.workloads.reid.decode import ImageReader, Size
-from pitstop.workloads.reid.modalities import IMAGE_MODALITIES, MODALITIES
-from pitstop.workloads.reid.model import ReidModel
+from pitstop.workloads.reid.data.augment import PLAIN, show
+from pitstop.workloads.reid.data.decode import ImageReader, Size
+from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, MODALITIES
+from pitstop.workloads.reid.model.clip import ReidModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pitstop.config.reid import IdentityTerm, ReidLoss, SdmTerm, TripletTerm
+from pitstop.config.workloads.reid import IdentityTerm, ReidLoss, SdmTerm, TripletTerm
 from pitstop.errors import ConfigError
 from pitstop.train.task import Loss
-from pitstop.workloads.reid.batch import ReidBatch
-from pitstop.workloads.reid.model import ReidOutput
+from pitstop.workloads.reid.data.batch import ReidBatch
+from pitstop.workloads.reid.model.clip import ReidOutput
 
 ByEpoch = Sequence[tuple[int, float]]
 Judge = Callable[[ReidOutput, ReidBatch, int], Tensor]

@@ -12,11 +12,11 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from pitstop.workloads.reid.batch import ReidBatch
-from pitstop.workloads.reid.modalities import name_of_task, task_names
-from pitstop.workloads.reid.model import ReidModel
+from pitstop.workloads.reid.data.batch import ReidBatch
+from pitstop.workloads.reid.data.modalities import name_of_task, task_names
+from pitstop.workloads.reid.data.queries import EvalSet, PackedImages
+from pitstop.workloads.reid.model.clip import ReidModel
 from pitstop.workloads.reid.protocol import METRICS, SCORES, Gallery, evaluate_protocol
-from pitstop.workloads.reid.queries import EvalSet, PackedImages
 
 HIGHER_IS_BETTER: Final = MappingProxyType(
     dict.fromkeys(

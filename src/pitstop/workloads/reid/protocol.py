@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pitstop.errors import DataError
-from pitstop.workloads.reid.modalities import MODALITIES, RGB
-from pitstop.workloads.reid.queries import QueryTask
+from pitstop.workloads.reid.data.modalities import MODALITIES, RGB
+from pitstop.workloads.reid.data.queries import QueryTask
 from pitstop.workloads.reid.ranking import (
     DEFAULT_BUDGET_BYTES,
     Labels,

@@ -33,8 +33,8 @@ from pitstop.errors import DataError
 from pitstop.records.pictures import FOLDER, PictureCell, PictureRow, Pictures, write_pictures
 from pitstop.records.store import write_json, write_text
 from pitstop.train.task import FilesMade
-from pitstop.workloads.reid.layout import FOLDERS, is_image
-from pitstop.workloads.reid.modalities import IMAGE_MODALITIES, RGB
+from pitstop.workloads.reid.data.layout import FOLDERS, is_image
+from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, RGB
 from pitstop.workloads.reid.ranking import (
     UNKNOWN,
     Labels,

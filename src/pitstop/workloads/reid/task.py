@@ -11,25 +11,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pitstop.config.load import config_from
-from pitstop.config.reid import ClipReidModel, ReidData, ReidLoss
 from pitstop.config.sections import ModelSection, RunConfig, TrainSection
+from pitstop.config.workloads.reid import ClipReidModel, ReidData, ReidLoss
 from pitstop.data.check import DataCheck
-from pitstop.data.pk_sampler import PKSampler
-from pitstop.data.samplers import Batches, Deal, train_order
+from pitstop.data.sampling.pk_sampler import PKSampler
+from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import ConfigError, DataError
 from pitstop.train.task import FilesMade, Loss
-from pitstop.workloads.reid.batch import ReidBatch, ReidSample, collate
-from pitstop.workloads.reid.checking import check_people
-from pitstop.workloads.reid.dataset import ReidPeople, ReidSamples, load_people, train_records
+from pitstop.workloads.reid.data.batch import ReidBatch, ReidSample, collate
+from pitstop.workloads.reid.data.checking import check_people
+from pitstop.workloads.reid.data.dataset import ReidPeople, ReidSamples, load_people, train_records
+from pitstop.workloads.reid.data.queries import EvalSet, PackedImages, eval_set
+from pitstop.workloads.reid.data.tokens import FolderTokenizer, words_sum
 from pitstop.workloads.reid.encoding import FileEncoder
 from pitstop.workloads.reid.losses import build_terms, judge
 from pitstop.workloads.reid.metrics import HIGHER_IS_BETTER, ItemTokens, RetrievalQuality
-from pitstop.workloads.reid.model import ReidModel, ReidOutput, ReidShape
-from pitstop.workloads.reid.pretrained import load_clip
-from pitstop.workloads.reid.queries import EvalSet, PackedImages, eval_set
+from pitstop.workloads.reid.model.clip import ReidModel, ReidOutput, ReidShape
+from pitstop.workloads.reid.model.pretrained import load_clip
+from pitstop.workloads.reid.model.towers import BACKBONES, CaptionShape
 from pitstop.workloads.reid.retrieval import Search, look_at_folders, search_folders
-from pitstop.workloads.reid.tokens import FolderTokenizer, words_sum
-from pitstop.workloads.reid.towers import BACKBONES, CaptionShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

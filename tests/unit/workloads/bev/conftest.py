@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pitstop.workloads.bev.synthetic import make_bev
+from pitstop.workloads.bev.synthetic.make import make_bev
 
 
 @pytest.fixture(scope="session")

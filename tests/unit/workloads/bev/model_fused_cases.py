@@ -9,9 +9,9 @@ from torch import Tensor
 
 from pitstop.kernels import Kernels
 from pitstop.kernels.splat_columns_plan import ColumnPlan
-from pitstop.workloads.bev.batch import BevBatch
-from pitstop.workloads.bev.geometry import Conventions, Grid, LiftedPoints
-from pitstop.workloads.bev.model import MONO, LssNet, LssSettings
+from pitstop.workloads.bev.data.batch import BevBatch
+from pitstop.workloads.bev.model.geometry import Conventions, Grid, LiftedPoints
+from pitstop.workloads.bev.model.lift_splat import MONO, LssNet, LssSettings
 from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
 
 torch.set_num_threads(1)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pitstop.config.bev import FocalTerm, MonoLoss, PriorTerm, SurroundLoss
 from pitstop.config.sections import LossTerm
+from pitstop.config.workloads.bev import FocalTerm, MonoLoss, PriorTerm, SurroundLoss
 from pitstop.workloads.bev.losses import (
     focal_entropy,
     judge,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pitstop.workloads.bev.batch import BevBatch
+from pitstop.workloads.bev.data.batch import BevBatch
 from pitstop.workloads.bev.metrics import ON_MAP, THRESHOLDS, CellOverlap, metric_names
 
 torch.set_num_threads(1)
@@ -143,8 +143,8 @@ def test_numbers_of_the_map_are_named_only_where_there_is_one() -> None:
 
 
 def test_what_is_on_the_map_is_what_targets_draw_from_it() -> None:
-    from pitstop.workloads.bev.pon import PON_CLASSES
-    from pitstop.workloads.bev.targets import MAP_CLASSES
+    from pitstop.workloads.bev.data.pon import PON_CLASSES
+    from pitstop.workloads.bev.data.targets import MAP_CLASSES
 
     assert set(MAP_CLASSES) <= ON_MAP
     assert ON_MAP & set(PON_CLASSES) == set(PON_CLASSES[:4])

@@ -9,10 +9,10 @@ from PIL import Image
 from torch import Tensor
 
 from pitstop.errors import DataError
-from pitstop.workloads.bev.batch import BevBatch
+from pitstop.workloads.bev.data.batch import BevBatch
+from pitstop.workloads.bev.data.pon import PON_CLASSES, read_labels
+from pitstop.workloads.bev.data.raster import Grid
 from pitstop.workloads.bev.pictures import draw_ground, paint, write_cells
-from pitstop.workloads.bev.pon import PON_CLASSES, read_labels
-from pitstop.workloads.bev.raster import Grid
 
 torch.set_num_threads(1)
 RED = (220, 38, 38)
@@ -97,7 +97,7 @@ def test_what_stands_hides_the_ground_and_what_is_not_seen_hides_everything() ->
 
 
 def test_every_class_has_a_colour() -> None:
-    from pitstop.workloads.bev.targets import SURROUND_CLASSES
+    from pitstop.workloads.bev.data.targets import SURROUND_CLASSES
 
     mask = np.ones((1, 1), np.bool_)
     for classes in (PON_CLASSES, SURROUND_CLASSES):

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from pitstop.config.bev import LssModel, MonoData, SurroundData
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from, load_config
 from pitstop.config.sections import RunConfig
-from pitstop.data.cache_items import Key
+from pitstop.config.workloads.bev import LssModel, MonoData, SurroundData
+from pitstop.data.cache.items import Key
 from pitstop.errors import ConfigError
 from pitstop.records.loader import CacheReading
 from pitstop.records.store import decode, read_run
-from pitstop.train.compiling import CompileWatch, apply_compile
-from pitstop.train.passes import infer_checkpoint
-from pitstop.train.pictures import draw_pictures
+from pitstop.train.evaluation.pictures import draw_pictures
+from pitstop.train.evaluation.trained_model import infer_checkpoint
+from pitstop.train.model.compiling import CompileWatch, apply_compile
 from pitstop.train.run import TrainingRun
-from pitstop.workloads.bev.batch import BevBatch
-from pitstop.workloads.bev.pon import PON_CLASSES, read_labels
-from pitstop.workloads.bev.targets import MAP_CLASSES, VEHICLE
+from pitstop.workloads.bev.data.batch import BevBatch
+from pitstop.workloads.bev.data.pon import PON_CLASSES, read_labels
+from pitstop.workloads.bev.data.targets import MAP_CLASSES, VEHICLE
 from pitstop.workloads.bev.task import BevTask, build_bev, class_frequencies
 
 torch.set_num_threads(1)

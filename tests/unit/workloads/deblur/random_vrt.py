@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pitstop.workloads.deblur.model import VRT, VRTSettings
+from pitstop.workloads.deblur.model.vrt import VRT, VRTSettings
 
 
 def random_vrt(settings: VRTSettings, *, seed: int = 0) -> VRT:

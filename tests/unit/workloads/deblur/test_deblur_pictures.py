@@ -7,12 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from pitstop.config.deblur import DeblurData
+from pitstop.config.workloads.deblur import DeblurData
+from pitstop.workloads.deblur.data.planes import spike_eval_samples
+from pitstop.workloads.deblur.data.voxels import NO_PLANE
 from pitstop.workloads.deblur.pictures import MOST_SIDE, centre, draw_stretches, spike_view
-from pitstop.workloads.deblur.planes import spike_eval_samples
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask
-from pitstop.workloads.deblur.voxels import NO_PLANE
 
 SIZE = (32, 64)
 

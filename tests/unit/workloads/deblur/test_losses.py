@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.config.deblur import CharbonnierTerm, DeblurLoss
+from pitstop.config.workloads.deblur import CharbonnierTerm, DeblurLoss
 from pitstop.errors import ConfigError
 from pitstop.workloads.deblur.losses import Term, build_terms, charbonnier, judge
 

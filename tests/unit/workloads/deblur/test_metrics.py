@@ -12,7 +12,7 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
 
 from pitstop.errors import DataError
-from pitstop.workloads.deblur.dataset import ClipBatch
+from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.metrics import FrameQuality, luma, psnr, ssim, to_levels
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from pitstop.config.deblur import DeblurData
+from pitstop.config.workloads.deblur import DeblurData
 from pitstop.errors import DataError
-from pitstop.workloads.deblur.dataset import ClipSamples, eval_clips
+from pitstop.workloads.deblur.data.dataset import ClipSamples, eval_clips
 from pitstop.workloads.deblur.outputs import write_frames
 from pitstop.workloads.deblur.synthetic import make_clips
 

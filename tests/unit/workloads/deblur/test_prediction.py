@@ -9,16 +9,16 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from pitstop.config.deblur import TilesSection
 from pitstop.config.load import config_from
 from pitstop.config.sections import EvalSection
+from pitstop.config.workloads.deblur import TilesSection
 from pitstop.errors import ConfigError, DataError
 from pitstop.records.evaluation import InferenceRecord
 from pitstop.records.store import from_json, to_json
-from pitstop.train.passes import evaluate_checkpoint, infer_checkpoint
-from pitstop.workloads.deblur.dataset import ClipBatch
+from pitstop.train.evaluation.trained_model import evaluate_checkpoint, infer_checkpoint
+from pitstop.workloads.deblur.data.dataset import ClipBatch
+from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.prediction import WholeFrames, cut_batch
-from pitstop.workloads.deblur.spike import Window
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur
 

@@ -10,7 +10,7 @@ import torch
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.train.run import TrainingRun
-from pitstop.workloads.deblur.features import Features
+from pitstop.workloads.deblur.model.features import Features
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import build_deblur
 

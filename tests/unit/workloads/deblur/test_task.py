@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from pitstop.config.deblur import DeblurData, VrtModel
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from, load_config
+from pitstop.config.workloads.deblur import DeblurData, VrtModel
 from pitstop.errors import ConfigError, DataError
-from pitstop.workloads.deblur.blocks import AttentionBlock
-from pitstop.workloads.deblur.features import Features
-from pitstop.workloads.deblur.model import VRT
-from pitstop.workloads.deblur.planes import write_counts
-from pitstop.workloads.deblur.spike_branch import AttentionShape
+from pitstop.workloads.deblur.data.planes import write_counts
+from pitstop.workloads.deblur.model.blocks import AttentionBlock
+from pitstop.workloads.deblur.model.features import Features
+from pitstop.workloads.deblur.model.spike_branch import AttentionShape
+from pitstop.workloads.deblur.model.vrt import VRT
+from pitstop.workloads.deblur.model.vrt_spike import VRTSpike
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur, voxel_settings
-from pitstop.workloads.deblur.vrt_spike import VRTSpike
 
 CONFIGS = Path(__file__).parents[4] / "configs" / "deblur"
 

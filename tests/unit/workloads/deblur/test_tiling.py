@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pitstop.errors import ConfigError
-from pitstop.workloads.deblur.spike import Window
+from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.tiling import Border, Tiling, choose_side, cut_axis, restore_tiles
 
 BORDERS: tuple[Border, ...] = ("cosine", "discard")

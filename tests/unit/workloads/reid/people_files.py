@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pitstop.workloads.reid.layout import FOLDERS
+from pitstop.workloads.reid.data.layout import FOLDERS
 
 SIDES = ("front", "back", "side")
 

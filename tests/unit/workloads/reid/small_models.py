@@ -2,10 +2,10 @@
 
 import torch
 
-from pitstop.workloads.reid.batch import ReidBatch
-from pitstop.workloads.reid.modalities import MODALITIES
-from pitstop.workloads.reid.model import ReidModel, ReidShape
-from pitstop.workloads.reid.towers import BackboneShape, CaptionShape, Kernels, TowerShape
+from pitstop.workloads.reid.data.batch import ReidBatch
+from pitstop.workloads.reid.data.modalities import MODALITIES
+from pitstop.workloads.reid.model.clip import ReidModel, ReidShape
+from pitstop.workloads.reid.model.towers import BackboneShape, CaptionShape, Kernels, TowerShape
 
 PATCH, GRID, LENGTH, END = 4, (3, 2), 7, 19
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pitstop.config.reid import IdentityTerm, ReidLoss, SdmTerm, TripletTerm
+from pitstop.config.workloads.reid import IdentityTerm, ReidLoss, SdmTerm, TripletTerm
 from pitstop.errors import ConfigError
 from pitstop.workloads.reid.losses import (
     at_epoch,
@@ -18,7 +18,7 @@ from pitstop.workloads.reid.losses import (
     judge,
     triplet_loss,
 )
-from pitstop.workloads.reid.model import ReidOutput
+from pitstop.workloads.reid.model.clip import ReidOutput
 from tests.unit.workloads.reid.small_models import random_batch, small_model
 
 torch.set_num_threads(1)

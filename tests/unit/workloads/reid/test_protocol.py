@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pitstop.errors import DataError
 from pitstop.workloads.reid import protocol
-from pitstop.workloads.reid.modalities import MODALITIES, RGB
+from pitstop.workloads.reid.data.modalities import MODALITIES, RGB
+from pitstop.workloads.reid.data.queries import QueryTask, name_of_task, task_names
 from pitstop.workloads.reid.protocol import (
     METRICS,
     SIZES,
@@ -18,7 +19,6 @@ from pitstop.workloads.reid.protocol import (
     ProtocolScores,
     evaluate_protocol,
 )
-from pitstop.workloads.reid.queries import QueryTask, name_of_task, task_names
 
 torch.set_num_threads(1)
 

@@ -16,22 +16,22 @@ import torch
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from, load_config
 from pitstop.config.sections import RunConfig
-from pitstop.data.loader import build_loader
-from pitstop.data.pk_sampler import PKSampler
-from pitstop.data.samplers import Deal, ShuffledBatches
+from pitstop.data.loader.batches import build_loader
+from pitstop.data.sampling.pk_sampler import PKSampler
+from pitstop.data.sampling.samplers import Deal, ShuffledBatches
 from pitstop.errors import CheckpointError, ConfigError, DataError
-from pitstop.train.checkpoint import find_newest_whole
-from pitstop.train.evaluate import evaluate
-from pitstop.train.passes import infer_checkpoint
-from pitstop.train.precision import Precision
+from pitstop.train.evaluation.quality import evaluate
+from pitstop.train.evaluation.trained_model import infer_checkpoint
+from pitstop.train.optim.precision import Precision
 from pitstop.train.ranks import Ranks
 from pitstop.train.run import TrainingRun
 from pitstop.train.setup import build_trainer
-from pitstop.workloads.reid.batch import ReidBatch
-from pitstop.workloads.reid.dataset import load_people
+from pitstop.train.state.checkpoint import find_newest_whole
+from pitstop.workloads.reid.data.batch import ReidBatch
+from pitstop.workloads.reid.data.dataset import load_people
+from pitstop.workloads.reid.data.queries import eval_set
 from pitstop.workloads.reid.protocol import Gallery, evaluate_protocol
-from pitstop.workloads.reid.queries import eval_set
-from pitstop.workloads.reid.synthetic import make_reid
+from pitstop.workloads.reid.synthetic.make import make_reid
 from pitstop.workloads.reid.task import ReidTask, build_reid
 from tests.unit.workloads.reid.people_files import write_people
 

@@ -1,0 +1,1 @@
+"""The guides' configurations converted into ours."""

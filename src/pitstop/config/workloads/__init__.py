@@ -1,0 +1,1 @@
+"""The settings of each workload, by `model.kind`."""

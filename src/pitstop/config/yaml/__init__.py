@@ -1,0 +1,1 @@
+"""YAML files as one tree that knows where everything was written."""

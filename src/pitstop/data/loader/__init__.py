@@ -1,0 +1,1 @@
+"""Batches on time: worker settings, what workers do, how batches travel, tuning."""

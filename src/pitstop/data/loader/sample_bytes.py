@@ -1,0 +1,91 @@
+"""How large samples are, found out by reading some."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
+from pitstop.data.host_memory import DataStats, Feeding, Seen, SizedSamples, plan_memory
+from pitstop.data.loader.fetch import Samples
+from pitstop.data.loader.worker_settings import resolve_workers
+from pitstop.measure.host.limits import read_host_limits
+from pitstop.measure.host.memory import shm_space
+
+_MOST_READ: Final = 8
+
+
+def data_stats(
+    config: str,
+    samples: Samples,
+    collate: Callable[[list[Any]], Any],
+    *,
+    sections: tuple[LoaderSection, CacheSection, TrainSection],
+    ranks: int | None,
+) -> DataStats:
+    """Read a few samples and add up what feeding a run takes of this host.
+
+    Args:
+        config: Name of the configuration, for the record.
+        samples: The training data.
+        collate: Joins samples into a batch, whose tensors are what is counted.
+        sections: The settings.
+        ranks: Training processes on this host; None for one a GPU, or one.
+
+    Raises:
+        ConfigError: Where the settings cannot be had on this host.
+    """
+    loader, cache, train = sections
+    host, shm = read_host_limits(), shm_space()
+    ranks = ranks or torch.cuda.device_count() or 1
+    workers = resolve_workers(loader.workers, world_size_on_host=ranks, cores=host.cores)
+    tensor_bytes, samples_read = weigh(
+        samples, collate, (0, *(at for at, _ in train.crop_schedule))
+    )
+    feeding = Feeding(
+        ranks=ranks,
+        workers=workers,
+        prefetch=loader.prefetch if workers else None,
+        prefetch_bytes=loader.prefetch_bytes if workers else None,
+        batch_size=train.batch_size,
+        pinned=loader.pin and torch.cuda.is_available(),
+        cache_budget_bytes=cache.budget,
+    )
+    seen = Seen(
+        samples=len(samples),
+        tensor_bytes=tensor_bytes,
+        samples_read=samples_read,
+        decoded_bytes=samples.decoded_bytes if isinstance(samples, SizedSamples) else None,
+        host_limit_bytes=host.memory_bytes,
+        shm_free_bytes=None if shm is None else shm.free_bytes,
+    )
+    return plan_memory(config, feeding, seen, drop_last=loader.drop_last)
+
+
+def weigh(
+    samples: Samples, collate: Callable[[list[Any]], Any], epochs: tuple[int, ...]
+) -> tuple[tuple[int, ...], int]:
+    """Give the bytes of each tensor of the largest sample found, and how many were read."""
+    step = max(1, len(samples) // _MOST_READ)
+    places = [(epoch, index) for epoch in epochs for index in range(0, len(samples), step)]
+    found = [
+        tuple(tensor.nbytes for tensor in _tensors(collate([samples.sample(epoch, index)])))
+        for epoch, index in places[: _MOST_READ * len(epochs)]
+    ]
+    return max(found, key=sum), len(found)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _tensors(getattr(value, field.name))

@@ -1,0 +1,121 @@
+"""From the record of a foreign log to its verdict: every rule asked, the gain bounded."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pitstop.doctor.estimate.combine import combined_bound, ladder
+from pitstop.doctor.logs.case import LogCase, case_of
+from pitstop.doctor.logs.rules import EVENT_RULES, STEP_RULES
+from pitstop.doctor.logs.signs import SIGN_RULES
+from pitstop.doctor.logs.summary import untimed_words
+from pitstop.doctor.rules.catalogue import ENTRIES
+from pitstop.errors import RecordError
+from pitstop.records.logs.summary import LogExamination
+from pitstop.records.run import RunRecord
+from pitstop.records.verdict import Finding, Outcome, Severity, Verdict
+
+LOG_NAMES: Final[Mapping[str, str]] = {
+    "DRIFT001": "getting slower",
+    "DRIFT002": "slow in stretches",
+    "LOSS002": "not learning",
+    "LR001": "learning rate at a standstill",
+    "START001": "slow to start",
+    "UNIT001": "mislabelled",
+}
+"""What a run is called whose principal finding is one that only logs have."""
+
+_FEWEST_WINDOWS = 5
+_WEIGHT: dict[Severity, int] = {"critical": 2, "warning": 1, "info": 0}
+
+
+def examine_log(record: RunRecord) -> LogExamination:
+    """Judge a run by its log alone.
+
+    Raises:
+        RecordError: The record was not read from a foreign log.
+    """
+    return examine_case(case_of_log(record))
+
+
+def case_of_log(record: RunRecord) -> LogCase:
+    """Work out the facts of a log's record.
+
+    Raises:
+        RecordError: The record was not read from a foreign log.
+    """
+    rank = next((rank for rank in record.ranks if rank.windows is not None), None)
+    if rank is None:
+        raise RecordError(f"{record.source} is a measured run, not a log of another tool")
+    return case_of(rank, record.source)
+
+
+def examine_case(case: LogCase) -> LogExamination:
+    """Run every rule, order what they found, and sum it up."""
+    enough = case.log.step is not None and case.log.step.windows >= _FEWEST_WINDOWS
+    rules = (*EVENT_RULES, *(STEP_RULES if enough else ()), *SIGN_RULES)
+    found = [finding for rule in rules if (finding := rule(case)) is not None]
+    findings = tuple(sorted(found, key=_order))
+    principal = next((one for one in findings if one.severity != "info"), None)
+    log, hours = case.log, _whole_run_hours(case)
+    outcome = _outcome(principal, enough=enough)
+    verdict = Verdict(
+        outcome=outcome,
+        verdict=_name(principal) if principal and outcome == "bottleneck" else outcome,
+        sentence=_sentence(principal, case, enough=enough),
+        findings=findings,
+        principal=None if principal is None else principal.code,
+        shares=case.shares,
+        combined_bound=combined_bound(findings),
+        ladder=ladder(findings, whole_run_hours=hours),
+        whole_run_hours=hours,
+        steps=0 if log.step is None else log.step.steps or 0,
+        rank=case.facts.rank.rank,
+        start_up_s=log.start_up_s or None,
+        notes=log.notes,
+    )
+    settings = case.facts.windows.log.settings
+    return LogExamination(summary=log, verdict=verdict, settings=settings)
+
+
+def _order(finding: Finding) -> tuple[int, float]:
+    """Critical ones without a bound are no question of speed and come first."""
+    share = 0.0 if finding.bound is None else finding.bound.share
+    is_broken = finding.severity == "critical" and finding.bound is None
+    return (-3 if is_broken else -min(1, _WEIGHT[finding.severity]), -share)
+
+
+def _name(finding: Finding) -> str:
+    return LOG_NAMES.get(finding.code) or ENTRIES[finding.code].name
+
+
+def _outcome(principal: Finding | None, *, enough: bool) -> Outcome:
+    if principal is None:
+        return "healthy" if enough else "not enough evidence"
+    # What is in no record may hide anything: that is no verdict on what is.
+    return "not enough evidence" if principal.code == "TIME001" else "bottleneck"
+
+
+def _sentence(principal: Finding | None, case: LogCase, *, enough: bool) -> str:
+    step = case.log.step
+    if principal is not None:
+        gain = None if principal.bound is None else principal.bound.speedup
+        most = "" if gain is None else f"; without it the run is at most {gain:.2f}x as fast"
+        return f"{principal.summary}{most}"
+    if step is None:
+        return untimed_words(case.facts)
+    if not enough:
+        timed = "1 timed record is" if step.windows == 1 else f"{step.windows} timed records are"
+        return f"{timed} too few to judge; {_FEWEST_WINDOWS} are needed"
+    return (
+        f"nothing that this log shows holds the run back by a tenth or more, in {step.windows} "
+        "windows"
+    )
+
+
+def _whole_run_hours(case: LogCase) -> float | None:
+    log = case.log
+    if log.run_s is None or log.total_steps is None:
+        return None
+    if log.eta is not None:
+        return (log.run_s + log.eta.seconds.value) / 3600
+    return log.run_s / 3600 if case.facts.is_done else None

@@ -1,0 +1,229 @@
+"""Rules about the values in a log: losses, learning rate, memory, and what the prints mean."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from pitstop.doctor.logs.bar import bar_disagrees
+from pitstop.doctor.logs.case import LogCase
+from pitstop.doctor.logs.facts import LogFacts, is_loss, origin
+from pitstop.doctor.logs.numbers import number, repeated
+from pitstop.doctor.logs.rules import LogRule
+from pitstop.doctor.logs.statistics import change_point, slope
+from pitstop.doctor.rules.remedies import REMEDIES
+from pitstop.records.logs.windows import DisagreementCode
+from pitstop.records.run import ScalarSeries
+from pitstop.records.verdict import Finding
+
+_MIB = 1 << 20
+
+_FEWEST_LOSSES = 20
+_FEWEST_RATES = 10
+_FEWEST_MEMORY = 12
+_FLAT = 0.01
+_FEWEST_STEPS = 100
+_MANY_STEPS = 1000
+_ENOUGH_OF_THE_RUN = 0.2
+_CLIMBS = 0.05
+_CHANCE = 0.01
+
+_SCHEDULE = re.compile(
+    r"sched|warm_?up|lr_config|lr_policy|milestones|lr_decay|step_size", re.IGNORECASE
+)
+_MAIN_LOSSES = ("loss", "total_loss", "train_loss", "Loss", "train/loss", "loss_total")
+
+_UNITS: Final[frozenset[DisagreementCode]] = frozenset(
+    {
+        "start-up in the mean",
+        "epoch named batch",
+        "smoothed rate",
+        "mean hides spikes",
+        "elapsed is not of this epoch",
+        "printed differs from clock",
+    }
+)
+
+
+def losses_not_finite(case: LogCase) -> Finding | None:
+    """Report losses that were printed as NaN or infinite."""
+    found = [
+        (name, series, int((~np.isfinite(series.value)).sum()))
+        for name, series in _losses(case.facts).items()
+    ]
+    found = [item for item in found if item[2]]
+    if not found:
+        return None
+    evidence = tuple(_not_finite_words(name, series, count) for name, series, count in found[:3])
+    more = (f"and {len(found) - 3} more values",) if len(found) > 3 else ()
+    return Finding(
+        code="NAN001",
+        severity="critical"
+        if any(not np.isfinite(s.value[-1]) for _, s, _ in found)
+        else "warning",
+        summary="the loss is not a finite number",
+        evidence=(*evidence, *more),
+        bound=None,
+        remedy=(
+            *REMEDIES["NAN001"].code,
+            "where the loss scale is fixed: a lower one, for overflow comes from one too high",
+        ),
+    )
+
+
+def loss_is_flat(case: LogCase) -> Finding | None:
+    """Report a loss that is at the end of the log where it was at its beginning."""
+    found = main_loss(case.facts)
+    if found is None:
+        return None
+    name, series = found
+    good = np.isfinite(series.value)
+    value, step = series.value[good], series.step[good]
+    third = len(value) // 3
+    if len(value) < _FEWEST_LOSSES or step[-1] - step[0] < _FEWEST_STEPS:
+        return None
+    first, last = float(np.median(value[:third])), float(np.median(value[-third:]))
+    if abs(last - first) > _FLAT * abs(first):
+        return None
+    low, high = np.quantile(value, (0.25, 0.75))
+    total = case.log.total_steps or 0
+    begins = step[0] <= max(_FEWEST_STEPS, 0.05 * total)
+    is_long = step[-1] - step[0] >= max(_MANY_STEPS, _ENOUGH_OF_THE_RUN * total)
+    return Finding(
+        code="LOSS002",
+        severity="warning" if begins and is_long else "info",
+        summary="the loss does not move",
+        evidence=(
+            f"{name}: {number(first)} in the first third of the log, {number(last)} in the last "
+            f"(medians of {third} of {len(value)} values as printed, steps {int(step[0]):,} to "
+            f"{int(step[-1]):,})",
+            f"middle half of all {number(low)} to {number(high)}",
+        ),
+        # Speed is not what this run lacks.
+        bound=None,
+        remedy=(
+            "check that gradients arrive: parameters in the optimizer, requires_grad, no detach",
+            "try to overfit a single batch; check labels, learning rate and loss scale",
+        ),
+    )
+
+
+def rate_never_moves(case: LogCase) -> Finding | None:
+    """Report a learning rate that is the same in every record, as a forgotten schedule leaves it.
+
+    Early in a run only a schedule that the log's own settings name makes this worth saying.
+    """
+    steps, rates = case.facts.learning_rates
+    if len(rates) < _FEWEST_RATES or np.ptp(rates) > 0:
+        return None
+    spanned = float(np.nanmax(steps) - np.nanmin(steps)) if np.isfinite(steps).any() else 0.0
+    named = _schedule_settings(case.facts.windows.log.settings)
+    total = case.log.total_steps
+    early = total is not None and spanned < _ENOUGH_OF_THE_RUN * total
+    if spanned < (_FEWEST_STEPS if named else _MANY_STEPS) or (early and not named):
+        return None
+    of = "" if total is None else f" of {total:,}"
+    asked = tuple(f"the log's settings name a schedule: {text}" for text in named[:3])
+    return Finding(
+        code="LR001",
+        severity="warning" if named else "info",
+        summary="the learning rate never moves",
+        evidence=(
+            f"lr {rates[0]:g} in all {len(rates)} records, over {int(spanned):,} steps{of} "
+            f"(as printed)",
+            *asked,
+        ),
+        bound=None,
+        remedy=(
+            "if a schedule was meant: check that something calls it in every step or epoch",
+            "if a constant rate was meant: nothing is wrong here",
+        ),
+    )
+
+
+def memory_climbs(case: LogCase) -> Finding | None:
+    """Report memory that still grows when the run has long settled."""
+    table = case.facts.windows
+    rows = np.flatnonzero(case.facts.training & np.isfinite(table.memory_bytes))
+    held = table.memory_bytes[rows]
+    steps = table.last_step[rows]
+    if len(held) < _FEWEST_MEMORY or not np.isfinite(steps).all():
+        return None
+    split = change_point(held)
+    per_step = slope(steps, held) or 0.0
+    grown = per_step * float(steps[-1] - steps[0])
+    rises = np.flatnonzero(np.diff(held) > 0)
+    if split is None or split.chance >= _CHANCE or grown < _CLIMBS * held[0] or len(rises) < 3:
+        return None
+    if rises[-1] < 0.75 * len(held):
+        return None
+    return Finding(
+        code="MEM001",
+        severity="warning",
+        summary="memory grows as the run goes on",
+        evidence=(
+            f"{held[0] / _MIB:,.0f} MiB at step {int(steps[0]):,}, {held[-1] / _MIB:,.0f} MiB at "
+            f"step {int(steps[-1]):,}, {len(rises)} rises in {len(held)} records "
+            f"({origin(table.note('memory_bytes'))})",
+            f"{per_step * 1000 / _MIB:+,.1f} MiB a thousand steps (median slope of all pairs)",
+        ),
+        bound=None,
+        remedy=(
+            "keep numbers, not tensors: total += loss.item() or loss.detach(), never loss itself",
+            "empty lists of outputs and losses at the end of an epoch; give caches a limit",
+        ),
+    )
+
+
+def units_mislabelled(case: LogCase) -> Finding | None:
+    """Report printed times and rates that are not what their names say."""
+    found = [one for one in case.facts.windows.log.disagreements if one.code in _UNITS]
+    if not found:
+        return None
+    return Finding(
+        code="UNIT001",
+        severity="info",
+        summary="a printed time or rate is not what its name says",
+        evidence=tuple(repeated(one.sentence, one.times) for one in found),
+        bound=None,
+        remedy=("go by the steady step time below; it leaves out what these numbers hold",),
+    )
+
+
+SIGN_RULES: Final[tuple[LogRule, ...]] = (
+    losses_not_finite,
+    loss_is_flat,
+    rate_never_moves,
+    memory_climbs,
+    units_mislabelled,
+    bar_disagrees,
+)
+
+
+def main_loss(facts: LogFacts) -> tuple[str, ScalarSeries] | None:
+    """Find the loss that sums up the others, by its name; else the first one."""
+    losses = _losses(facts)
+    for name in _MAIN_LOSSES:
+        if name in losses:
+            return name, losses[name]
+    return next(iter(losses.items()), None)
+
+
+def _losses(facts: LogFacts) -> dict[str, ScalarSeries]:
+    return {name: series for name, series in facts.rank.scalars.items() if is_loss(name)}
+
+
+def _not_finite_words(name: str, series: ScalarSeries, count: int) -> str:
+    bad = ~np.isfinite(series.value)
+    first = int(np.argmax(bad))
+    before = series.value[:first]
+    good = f", after {number(float(before[-1]))} in the record before" if len(before) else ""
+    return (
+        f"{name}: {count} of {len(bad)} values are not finite, first at step "
+        f"{int(series.step[first]):,}{good}"
+    )
+
+
+def _schedule_settings(settings: Mapping[str, str]) -> list[str]:
+    return [f"{name} = {value}" for name, value in settings.items() if _SCHEDULE.search(name)]

@@ -1,0 +1,149 @@
+"""From a log's facts to its summary: how fast, in samples, and what the log does not tell."""
+
+from typing import Final
+
+import numpy as np
+
+from pitstop.doctor.logs.facts import LogFacts, is_loss, origin
+from pitstop.doctor.logs.statistics import quartiles
+from pitstop.doctor.logs.time import eta_of, event_totals, run_time
+from pitstop.records.logs.summary import LogSummary, Steady
+from pitstop.records.logs.windows import COLUMNS
+from pitstop.records.run import RankRecord
+
+_GAPS: Final = {
+    "at_s": "timestamps",
+    "step_s": "time of a step",
+    "data_s": "wait for data",
+    "memory_bytes": "memory",
+}
+_DOUBTS: Final = frozenset({"clock went back", "steps went back"})
+_NEVER_IN_A_LOG = "forward, backward and optimizer apart, gradient sync, GPU use"
+
+
+def summarise_log(facts: LogFacts) -> LogSummary:
+    """Sum up a log; every number says where it comes from."""
+    table = facts.windows
+    log = table.log
+    time = run_time(facts)
+    events = event_totals(facts, time)
+    rate = rate_of(facts)
+    return LogSummary(
+        source=facts.source,
+        format=log.format,
+        confidence=log.confidence,
+        defined_by=log.defined_by,
+        version=log.version,
+        records=len(table),
+        attempts=len(np.unique(table.attempt)),
+        first_step=facts.first_step,
+        last_step=facts.last_step,
+        total_steps=facts.end_step,
+        batch_size=log.batch_size,
+        batch_size_from=log.batch_size_from,
+        world_size=log.world_size,
+        world_size_from=log.world_size_from,
+        step=facts.step,
+        rate=rate,
+        rate_gap=None if rate is not None else _rate_gap(facts),
+        data_wait=facts.data_wait,
+        data_share=facts.data_share,
+        run_s=time.run_s,
+        run_formula=time.formula,
+        start_up_s=time.start_up_s,
+        events=events,
+        eta=eta_of(facts, time, events),
+        meanings={name: table.columns[name] for name in COLUMNS if name in table.columns},
+        gaps=_gaps(facts),
+        notes=_notes(facts),
+    )
+
+
+def rate_of(facts: LogFacts) -> Steady | None:
+    """Samples/s at steady state: from batch and step time, else as printed."""
+    if facts.basis == "windows" and (computed := computed_rate(facts)) is not None:
+        return computed
+    return printed_rate(facts) or computed_rate(facts)
+
+
+def computed_rate(facts: LogFacts, *, ranks: int | None = None) -> Steady | None:
+    """Samples of a step over its time, on all ranks where their number is known.
+
+    Args:
+        facts: The log.
+        ranks: Count this many ranks instead of what the log says.
+    """
+    step, log = facts.step, facts.windows.log
+    if step is None or log.batch_size is None or step.low <= 0:
+        return None
+    world = ranks or log.world_size
+    samples = log.batch_size * (world or 1)
+    each = f" x {world} ranks" if world is not None and world > 1 else ""
+    scope = "" if world is not None else ", of one rank: how many there are is not in the log"
+    return Steady(
+        low=samples / step.high,
+        middle=samples / step.middle,
+        high=samples / step.low,
+        unit="samples/s",
+        windows=step.windows,
+        steps=step.steps,
+        formula=f"{log.batch_size} samples{each} / {step.middle:.3g} s a step{scope}",
+    )
+
+
+def printed_rate(facts: LogFacts) -> Steady | None:
+    """Samples/s as the log prints them, over the steady rows, else over whole epochs."""
+    steady = facts.steady_of("samples_per_s", "samples/s")
+    if steady is not None:
+        return steady
+    table = facts.windows
+    rows = table.of_kind("epoch") & np.isfinite(table.samples_per_s)
+    count = int(rows.sum())
+    if not count:
+        return None
+    low, middle, high = quartiles(table.samples_per_s[rows], np.ones(count))
+    return Steady(
+        low=low,
+        middle=middle,
+        high=high,
+        unit="samples/s",
+        windows=count,
+        steps=None,
+        formula=f"median of {count} epochs; {origin(table.note('samples_per_s'))}",
+    )
+
+
+def _notes(facts: LogFacts) -> tuple[str, ...]:
+    """What the reader noted, and where the log contradicts itself in ways no rule speaks of."""
+    log = facts.windows.log
+    doubts = [one.sentence for one in log.disagreements if one.code in _DOUBTS]
+    return tuple(dict.fromkeys((*doubts, *log.notes, *facts.rank.notes)))
+
+
+def _rate_gap(facts: LogFacts) -> str:
+    if facts.step is None:
+        return untimed_words(facts)
+    return "give --batch-size: samples of one optimizer step on one rank"
+
+
+def untimed_words(facts: LogFacts) -> str:
+    """Say why no step time is known."""
+    if facts.windows.of_kind("doubtful").any():
+        return "the log's times contradict themselves"
+    return "the log does not time its steps"
+
+
+def _gaps(facts: LogFacts) -> tuple[str, ...]:
+    table = facts.windows
+    missing = [
+        name for column, name in _GAPS.items() if not np.isfinite(getattr(table, column)).any()
+    ]
+    if not len(facts.learning_rates[0]):
+        missing.append("learning rate")
+    if not _losses(facts.rank):
+        missing.append("losses")
+    return (*missing, _NEVER_IN_A_LOG)
+
+
+def _losses(rank: RankRecord) -> list[str]:
+    return [name for name in rank.scalars if is_loss(name)]

@@ -1,0 +1,193 @@
+"""How long a logged run took, what of it lay apart from the steps, and what is left."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pitstop.doctor.logs.facts import LogFacts, row_weights
+from pitstop.doctor.logs.statistics import middle_of, quartiles
+from pitstop.records.logs.summary import Eta, EventTotal
+from pitstop.records.logs.windows import WindowTable
+from pitstop.records.quantity import Estimated
+from pitstop.records.run import Array, Event
+
+_FEWEST_FOR_A_TREND = 9
+_LEAST_ERROR = 0.01  # of the estimate: a pace that is printed in few digits has no spread
+_RECURRING = ("evaluation", "checkpoint", "epoch boundary")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTime:
+    """Wall clock of a run, as far as its log tells."""
+
+    run_s: float | None
+    """All of it, start-up too."""
+    formula: str
+    train_s: float | None
+    """All training steps at their steady time; what they took beyond it lies apart."""
+    start_up_s: float
+    """Of ``run_s``, known to have gone by before the steps were steady."""
+
+    @property
+    def work_s(self) -> float | None:
+        """The run without its start-up, of which shares are taken: a longer run has more of it."""
+        if self.run_s is None:
+            return None
+        work_s = self.run_s - self.start_up_s
+        return work_s if work_s > 0 else None
+
+
+def run_time(facts: LogFacts) -> RunTime:
+    """Take the run's time from the log's clock, else add up steps and timed events."""
+    train_s = _train_s(facts)
+    run_s, formula = _clock_s(facts.windows), "first timestamp to last record, without breaks"
+    if run_s is None and train_s is not None:
+        apart_s = sum(event.wall_us for event in facts.rank.events if is_timed(event)) / 1e6
+        run_s, formula = train_s + apart_s, "steps at their steady time + timed events"
+    starts = [event for event in facts.rank.events if event.name == "start-up" and is_timed(event)]
+    return RunTime(
+        run_s=run_s,
+        formula="" if run_s is None else formula,
+        train_s=train_s,
+        start_up_s=sum(event.wall_us for event in starts) / 1e6,
+    )
+
+
+def is_timed(event: Event) -> bool:
+    """Whether the log tells how long an event took."""
+    return "formula" in event.detail
+
+
+def event_totals(facts: LogFacts, time: RunTime) -> dict[str, EventTotal]:
+    """Sum up what lies apart from the steps, by name."""
+    names = dict.fromkeys(event.name for event in facts.rank.events)
+    return {
+        name: _total([event for event in facts.rank.events if event.name == name], time)
+        for name in names
+    }
+
+
+def shares_of_work(facts: LogFacts, time: RunTime) -> dict[str, float]:
+    """Split the run after start-up: wait for data, other step time, what lies apart, the rest.
+
+    The shares add up to one. Without the run's time nothing is known of its shares.
+    """
+    if not time.work_s or time.train_s is None:
+        return {}
+    apart = {name: total.total_s for name, total in event_totals(facts, time).items()}
+    parts = {name: s for name, s in apart.items() if s > 0 and name != "start-up"}
+    share = facts.data_share
+    if share is None:
+        parts = {"steps": time.train_s, **parts}
+    else:
+        data_s = time.train_s * share
+        parts = {"data": data_s, "rest of the steps": time.train_s - data_s, **parts}
+    # Rounded prints may add up to a little more than the clock shows.
+    whole_s = max(time.work_s, sum(parts.values()))
+    shares = {name: total_s / whole_s for name, total_s in parts.items()}
+    return {**shares, "unaccounted": max(0.0, 1 - sum(shares.values()))}
+
+
+def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> Eta | None:
+    """Reckon what is left from the recent pace; None when the end or the pace is not known."""
+    last, end = facts.last_step, facts.end_step
+    recent, early = _thirds(facts)
+    if end is None or last is None or recent is None or facts.is_done:
+        return None
+    left = end - last
+    values, weights = recent
+    low, _, high = quartiles(values, weights)
+    middle, usual = middle_of(values, weights)
+    whole = facts.step
+    assert whole is not None
+    apart = _recurring_share(time, events)
+    seconds = left * middle * (1 + apart)
+    which = "median" if usual is None else "mean"
+    error = left * (1 + apart) * max((high - low) / 2, abs(middle - whole.middle))
+    error += _longest_event_s(events)
+    before = 0.0 if early is None else middle_of(*early)[0]
+    return Eta(
+        steps=left,
+        seconds=Estimated(value=seconds, unit="s", error=max(error, _LEAST_ERROR * seconds)),
+        formula=_eta_words(left, middle, f"{which} of the last {len(values)} windows", apart),
+        trend=middle / before if before else None,
+    )
+
+
+def _train_s(facts: LogFacts) -> float | None:
+    step = facts.step
+    if step is None:
+        return None
+    rows = facts.training | facts.steady if facts.basis == "windows" else facts.steady
+    if not np.isfinite(facts.windows.steps[rows]).all():
+        return None
+    step_s = np.where(facts.steady, facts.windows.step_s, step.middle)
+    return float(np.sum((step_s * row_weights(facts.windows))[rows]))
+
+
+def _clock_s(table: WindowTable) -> float | None:
+    """Add up an attempt's records on the log's clock; a clock set back loses one record, no more.
+
+    The first attempt began at the log's first timestamp. Later ones began where the steps of their
+    first record did, as far as that is known.
+    """
+    total_s = 0.0
+    for number in np.unique(table.attempt):
+        rows = np.flatnonzero((table.attempt == number) & np.isfinite(table.at_s))
+        if not len(rows):
+            continue
+        total_s += float(np.sum(np.maximum(0.0, np.diff(table.at_s[rows]))))
+        first = int(rows[0])
+        total_s += float(table.at_s[first]) if number == 0 else _covered_s(table, first)
+    return total_s if total_s > 0 else None
+
+
+def _covered_s(table: WindowTable, row: int) -> float:
+    covered_s = float(table.steps[row] * table.step_s[row])
+    return covered_s if np.isfinite(covered_s) and covered_s > 0 else 0.0
+
+
+def _total(events: list[Event], time: RunTime) -> EventTotal:
+    timed = [event for event in events if is_timed(event)]
+    total_s = sum(event.wall_us for event in timed) / 1e6
+    whole_s = time.run_s if events[0].name == "start-up" else time.work_s
+    formulas = dict.fromkeys(str(event.detail["formula"]) for event in timed)
+    return EventTotal(
+        count=len(events),
+        timed=len(timed),
+        total_s=total_s,
+        share=min(1.0, total_s / whole_s) if timed and whole_s else None,
+        formula="; ".join(formulas),
+    )
+
+
+def _thirds(
+    facts: LogFacts,
+) -> tuple[tuple[Array, Array] | None, tuple[Array, Array] | None]:
+    """Times and weights of the last third of the steady rows, and of the first."""
+    values = facts.windows.step_s[facts.steady]
+    if len(values) < 3:
+        return None, None
+    third = max(1, len(values) // 3)
+    recent = values[-third:], facts.weights[-third:]
+    if len(values) < _FEWEST_FOR_A_TREND:
+        return recent, None
+    return recent, (values[:third], facts.weights[:third])
+
+
+def _recurring_share(time: RunTime, events: Mapping[str, EventTotal]) -> float:
+    apart_s = sum(events[name].total_s for name in _RECURRING if name in events)
+    return apart_s / time.train_s if time.train_s else 0.0
+
+
+def _longest_event_s(events: Mapping[str, EventTotal]) -> float:
+    """One evaluation or save more or less may lie ahead than its share so far says."""
+    found = [events[name] for name in _RECURRING if name in events]
+    return max((total.total_s / total.timed for total in found if total.timed), default=0.0)
+
+
+def _eta_words(left: int, step_s: float, how: str, apart: float) -> str:
+    pace = f"{left:,} steps x {step_s:.3g} s ({how})"
+    more = "evaluations, checkpoints and epoch starts as so far"
+    return f"{pace} + {apart:.1%} for {more}" if apart else pace

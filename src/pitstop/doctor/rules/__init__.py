@@ -1,0 +1,1 @@
+"""The rules, one file a family, and what they advise."""

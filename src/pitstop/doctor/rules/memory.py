@@ -1,0 +1,292 @@
+"""Rules on memory: growth of the host's, a cache too large, a device's cut to pieces."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.loader_facts import workers_of
+from pitstop.doctor.numbers import listing, percent, size, times
+from pitstop.doctor.readings import CacheUse
+from pitstop.doctor.rules.remedies import remedy_for
+from pitstop.records.host.memory import HostLoad, MemoryReading
+from pitstop.records.host.memory_holders import NEARLY_FULL, holders_text
+from pitstop.records.script import Owners
+from pitstop.records.verdict import Finding, Severity
+
+# After the first counted step buffers and caches may still fill, which every run does.
+_WARM_UP_READINGS: Final = 3
+_FEWEST_READINGS: Final = 12
+_LEAST_GROWTH_BYTES: Final = 64 << 20
+# Standard errors that the slope must lie above zero.
+_SURE_OF_SLOPE: Final = 4.0
+# A cache that fills up grows ever more slowly, and a jump grows once; a leak grows in every third
+# of the run, at this share of its pace at least.
+_STILL_GROWING: Final = 0.25
+_OWN_PROCESS: Final = 0.7
+# A process with less has not even imported torch.
+_LEAST_WITH_TORCH_BYTES: Final = 64 << 20
+_SOON_HOURS: Final = 24.0
+
+_MOST_CACHE_SHARE: Final = 0.5
+
+# Memory in blocks that are cut up, of all that is reserved, and how full the device must be for
+# that to matter: a device with room to spare simply takes a new block.
+_FRAGMENTED: Final = 0.25
+_NEARLY_FULL: Final = 0.8
+# Of a device, the least that strangers must hold for it to matter to this run.
+_RELEVANT: Final = 0.1
+
+
+def host_growth(facts: Facts) -> Finding | None:
+    """Report host memory that only ever grows, and say in which processes."""
+    readings = _settled(facts)
+    if len(readings) < _FEWEST_READINGS:
+        return None
+    at_s = np.array([reading.at_s for reading in readings])
+    tree = np.array([_tree_bytes(reading) for reading in readings])
+    slope, error = line_slope(at_s, tree)
+    growth = slope * float(at_s[-1] - at_s[0])
+    if growth < _LEAST_GROWTH_BYTES or slope < _SURE_OF_SLOPE * error:
+        return None
+    if _least_third(at_s, tree) < _STILL_GROWING * slope:
+        return None
+    own, _ = line_slope(at_s, np.array([_own_bytes(reading) for reading in readings]))
+    own_share = None if _is_launcher(facts, readings[-1]) else min(1.0, max(0.0, own / slope))
+    cause, remedy = _growth_cause(facts, own_share, growth)
+    evidence = [
+        f"{size(slope * 3600)} an hour (± {size(error * 3600)}), {size(growth)} so far, "
+        f"in {times(len(readings), 'reading')}",
+    ]
+    if own_share is not None:
+        evidence.append(f"{percent(own_share)} of it in the training process itself")
+    hours = _hours_to_full(readings[-1], slope)
+    if hours is not None:
+        evidence.append(f"at this pace memory is full in {hours:.1f} hours")
+    held = holders_text(readings[-1])
+    evidence += [] if held is None else [held]
+    severity: Severity = "critical" if hours is not None and hours < _SOON_HOURS else "warning"
+    return Finding(
+        code="MEM001",
+        severity=severity,
+        summary=f"host memory grows without end: {cause}",
+        evidence=tuple(evidence),
+        bound=None,
+        remedy=remedy,
+    )
+
+
+def unsettled_growth(facts: Facts) -> str | None:
+    """Say that memory rose in too short a time to tell whether it goes on; None where it did not.
+
+    More frequent readings are no way out: one takes as long as a step or several, and a cache that
+    fills looks like a leak for as long as it does.
+    """
+    readings = _settled(facts)
+    if not 2 <= len(readings) < _FEWEST_READINGS:
+        return None
+    risen = _tree_bytes(readings[-1]) - _tree_bytes(readings[0])
+    if risen < _LEAST_GROWTH_BYTES:
+        return None
+    return (
+        f"host memory rose by {size(risen)} in {readings[-1].at_s - readings[0].at_s:.0f} s, too "
+        "short to tell whether it goes on: measure more steps"
+    )
+
+
+def full_host(facts: Facts) -> str | None:
+    """Say who holds the memory of a host that was nearly full; None where it was not.
+
+    A note and no finding: what a full host costs a run, short of its death, was not measured.
+    """
+    full = [
+        reading
+        for reading in facts.readings.all(MemoryReading)
+        if (reading.used_share or 0.0) >= NEARLY_FULL
+    ]
+    if not full:
+        return None
+    worst = max(full, key=lambda reading: reading.used_share or 0.0)
+    return f"host memory was {worst.used_share:.0%} full: {holders_text(worst)}"
+
+
+def _settled(facts: Facts) -> list[MemoryReading]:
+    """Readings during the counted steps; after the last of them workers end and memory falls."""
+    table = facts.record.steps
+    assert table is not None, "rules need single steps; read the run with its steps"
+    if not len(table):
+        return []
+    last_us = float((table.start_us + table.wall_us).max())
+    readings = facts.readings.between(facts.first_us, last_us, MemoryReading)
+    return [reading for reading in readings if reading.tree][_WARM_UP_READINGS:]
+
+
+def _least_third(xs: np.ndarray, ys: np.ndarray) -> float:
+    """Slope in the third of a series that rises least."""
+    thirds = zip(np.array_split(xs, 3), np.array_split(ys, 3), strict=True)
+    return min(line_slope(*third)[0] for third in thirds)
+
+
+def _is_launcher(facts: Facts, reading: MemoryReading) -> bool:
+    """Whether the root of a watched process tree starts the training process and is not it."""
+    many = facts.summary.world_size > 1
+    return not facts.is_engine_run and (many or _own_bytes(reading) < _LEAST_WITH_TORCH_BYTES)
+
+
+def _growth_cause(
+    facts: Facts, own_share: float | None, growth_bytes: float
+) -> tuple[str, tuple[str, ...]]:
+    leak = (
+        "total += loss.item() or loss.detach(), not loss: it keeps the graph of every step",
+        "look for lists and dicts that gain an entry in every step",
+    )
+    if not workers_of(facts) or (own_share is not None and own_share >= _OWN_PROCESS):
+        return "the training process keeps what it should let go", leak
+    if own_share is None:
+        return "the training process or its workers keep what they should let go", leak
+    cache = facts.readings.last(CacheUse)
+    if cache is not None and cache.copies > 1:
+        return "every worker fills a cache of its own", (
+            "share one cache between all workers, or divide its size by their number",
+        )
+    keeps = "look for dicts and lists of the dataset that gain an entry with every sample"
+    if (1 - own_share) * growth_bytes > _most_copied_bytes(facts):
+        return "every worker keeps what it has read, more than it could copy", (
+            keeps,
+            "share one cache between all workers, or bound its size in each",
+        )
+    return "workers copy what they only read, or keep it", (
+        "hold metadata in arrays (numpy, torch) instead of lists of Python objects: each look at "
+        "an object writes its reference count, which copies the page",
+        keeps,
+    )
+
+
+def _most_copied_bytes(facts: Facts) -> int:
+    """What workers can copy at most: each all that there was when they began, counted once."""
+    trees = [tree for reading in facts.readings.all(MemoryReading) if (tree := reading.tree)]
+    workers = max(tree.processes for tree in trees) - 1
+    return workers * min(tree.tree_bytes for tree in trees if tree.processes > workers)
+
+
+def _hours_to_full(reading: MemoryReading, slope: float) -> float | None:
+    limit, used = reading.limit_bytes, reading.used_bytes
+    if limit is None or used is None:
+        return None
+    return max(0.0, limit - used) / slope / 3600
+
+
+def line_slope(xs: np.ndarray, ys: np.ndarray) -> tuple[float, float]:
+    """Slope of the least-squares line and its standard error."""
+    centred = xs - xs.mean()
+    spread = float(np.sum(centred**2))
+    if not spread:
+        return 0.0, float("inf")
+    slope = float(np.sum(centred * (ys - ys.mean()))) / spread
+    rest = ys - ys.mean() - slope * centred
+    return slope, float(np.sqrt(np.sum(rest**2) / max(1, len(xs) - 2) / spread))
+
+
+def _tree_bytes(reading: MemoryReading) -> int:
+    assert reading.tree is not None
+    return reading.tree.tree_bytes
+
+
+def _own_bytes(reading: MemoryReading) -> int:
+    assert reading.tree is not None
+    return reading.tree.own_bytes
+
+
+def large_cache(facts: Facts) -> Finding | None:
+    """Report a cache that may take more than half of the memory there is."""
+    cache, memory = facts.readings.last(CacheUse), facts.readings.last(MemoryReading)
+    limit = None if memory is None else memory.limit_bytes
+    if cache is None or not limit:
+        return None
+    allowed = cache.budget_bytes * max(1, cache.copies)
+    if allowed <= _MOST_CACHE_SHARE * limit:
+        return None
+    return Finding(
+        code="MEM002",
+        severity="critical" if allowed > limit else "warning",
+        summary="the cache may take more than half of the memory",
+        evidence=(
+            f"{size(cache.budget_bytes)} x {max(1, cache.copies)} on this host = {size(allowed)} "
+            f"of {size(limit)} ({percent(allowed / limit)})",
+        ),
+        bound=None,
+        remedy=remedy_for(facts, "MEM002"),
+    )
+
+
+def device_memory(facts: Facts) -> Finding | None:
+    """Report a device's memory that is cut to pieces, or that is freed and asked for again."""
+    owners = facts.readings.last(Owners)
+    retries = _retries(facts, owners)
+    evidence: list[str] = []
+    if retries:
+        evidence.append(
+            f"the allocator gave its cache back and asked again {times(retries, 'time')}, "
+            "each of which waits for the device"
+        )
+    split = _split(owners)
+    if split is not None:
+        evidence.append(split)
+    if not evidence:
+        return None
+    others = _others_on_device(facts, owners)
+    evidence += [] if others is None else [f"{others} of the device's memory"]
+    freeing = () if others is None else (f"free the device first: {others} of it",)
+    return Finding(
+        code="MEM003",
+        severity="warning",
+        summary="device memory is cut to pieces or nearly full",
+        evidence=tuple(evidence),
+        # What one retry costs is not recorded.
+        bound=None,
+        remedy=(*freeing, *remedy_for(facts, "MEM003")),
+    )
+
+
+def _others_on_device(facts: Facts, owners: Owners | None) -> str | None:
+    """Say what strangers hold of the device, where that is a relevant part of it.
+
+    What the driver counts beyond torch's own is their memory only where a stranger was seen: some
+    of it is the context that every process on a GPU has.
+    """
+    number = "" if owners is None else owners.device.partition(":")[2]
+    gpus = [gpu for load in facts.readings.all(HostLoad) for gpu in load.gpus]
+    seen = [gpu for gpu in gpus if str(gpu.index) == (number or "0") and gpu.other_pids]
+    if owners is None or owners.reserved_bytes is None or not seen:
+        return None
+    used, total = seen[-1].memory_used_bytes, seen[-1].memory_total_bytes
+    if used is None or not total or used - owners.reserved_bytes < _RELEVANT * total:
+        return None
+    pids = listing(sorted(seen[-1].other_pids or ()))
+    return f"other processes (pid {pids}) hold about {size(used - owners.reserved_bytes)}"
+
+
+def _retries(facts: Facts, owners: Owners | None) -> int:
+    if owners is not None and owners.alloc_retries is not None:
+        return owners.alloc_retries
+    return _grown([r.devices for r in facts.readings.all(MemoryReading)])
+
+
+def _grown(devices: Sequence[Sequence[object]]) -> int:
+    """Retries between the first and the last reading, of all devices."""
+    counts = [sum(getattr(device, "alloc_retries", 0) for device in group) for group in devices]
+    return max(0, counts[-1] - counts[0]) if counts else 0
+
+
+def _split(owners: Owners | None) -> str | None:
+    if owners is None or not owners.reserved_bytes or owners.inactive_split_bytes is None:
+        return None
+    share = owners.inactive_split_bytes / owners.reserved_bytes
+    full = owners.reserved_bytes / owners.total_bytes if owners.total_bytes else 1.0
+    if share < _FRAGMENTED or full < _NEARLY_FULL:
+        return None
+    return (
+        f"{size(owners.inactive_split_bytes)} of {size(owners.reserved_bytes)} reserved "
+        f"({percent(share)}) lie in gaps; {percent(full)} of the device is reserved"
+    )

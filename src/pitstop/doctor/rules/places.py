@@ -1,0 +1,69 @@
+"""Where in a script something happens, and what the lines seen there tell of the script."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.host_lines import line_text
+from pitstop.doctor.numbers import percent
+from pitstop.records.script import HostLine, HostLines
+
+# Looks below which a place is named without its share: one of two tells no half.
+_FEWEST_FOR_SHARES: Final = 8
+_MOST_PLACES: Final = 2
+# A second place with less than this share of the looks only met the line by chance.
+_WORTH_NAMING: Final = 0.2
+
+_ENVIRONMENT: Final = re.compile(r"\benvs?\w*\.(step|reset)\(|\bgym(nasium)?\b|\bpettingzoo\b")
+
+
+def places_of(facts: Facts, part: str) -> tuple[str, ...]:
+    """Name the lines that a part of the step, or what lies apart from it, was met on most often."""
+    lines = _lines_of(facts, part)
+    looks = sum(line.samples for line in lines)
+    named = [line for line in lines[:_MOST_PLACES] if line.samples >= _WORTH_NAMING * looks]
+    if looks < _FEWEST_FOR_SHARES:
+        return tuple(f"at {line_text(line)}" for line in named[:1])
+    return tuple(f"{percent(line.samples / looks)} of it at {line_text(line)}" for line in named)
+
+
+def steps_environments(facts: Facts, part: str) -> bool:
+    """Whether a line that a part spends much on steps an environment, as training by acting."""
+    lines = _lines_of(facts, part)
+    looks = sum(line.samples for line in lines)
+    # Not the first alone: a look at Python that runs on for less than the interpreter's switching
+    # interval is put off to where the lock is let go, which may be the next line.
+    return mentions([line for line in lines if line.samples >= _WORTH_NAMING * looks], _ENVIRONMENT)
+
+
+def mentions(lines: Iterable[HostLine], pattern: re.Pattern[str]) -> bool:
+    """Whether a line, or what it called, speaks of something."""
+    return any(pattern.search(text) for line in lines for text in (line.text, line.calls or ""))
+
+
+def _lines_of(facts: Facts, part: str) -> tuple[HostLine, ...]:
+    """The lines of a part, each once whatever it called; most looks first."""
+    found = facts.readings.last(HostLines)
+    if found is None:
+        return ()
+    merged: dict[tuple[str, int], list[HostLine]] = {}
+    for line in (*found.lines, *found.apart):
+        if line.part == part:
+            merged.setdefault((line.file, line.line), []).append(line)
+    groups = sorted(merged.values(), key=lambda group: -sum(line.samples for line in group))
+    return tuple(_joined(group) for group in groups)
+
+
+def _joined(lines: list[HostLine]) -> HostLine:
+    first = lines[0]
+    return HostLine(
+        part=first.part,
+        file=first.file,
+        line=first.line,
+        function=first.function,
+        text=first.text,
+        samples=sum(line.samples for line in lines),
+        # What it called differs from look to look; it is the line that is named.
+        calls=first.calls if len(lines) == 1 else None,
+    )

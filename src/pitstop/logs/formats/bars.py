@@ -1,0 +1,314 @@
+"""Progress bars of tqdm, and the ``iter=50 | loss=...`` lines that loops print beside them.
+
+The printed rate is a moving average; the count over the elapsed time is exact to a second. A bar
+is drawn again and again in one physical line, other output is glued to it, and a bar that runs
+over its total loses it.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+from pitstop.logs.batch import Batch, Layout
+from pitstop.logs.builder import LogBuilder
+from pitstop.logs.numbers import COUNT, FINITE, number
+from pitstop.logs.reader import Feed, Reader
+from pitstop.records.logs.windows import Disagreement
+
+NAN = math.nan
+_RATE = rb", +(?:(\d+\.?\d*)|\?)(?:(s)/[A-Za-z]+|[A-Za-z]+/s)(?:, ([^\]]*))?\]"
+_ELAPSED = rb" \[((?:\d+:)?\d\d:\d\d)"
+_BAR = re.compile(rb"(\d+)/(\d+)" + _ELAPSED + rb"<[^,\]]*(?:, \d+:\d\d:\d\d)?" + _RATE)
+_LOST = re.compile(rb"(\d+)()[a-z]+" + _ELAPSED + _RATE)
+_WORD = re.compile(rb"[A-Za-z\x80-\xff]+")
+_EVAL = re.compile(rb"(?i)^(?:val|eval|test|infer|extract)")
+_PAIR = re.compile(
+    rb"([A-Za-z_\x80-\xff][\w./@\x80-\xff-]*)=(-?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))(?![\w.])"
+)
+_COUNT_BYTES = 40
+_TEXT_BYTES = 400
+_LONG_S = 30.0
+_DRAWN = 2000
+_MOST_BARS = 64
+
+
+@dataclass(slots=True)
+class _Update:
+    bar: bytes
+    n: int
+    total: int
+    elapsed_s: float
+    rate: float
+    is_slow: bool
+    pairs: list[tuple[bytes, bytes]]
+
+
+class _Bars:
+    """Reads bars; which one is the training is decided by who is drawn most often."""
+
+    def __init__(self, builder: LogBuilder) -> None:
+        self._builder = builder
+        builder.close = self._end
+        self._held: list[_Update] | None = []
+        self._main = b""
+        self._base = 0.0
+        self._epoch = 0.0
+        self._last = 0
+        self.late: tuple[_Update, float] | None = None
+        self._lost = False
+        self._elapsed = b""
+        self._waiting: tuple[bytes, re.Match[bytes]] | None = None
+
+    def feed(self, line: bytes) -> None:
+        """Take one line."""
+        place = line.find(b" [")
+        if place < 0:
+            return
+        # The count stands right before the bracket; searching from there is quick.
+        start = max(place - _COUNT_BYTES, line.rfind(b" ", 0, place), line.rfind(b"|", 0, place))
+        found = _BAR.search(line, max(start, 0)) or _LOST.search(line, max(start, 0))
+        if found is None:
+            return
+        if self._held is None:
+            self._one_a_second(line, found)
+            return
+        self._held.append(_update(line, found))
+        if len(self._held) >= _DRAWN:
+            self._decide()
+
+    def _one_a_second(self, line: bytes, found: re.Match[bytes]) -> None:
+        """Take the first drawing of each second; the elapsed time tells the others apart by none.
+
+        The last one before the count begins anew is taken too, for it ends an epoch.
+        """
+        elapsed = found[3]
+        if elapsed == self._elapsed and found[1] != found[2]:
+            self._waiting = (line, found)
+            return
+        if self._waiting is not None:
+            if int(found[1]) < int(self._waiting[1][1]):
+                self._take(_update(*self._waiting))
+            self._waiting = None
+        self._elapsed = elapsed
+        self._take(_update(line, found))
+
+    def _end(self) -> None:
+        """Take what was held back, and say what was found."""
+        if self._held is not None:
+            self._decide()
+        if self._waiting is not None:
+            self._take(_update(*self._waiting))
+        self._builder.found += self.judge()
+        if not self._epoch and self._builder.steps_per_epoch is not None:
+            # One single bar counts the run.
+            self._builder.total_steps = self._builder.steps_per_epoch
+            self._builder.steps_per_epoch = None
+
+    def _decide(self) -> None:
+        held, self._held = self._held, None
+        if not held:
+            return
+        drawn: dict[bytes, int] = {}
+        for update in held:
+            if not _EVAL.match(update.bar) and (update.bar in drawn or len(drawn) < _MOST_BARS):
+                drawn[update.bar] = drawn.get(update.bar, 0) + 1
+        self._main = max(drawn, key=lambda bar: drawn[bar]) if drawn else held[0].bar
+        if len(drawn) > 1:
+            others = b", ".join(bar or b"(no name)" for bar in drawn if bar != self._main)
+            self._builder.note(f"other bars are left out: {others.decode('utf-8', 'replace')}")
+        for update in held:
+            self._take(update)
+
+    def _take(self, update: _Update) -> None:
+        if update.bar != self._main:
+            if _EVAL.match(update.bar) and update.total and update.n >= update.total:
+                self._builder.evaluation(
+                    wall_s=update.elapsed_s, formula="printed: elapsed time of the finished bar"
+                )
+            return
+        if update.n == 0:
+            self._turn(0)
+            return
+        if update.n < self._last:
+            self._turn(update.n)
+        self._count(update)
+
+    def _turn(self, n: int) -> None:
+        """Begin another bar: the next epoch."""
+        if self._last:
+            self._base += self._last
+            self._epoch += 1
+            self._last = n
+
+    def _count(self, update: _Update) -> None:
+        builder = self._builder
+        if not update.total and not self._lost and builder.steps_per_epoch:
+            self._lost = True
+            builder.note("the bar lost its total: it ran further than announced")
+        if update.total:
+            builder.steps_per_epoch = update.total
+        rate = _seconds_a_step(update)
+        self._late(update, update.n * rate)
+        step = self._base + update.n
+        if step > builder.last_step:
+            builder.train(
+                step,
+                epoch=self._epoch,
+                inside=float(update.n),
+                total=update.elapsed_s,
+                error=0.5,
+                since=0.0,
+                printed=rate,
+            )
+            builder.scalars(step, update.pairs)
+        self._last = update.n
+
+    def _late(self, update: _Update, by_rate_s: float) -> None:
+        """Remember a bar whose elapsed time is far more than its count took: it began before."""
+        if self.late is None and _LONG_S < by_rate_s < update.elapsed_s / 2:
+            self.late = (update, by_rate_s)
+
+    def judge(self) -> list[Disagreement]:
+        """Say that the elapsed time of a bar is not that of its count."""
+        if self.late is None:
+            return []
+        update, by_rate_s = self.late
+        return [
+            Disagreement(
+                code="elapsed is not of this epoch",
+                sentence=(
+                    f"a bar at {update.n} shows {update.elapsed_s:.0f} s elapsed, but at its "
+                    f"printed rate that many steps take {by_rate_s:.0f} s: it began before this "
+                    "epoch, or waited"
+                ),
+                printed=update.elapsed_s,
+                rebuilt=by_rate_s,
+                unit="s",
+                extra_s=update.elapsed_s - by_rate_s,
+            )
+        ]
+
+
+def _seconds_a_step(update: _Update) -> float:
+    if update.is_slow or not update.rate:
+        return update.rate
+    return 1 / update.rate
+
+
+def _update(line: bytes, found: re.Match[bytes]) -> _Update:
+    count, total, elapsed, rate, slow, more = found.groups()
+    seconds = int(elapsed[-2:]) + 60 * int(elapsed[-5:-3])
+    if len(elapsed) > 5:
+        seconds += 3600 * int(elapsed[:-6])
+    before = line[: found.start()].partition(b"%|")[0]
+    word = _WORD.search(before)
+    name = word[0].lower() if word is not None else b"of " + total
+    pairs = _PAIR.findall(before, max(0, len(before) - _TEXT_BYTES)) if b"=" in before else []
+    return _Update(
+        bar=name,
+        n=int(count),
+        total=int(total) if total else 0,
+        elapsed_s=float(seconds),
+        rate=number(rate) if rate else NAN,
+        is_slow=slow is not None,
+        pairs=pairs + _PAIR.findall(more) if more else pairs,
+    )
+
+
+def _bars(builder: LogBuilder) -> Feed:
+    return _Bars(builder).feed
+
+
+_ITER = re.compile(rb"\biter=(\d+) \| ")
+_STAMP = re.compile(rb"(\d{4}[-/]\d\d[-/]\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{3})?)")
+_OWN = frozenset((b"iter", b"epoch", b"lr"))
+_MOST_SHAPES = 64
+_NEVER = re.compile(rb"(?!)")
+
+
+class _IterLines:
+    """Reads the lines; nearly all of a file have the same names in the same order."""
+
+    def __init__(self, builder: LogBuilder) -> None:
+        self._builder = builder
+        self._batch = Batch(builder)
+        self._usual = _NEVER
+        self._shapes = 0
+
+    def feed(self, line: bytes) -> None:
+        """Take one line."""
+        if (match := self._usual.match(line)) is not None:
+            self._batch.add(match.groups())
+        elif b"iter=" in line and (found := _ITER.search(line)) is not None:
+            self._batch.flush()
+            self._record(line, found)
+
+    def _record(self, line: bytes, found: re.Match[bytes]) -> None:
+        builder = self._builder
+        stamp = _STAMP.search(line, 0, 48)
+        at = builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN
+        pairs = _PAIR.findall(line, found.start())
+        own = {name: number(value) for name, value in pairs if name in _OWN}
+        step = float(found[1])
+        builder.brief(
+            step,
+            epoch=own.get(b"epoch", NAN),
+            at=at,
+            error=builder.clock.resolution_s / 2,
+            lr=own.get(b"lr", NAN),
+        )
+        builder.scalars(step, [pair for pair in pairs if pair[0] not in _OWN])
+        if stamp is None:
+            self._learn([name for name, _ in pairs])
+
+    def _learn(self, names: list[bytes]) -> None:
+        """Expect more lines with these names and nothing else, the step first."""
+        if self._shapes >= _MOST_SHAPES or len(set(names)) < len(names):
+            return
+        self._shapes += 1
+        texts = [COUNT if name in (b"iter", b"epoch") else FINITE for name in names]
+        pairs = [re.escape(name) + b"=" + text for name, text in zip(names, texts, strict=True)]
+        self._usual = re.compile(rb" \| ".join(pairs) + rb"\Z")
+        self._batch.set_layout(
+            Layout(
+                step=0,
+                epoch=names.index(b"epoch") if b"epoch" in names else -1,
+                lr=names.index(b"lr") if b"lr" in names else -1,
+                error=self._builder.clock.resolution_s / 2,
+                curves=tuple((name, names.index(name)) for name in names if name not in _OWN),
+            )
+        )
+
+
+def _iter_lines(builder: LogBuilder) -> Feed:
+    return _IterLines(builder).feed
+
+
+BARS = Reader(
+    name="tqdm",
+    defined_by="tqdm/tqdm: tqdm/std.py (format_meter)",
+    start=_bars,
+    needle=b"[",
+    mark=re.compile(_BAR.pattern + b"|" + _LOST.pattern),
+    weight=0.9,
+    rebuild="difference of elapsed times / steps between the records, elapsed to the second",
+    step="EMA",
+    step_formula="1 / printed rate, or the rate itself where it is seconds a step",
+    scalars="last step",
+    counting="count of the bar + last count of each bar before",
+    notes=(
+        "the printed rate is a moving average of tqdm's, not the speed of the run",
+        "of a bar drawn several times a second, one drawing a second is kept",
+    ),
+)
+ITER_LINES = Reader(
+    name="iter= lines",
+    defined_by="a loop's own lines, `iter=50 | loss_seg=0.52 | ...`; no public source defines them",
+    start=_iter_lines,
+    needle=b"iter=",
+    mark=re.compile(rb"\biter=\d+ \| [\w./-]+="),
+    weight=0.95,
+    rebuild="difference of timestamps / steps between the records, where lines have timestamps",
+    scalars="not known",
+)
+READERS = (BARS, ITER_LINES)

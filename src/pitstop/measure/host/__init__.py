@@ -1,0 +1,1 @@
+"""Readings of a running host: memory, load, processes, GPUs, limits."""

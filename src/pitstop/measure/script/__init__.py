@@ -1,0 +1,1 @@
+"""Measuring somebody's training: the launcher, attaching from code, callbacks, FLOPs."""

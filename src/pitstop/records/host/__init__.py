@@ -1,0 +1,1 @@
+"""Records of machines and of a running job's memory and load."""

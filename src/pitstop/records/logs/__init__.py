@@ -1,0 +1,1 @@
+"""Records of training logs: their rows, summaries and comparisons."""

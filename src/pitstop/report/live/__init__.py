@@ -1,0 +1,1 @@
+"""A run while it goes on, on a terminal and as a page."""

@@ -1,0 +1,1 @@
+"""The self-contained page: its sections, charts and templates."""

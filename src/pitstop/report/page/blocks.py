@@ -1,0 +1,226 @@
+"""What a page is made of, before it is HTML: sections of blocks, each block of one kind.
+
+Section
+├── Sentence            a line of text
+├── Figures             a few numbers with how they are known
+├── Chart               a drawing with its caption and legend
+├── Table               rows and columns; sorts where that helps
+├── Tree                parts inside parts, which open
+├── Findings            what holds a run back, with evidence
+└── Gallery             pictures side by side
+
+A template of the kind's name shows each (templates/). Text is plain here and escaped there.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pitstop.records.verdict import Finding
+from pitstop.report.page.svg import Svg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One field of a table."""
+
+    text: str
+    value: float | None = None
+    """What it sorts by, where that is not its text."""
+    colour: str | None = None
+    strong: bool = False
+
+
+def text_cell(text: str, *, colour: str | None = None, strong: bool = False) -> Cell:
+    """A field that sorts by its letters."""
+    return Cell(text=text, colour=colour, strong=strong)
+
+
+def number_cell(text: str, value: float | None, *, strong: bool = False) -> Cell:
+    """A field that sorts by a number; without one it stands last."""
+    return Cell(text=text, value=value, strong=strong)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """Heading of a column."""
+
+    name: str
+    is_number: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows and columns. The first column names its row."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str | None = None
+    sortable: bool = False
+    left_out: int = 0
+    """Rows that were left out for length."""
+
+    @property
+    def kind(self) -> str:
+        """Name of its template."""
+        return "table"
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether its few columns would lie too far apart over the whole width."""
+        return len(self.columns) <= 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegendEntry:
+    """What a colour of a chart stands for."""
+
+    name: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A drawing, its caption, and how its numbers are known."""
+
+    caption: str
+    svg: Svg
+    note: str | None = None
+    legend: tuple[LegendEntry, ...] = ()
+    half: bool = False
+    """Whether two of them stand side by side where there is room."""
+
+    @property
+    def kind(self) -> str:
+        """Name of its template."""
+        return "chart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A part of the step with the parts inside it."""
+
+    name: str
+    colour: str | None
+    share: float
+    numbers: tuple[str, ...]
+    meter: Svg
+    children: tuple["Node", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """Parts inside parts; a row with parts inside opens."""
+
+    caption: str
+    headings: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    note: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Name of its template."""
+        return "tree"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number with its name and how it is known."""
+
+    name: str
+    value: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A few numbers that tell most."""
+
+    entries: tuple[Figure, ...]
+
+    @property
+    def kind(self) -> str:
+        """Name of its template."""
+        return "figures"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """A line of text."""
+
+    text: str
+    tone: Literal["plain", "note", "strong"] = "plain"
+
+    @property
+    def kind(self) -> str:
+        """Name of its template."""
+        return "sentence"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldFinding:
+    """A finding and the words for its bound."""
+
+    finding: Finding
+    limit: str | None
+    how: str
+    """Where the bound comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What holds a run back, the principal thing first."""
+
+    entries: tuple[ToldFinding, ...]
+
+    @property
+    def kind(self) -> str:
+        """Name of its template."""
+        return "findings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPicture:
+    """A picture that is in the page, or the reason why it is not."""
+
+    caption: str
+    data: Svg | None
+    """As a ``data:`` address, which needs no escaping."""
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRow:
+    """Pictures side by side."""
+
+    title: str
+    note: str | None
+    cells: tuple[ShownPicture, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gallery:
+    """Rows of pictures."""
+
+    rows: tuple[ShownRow, ...]
+
+    @property
+    def kind(self) -> str:
+        """Name of its template."""
+        return "gallery"
+
+
+Block = Sentence | Figures | Chart | Table | Tree | Findings | Gallery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A chapter of the page."""
+
+    key: str
+    """Its address within the page."""
+    title: str
+    blocks: tuple[Block, ...]
+    lead: str | None = None
+    legend: tuple[LegendEntry, ...] = ()
+    """What colours mean in all of its charts."""

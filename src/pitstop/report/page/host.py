@@ -1,0 +1,300 @@
+"""Memory by owner and over time, and how busy GPU, processor and disk were."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pitstop.records.host.memory import HostLoad, MemoryReading
+from pitstop.records.script import Owners
+from pitstop.report.page.blocks import (
+    Block,
+    Chart,
+    Column,
+    LegendEntry,
+    Section,
+    Table,
+    number_cell,
+    text_cell,
+)
+from pitstop.report.page.charts import Axes, Line, Segment, bar, lines
+from pitstop.report.page.run import RunView, quartiles
+from pitstop.report.page.series import Series, shortened
+from pitstop.report.units import (
+    NOT_MEASURED,
+    bytes_text,
+    count_text,
+    digits,
+    rate_text,
+    seconds_text,
+    share_text,
+)
+
+Named = Sequence[tuple[str, str, Sequence[float | None]]]
+"""Name, colour and values of a line."""
+
+_MOST_DEVICES: Final = 8
+_GPU_LINES: Final = 5
+_LIMIT: Final = "control group's limit"
+_COLOURS: Final = ("c2", "c7", "c0", "c4", "c9", "c1", "c3", "c5")
+
+
+def since(seconds: float) -> str:
+    """A moment, counted from the first reading."""
+    return "start" if seconds <= 0 else f"+{seconds_text(seconds)}"
+
+
+def memory_section(view: RunView) -> Section | None:
+    """Who holds memory, and how that changed."""
+    readings = view.readings("memory", MemoryReading)
+    owners = view.readings("owners", Owners)
+    blocks: list[Block] = []
+    if owners:
+        blocks += _owners(owners[-1])
+    if readings:
+        blocks += _memory_charts(readings)
+        blocks.append(_memory_table(readings))
+    if not blocks:
+        return None
+    return Section(key="memory", title="Memory", blocks=tuple(blocks))
+
+
+def _owners(owners: Owners) -> Iterable[Block]:
+    held = [
+        ("parameters", owners.parameters_bytes, "c2"),
+        ("gradients", owners.gradients_bytes, "c4"),
+        ("optimizer state", owners.optimizer_bytes, "c7"),
+    ]
+    if owners.activations_bytes is not None:
+        held.append(("activations and scratch", owners.activations_bytes, "c0"))
+    total = sum(size for _, size, _ in held)
+    if not total:
+        return
+    segments = [
+        Segment(
+            name=name,
+            share=size / total,
+            colour=colour,
+            words=f"{bytes_text(size)}, {share_text(size / total)}",
+        )
+        for name, size, colour in held
+    ]
+    note = (
+        "Measured; activations and scratch are what the measured peak holds beyond the others."
+        if owners.peak_bytes is not None
+        else "Measured. Activations: not measured, for this device does not count its memory."
+    )
+    yield Chart(
+        caption=f"{bytes_text(total)} on {owners.device} by owner",
+        svg=bar("memory-owners", f"Memory of {owners.device} by owner", segments),
+        legend=tuple(
+            LegendEntry(name=f"{one.name}, {one.words}", colour=one.colour) for one in segments
+        ),
+        note=note,
+    )
+
+
+def _memory_charts(readings: Sequence[MemoryReading]) -> Iterable[Chart]:
+    at_s = [one.at_s - readings[0].at_s for one in readings]
+    axes = Axes(y_words=bytes_text, x_words=since, x_name="", binary=True)
+    times = count_text(len(readings), "reading")
+    basis = next((one.tree.basis for one in reversed(readings) if one.tree is not None), None)
+    title, how = "Host memory of the process tree", f"measured as {basis}; {times}"
+    host = _Panel(key="memory-host", title=title, axes=axes, how=how)
+    yield from _over_time(host, at_s, _tree_lines(readings))
+    names = sorted({device.device for one in readings for device in one.devices})[:_MOST_DEVICES]
+    for place, name in enumerate(names):
+        how = f"measured by torch's allocator; {times}"
+        panel = _Panel(key=f"memory-{place}", title=f"Memory of {name}", axes=axes, how=how)
+        yield from _over_time(panel, at_s, _device_lines(readings, name))
+
+
+def _tree_lines(readings: Sequence[MemoryReading]) -> Named:
+    trees = [one.tree for one in readings]
+    return (
+        ("all processes", "c2", [tree and tree.tree_bytes for tree in trees]),
+        (
+            "the training process",
+            "c7",
+            [None if tree is None else tree.own_bytes for tree in trees],
+        ),
+    )
+
+
+def _device_lines(readings: Sequence[MemoryReading], name: str) -> Named:
+    found = [next((d for d in one.devices if d.device == name), None) for one in readings]
+    return (
+        ("allocated", "c2", [None if one is None else one.allocated_bytes for one in found]),
+        ("reserved", "c4", [None if one is None else one.reserved_bytes for one in found]),
+        ("peak", "c0", [None if one is None else one.peak_reserved_bytes for one in found]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Panel:
+    """A chart over time, before it has lines."""
+
+    key: str
+    title: str
+    axes: Axes
+    how: str
+
+
+def _over_time(panel: _Panel, at_s: Sequence[float], named: Named) -> Iterable[Chart]:
+    drawn = [
+        Line(name=name, series=series, colour=colour)
+        for name, colour, values in named
+        if (series := _series(at_s, values)) is not None
+    ]
+    if not drawn:
+        return
+    legend = [LegendEntry(name=line.name, colour=line.colour) for line in drawn]
+    yield Chart(
+        caption=panel.title,
+        svg=lines(panel.key, f"{panel.title} over time", drawn, panel.axes),
+        note=panel.how,
+        legend=tuple(legend) if len(drawn) > 1 else (),
+        half=True,
+    )
+
+
+def _series(at_s: Sequence[float], values: Sequence[float | None]) -> Series | None:
+    known = np.array([np.nan if value is None else value for value in values], dtype=float)
+    series = shortened(np.array(at_s, dtype=float), known)
+    return series if len(series) else None
+
+
+def _memory_table(readings: Sequence[MemoryReading]) -> Table:
+    last = readings[-1]
+    held: list[tuple[str, list[int | None]]] = [
+        ("host, in use by anybody", [_used(one) for one in readings]),
+        (_LIMIT, [one.cgroup_limit_bytes for one in readings]),
+        ("control group's working set", [one.cgroup_working_bytes for one in readings]),
+        ("pinned by torch", [one.pinned_bytes for one in readings]),
+        ("shared memory in use", [one.shm_used_bytes for one in readings]),
+    ]
+    rows = []
+    for name, values in held:
+        known = [value for value in values if value is not None]
+        three = (min(known, default=None), max(known, default=None), values[-1])
+        gap = "none found" if name == _LIMIT else NOT_MEASURED
+        cells = [number_cell(gap if v is None else bytes_text(v), v) for v in three]
+        rows.append((text_cell(name), *cells))
+    total = bytes_text(last.host_total_bytes)
+    return Table(
+        caption="Host memory in numbers",
+        columns=(
+            Column(name="what", is_number=False),
+            Column(name="lowest"),
+            Column(name="most"),
+            Column(name="at the end"),
+        ),
+        rows=tuple(rows),
+        note=f"Measured, {count_text(len(readings), 'reading')}; the host has {total}.",
+    )
+
+
+def _used(reading: MemoryReading) -> int | None:
+    if reading.host_total_bytes is None or reading.host_available_bytes is None:
+        return None
+    return reading.host_total_bytes - reading.host_available_bytes
+
+
+def load_section(view: RunView) -> Section | None:
+    """How busy GPU, processor and disk were."""
+    loads = view.readings("load", HostLoad)
+    if not loads:
+        return None
+    at_s = [one.at_s - loads[0].at_s for one in loads]
+    charts = [chart for panel, named in _panels(loads) for chart in _over_time(panel, at_s, named)]
+    blocks = (*charts, _load_table(loads))
+    return Section(key="load", title="GPU, processor and disk", blocks=blocks)
+
+
+def _panels(loads: Sequence[HostLoad]) -> Iterable[tuple[_Panel, Named]]:
+    times = _times(loads)
+    gpus = sorted({gpu.index for one in loads for gpu in one.gpus})[:_MOST_DEVICES]
+    yield (
+        _Panel(
+            key="load-gpu",
+            title="GPU busy",
+            axes=Axes(y_words=share_text, x_words=since, x_name="", top=1.0),
+            how=f"share of the driver's sample period in which any kernel ran; {times}",
+        ),
+        [
+            (f"GPU {index}", _COLOURS[place], [_gpu_busy(one, index) for one in loads])
+            for place, index in enumerate(gpus)
+        ],
+    )
+    usable = next((one.usable_cores for one in loads if one.usable_cores is not None), None)
+    of = "" if usable is None else f"; {digits(usable)} are usable"
+    yield (
+        _Panel(
+            key="load-cpu",
+            title="Processor, in cores",
+            axes=Axes(y_words=digits, x_words=since, x_name=""),
+            how=f"{times}{of}",
+        ),
+        (
+            ("this job", "c2", [one.tree_cpu_cores for one in loads]),
+            ("everybody on the host", "c10", [one.host_cpu_cores for one in loads]),
+        ),
+    )
+    yield (
+        _Panel(
+            key="load-disk",
+            title="Storage",
+            axes=Axes(y_words=lambda v: rate_text(v, "B/s"), x_words=since, x_name=""),
+            how=times,
+        ),
+        (
+            ("this job reads", "c2", [one.tree_read_bytes_per_s for one in loads]),
+            ("this job writes", "c4", [one.tree_write_bytes_per_s for one in loads]),
+            ("all disks, reading", "c10", [one.disk_read_bytes_per_s for one in loads]),
+        ),
+    )
+
+
+def _times(loads: Sequence[HostLoad]) -> str:
+    return f"measured, {count_text(len(loads), 'reading')}"
+
+
+def _gpu_busy(load: HostLoad, index: int) -> float | None:
+    return next((gpu.busy_share for gpu in load.gpus if gpu.index == index), None)
+
+
+def _load_table(loads: Sequence[HostLoad]) -> Table:
+    gpus = [gpu for one in loads for gpu in one.gpus]
+    lines_of: list[tuple[str, list[float | None], Callable[[float], str]]] = [
+        ("GPU busy", [gpu.busy_share for gpu in gpus], share_text),
+        ("GPU memory in use, by anybody", [gpu.memory_used_bytes for gpu in gpus], bytes_text),
+        ("GPU power", [gpu.power_w for gpu in gpus], lambda v: rate_text(v, "W")),
+        ("GPU clock", [gpu.sm_clock_hz for gpu in gpus], lambda v: rate_text(v, "Hz")),
+        ("GPU temperature", [gpu.temperature_c for gpu in gpus], lambda v: f"{digits(v)} °C"),
+        ("cores used by this job", [one.tree_cpu_cores for one in loads], digits),
+        ("cores used by everybody", [one.host_cpu_cores for one in loads], digits),
+        ("held back by quota", [one.throttled_share for one in loads], share_text),
+        ("read by this job", [one.tree_read_bytes_per_s for one in loads],
+         lambda v: rate_text(v, "B/s")),
+        ("written by this job", [one.tree_write_bytes_per_s for one in loads],
+         lambda v: rate_text(v, "B/s")),
+    ]  # fmt: skip
+    rows = []
+    for name, values, words in lines_of if gpus else lines_of[_GPU_LINES:]:
+        spread = quartiles([np.nan if value is None else value for value in values])
+        cells = (NOT_MEASURED, "") if spread is None else (
+            words(spread[1]), f"{words(spread[0])} to {words(spread[2])}"
+        )  # fmt: skip
+        middle = None if spread is None else spread[1]
+        rows.append((text_cell(name), number_cell(cells[0], middle), text_cell(cells[1])))
+    return Table(
+        caption="Load in numbers",
+        columns=(
+            Column(name="what", is_number=False),
+            Column(name="median"),
+            Column(name="middle half"),
+        ),
+        rows=tuple(rows),
+        note=_times(loads) + ("" if gpus else "; no GPU was seen"),
+    )

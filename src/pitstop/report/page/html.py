@@ -1,0 +1,287 @@
+"""One self-contained page about a run, a log, or several of them side by side.
+
+The page needs no network and forbids it: styles and script stand in it and are named by their
+hashes, pictures are `data:` addresses, and everything that comes from a record is escaped.
+
+A section is a function from the run to a `Section`, or None where the record does not tell. A new
+one is a function and a line in `SECTIONS`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pitstop.errors import RecordError
+from pitstop.logs.read import read_logs
+from pitstop.records.store import write_text
+from pitstop.report.page.about import log_section, machine_section, settings_section
+from pitstop.report.page.blocks import Figures, Section
+from pitstop.report.page.compare import (
+    RunsView,
+    courses_section,
+    differences_section,
+    runs_view,
+    side_by_side_section,
+    verdict_of,
+    verdicts_section,
+)
+from pitstop.report.page.headroom import headroom_section
+from pitstop.report.page.host import load_section, memory_section
+from pitstop.report.page.loader import feeding_section
+from pitstop.report.page.over_time import course_section
+from pitstop.report.page.parts import modules_section, pictures_section, ranks_section
+from pitstop.report.page.run import RunView, view_of
+from pitstop.report.page.step import step_section, timeline_section
+from pitstop.report.page.svg import Svg
+from pitstop.report.page.templating import environment, policy_hash, source
+from pitstop.report.page.verdict import findings_section, gain_section, headline_figures
+
+MOST_BYTES: Final = 1_000_000
+"""A page is smaller than this, so that it can be mailed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageWritten:
+    """What a page became."""
+
+    path: str
+    size_bytes: int
+    sections: tuple[str, ...]
+    """Titles, in order."""
+    absent: tuple[str, ...]
+    """What the record does not hold, in words."""
+    sentence: str
+    """The verdict of the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """A place of the page, and what it is called where the record has nothing for it."""
+
+    about: str
+    make: Callable[[RunView], Section | None]
+
+
+SECTIONS: Final[tuple[Chapter, ...]] = (
+    Chapter(about="findings", make=findings_section),
+    Chapter(about="the parts of a step", make=step_section),
+    Chapter(about="a bound on the gain", make=gain_section),
+    Chapter(about="headroom on the device", make=headroom_section),
+    Chapter(about="where parts lay inside a step", make=timeline_section),
+    Chapter(about="the course of the run", make=course_section),
+    Chapter(about="memory", make=memory_section),
+    Chapter(about="load of GPU, processor and disk", make=load_section),
+    Chapter(about="loader and cache", make=feeding_section),
+    Chapter(about="times of the model's parts", make=modules_section),
+    Chapter(about="several ranks", make=ranks_section),
+    Chapter(about="settings with proof", make=settings_section),
+    Chapter(about="what a log prints", make=log_section),
+    Chapter(about="machine and versions", make=machine_section),
+)
+
+COMPARISONS: Final[tuple[Callable[[RunsView], Section | None], ...]] = (
+    differences_section,
+    side_by_side_section,
+    courses_section,
+    verdicts_section,
+)
+
+_PAGES: Final = (".html", ".htm")
+
+# What is no gap of a record: a healthy run has no findings, and a run is no log.
+_NEVER_MISSED: Final = (
+    "findings",
+    "a bound on the gain",
+    "headroom on the device",
+    "several ranks",
+    "what a log prints",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Everything the template shows, but for the sections, which are rendered one by one."""
+
+    title: str
+    source: str
+    outcome: str
+    sentence: str
+    figures: Figures | None
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]
+    absent: tuple[str, ...]
+    basis: str
+
+
+def write_page(
+    sources: Sequence[Path],
+    output: Path,
+    *,
+    log_format: str | None = None,
+    batch_sizes: Sequence[int] = (),
+    world_sizes: Sequence[int] = (),
+) -> PageWritten:
+    """Write a page about one run or log, or about several compared with the first.
+
+    Args:
+        sources: Folders or files of measured runs, or logs of other tools.
+        output: The page; an earlier one is replaced, whole or not at all.
+        log_format: Name of the logs' format, where it is not recognised.
+        batch_sizes: Samples of one optimizer step on one rank: one for all logs, or one a source.
+        world_sizes: Ranks of each run, given the same way.
+
+    Raises:
+        RecordError: A source cannot be read, or the page cannot be written.
+    """
+    if not sources:
+        raise RecordError("name at least one run or log to report on")
+    require_other(sources, output)
+    records = read_logs(
+        sources, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes
+    )
+    views = [view_of(record) for record in records]
+    renderer = _Renderer()
+    if len(views) == 1:
+        page = _page_of_run(views[0])
+        text, kept = renderer.render(page, lambda room: pictures_section(views[0], room))
+    else:
+        page = _page_of_runs(runs_view(views))
+        text, kept = renderer.render(page, lambda room: _latest_pictures(views, room))
+    write_text(output, text)
+    return PageWritten(
+        path=str(output),
+        size_bytes=len(text.encode()),
+        sections=kept,
+        absent=page.absent,
+        sentence=f"{page.outcome}: {page.sentence}",
+    )
+
+
+def _latest_pictures(views: Sequence[RunView], room_bytes: int) -> Section | None:
+    """Pictures of the last of several runs that has any."""
+    for view in reversed(views):
+        section = pictures_section(view, room_bytes)
+        if section is not None:
+            return replace(section, title=f"Pictures of {view.name}")
+    return None
+
+
+def require_other(sources: Sequence[Path], output: Path) -> None:
+    """Refuse to write over what a page is about, or over a file of a run that is a folder.
+
+    Raises:
+        RecordError: The output is a source, or lies in one and is no earlier page.
+    """
+    try:
+        taken = output.exists() and any(_holds(source, output) for source in sources)
+    except OSError as error:
+        raise RecordError(f"cannot write {output}: {error.strerror}") from error
+    if taken:
+        raise RecordError(f"{output} is what the page is about; give it another name")
+
+
+def _holds(source: Path, output: Path) -> bool:
+    try:
+        is_inside = source.resolve() in output.resolve().parents
+        is_same = source.exists() and source.samefile(output)
+    except OSError as error:
+        raise RecordError(f"cannot read {source}: {error.strerror}") from error
+    return is_same or (is_inside and output.is_file() and output.suffix.lower() not in _PAGES)
+
+
+def _page_of_run(view: RunView) -> Page:
+    made = [(chapter, chapter.make(view)) for chapter in SECTIONS]
+    verdict = view.verdict
+    return Page(
+        title=view.name,
+        source=view.record.source,
+        outcome=verdict.outcome,
+        sentence=verdict.sentence,
+        figures=headline_figures(view),
+        sections=tuple(section for _, section in made if section is not None),
+        notes=verdict.notes,
+        absent=tuple(
+            chapter.about
+            for chapter, section in made
+            if section is None and chapter.about not in _NEVER_MISSED
+        ),
+        basis=_basis(view),
+    )
+
+
+def _basis(view: RunView) -> str:
+    if view.log is not None:
+        return "From a log of another tool; its numbers are as printed, or rebuilt as said."
+    steps = f"{view.verdict.steps:,} steps after warm-up"
+    rank = f", {view.total_name}" if view.total_name else ""
+    return f"Measured; the verdict rests on {steps}{rank}."
+
+
+def _page_of_runs(runs: RunsView) -> Page:
+    outcome, sentence = verdict_of(runs)
+    made = [make(runs) for make in COMPARISONS]
+    notes = [f"{view.name}: {note}" for view in runs.views for note in view.verdict.notes]
+    return Page(
+        title=_names(runs),
+        source=", ".join(view.record.source for view in runs.views),
+        outcome=outcome,
+        sentence=sentence,
+        figures=None,
+        sections=tuple(section for section in made if section is not None),
+        notes=tuple(notes),
+        absent=(),
+        basis="The first run is the measure of the others.",
+    )
+
+
+def _names(runs: RunsView) -> str:
+    names = [view.name for view in runs.views]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+class _Renderer:
+    """Turns a page into HTML that stays below its limit."""
+
+    def __init__(self) -> None:
+        self._templates = environment()
+        self._style = source(self._templates, "page.css")
+        self._script = source(self._templates, "page.js")
+
+    def render(
+        self, page: Page, pictures: Callable[[int], Section | None]
+    ) -> tuple[str, tuple[str, ...]]:
+        """Give the page's text and the titles of the sections that are in it."""
+        kept = [(section, self._section(section)) for section in page.sections]
+        left_out: list[str] = []
+        text = self._whole(page, kept, left_out)
+        while len(text.encode()) > MOST_BYTES and kept:
+            place = max(range(len(kept)), key=lambda number: len(kept[number][1].text))
+            left_out.append(kept.pop(place)[0].title)
+            text = self._whole(page, kept, left_out)
+        gallery = pictures(MOST_BYTES - len(text.encode()) - 2_000)
+        if gallery is not None:
+            kept.insert(min(1, len(kept)), (gallery, self._section(gallery)))
+            text = self._whole(page, kept, left_out)
+        return text, tuple(section.title for section, _ in kept)
+
+    def _section(self, section: Section) -> Svg:
+        return Svg(self._templates.get_template("section.html.j2").render(section=section))
+
+    def _whole(self, page: Page, kept: Sequence[tuple[Section, Svg]], left_out: list[str]) -> str:
+        return self._templates.get_template("page.html.j2").render(
+            page=page,
+            kept=kept,
+            left_out=left_out,
+            style=Svg(self._style),
+            script=Svg(self._script),
+            policy=self._policy(),
+        )
+
+    def _policy(self) -> str:
+        """What a browser may do with the page: run our script, use our styles, nothing else."""
+        return (
+            f"default-src 'none'; img-src data:; style-src '{policy_hash(self._style)}'; "
+            f"script-src '{policy_hash(self._script)}'; base-uri 'none'; form-action 'none'"
+        )

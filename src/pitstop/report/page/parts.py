@@ -1,0 +1,287 @@
+"""Parts of the model in a table that sorts, ranks side by side, and the pictures of a run."""
+
+import base64
+from collections.abc import Iterable
+from html import escape
+from typing import Final
+
+from pitstop.doctor.facts import Facts
+from pitstop.errors import RecordError
+from pitstop.records.pictures import (
+    PictureCell,
+    PictureRow,
+    Pictures,
+    picture_bytes,
+    read_pictures,
+)
+from pitstop.records.script import Modules, ModuleTime
+from pitstop.records.summary import SpanSummary
+from pitstop.report.page.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Gallery,
+    Section,
+    Sentence,
+    ShownPicture,
+    ShownRow,
+    Table,
+    number_cell,
+    text_cell,
+)
+from pitstop.report.page.charts import bar
+from pitstop.report.page.run import RunView, quartiles
+from pitstop.report.page.step import legend_of, part_times_us, segments_of
+from pitstop.report.page.svg import Svg, shown
+from pitstop.report.terminal_tables import coverage
+from pitstop.report.units import count_text, rate_text, seconds_text, share_text
+
+_MOST_MODULES: Final = 200
+_MOST_RANKS: Final = 16
+_TAGS_BYTES: Final = 200
+
+
+def modules_section(view: RunView) -> Section | None:
+    """Time of each part of the model, forward and backward."""
+    readings = view.readings("modules", Modules)
+    table = _sampled(readings[-1]) if readings else _named_parts(view)
+    if table is None:
+        return None
+    modules = view.verdict.modules
+    said = None if modules is None or modules.covers_forward is None else coverage(modules)
+    lead = None if said is None else f"The outermost parts: {said}."
+    blocks = (table, *(_by_kind(readings[-1]) if readings else ()))
+    return Section(key="modules", title="Parts of the model", lead=lead, blocks=blocks)
+
+
+def _by_kind(modules: Modules) -> Iterable[Block]:
+    whole = (modules.forward_us or 0) + (modules.backward_us or 0)
+    kinds = [one for one in modules.kinds if one.places > 1]
+    if not kinds or not whole:
+        return
+    yield Table(
+        caption="The same by class, wherever its modules are",
+        columns=_columns("kind", "places", "forward", "backward", "of all"),
+        rows=tuple(
+            (
+                text_cell(one.kind),
+                number_cell(f"{one.places:,}", one.places),
+                number_cell(seconds_text(one.forward_us / 1e6), one.forward_us),
+                number_cell(seconds_text(one.backward_us / 1e6), one.backward_us),
+                number_cell(share_text(one.both_us / whole), one.both_us),
+            )
+            for one in kinds
+        ),
+        note="One that holds others has their time as well, so shares overlap.",
+        sortable=True,
+    )
+
+
+def _columns(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name=name, is_number=place > 0) for place, name in enumerate(names))
+
+
+def _sampled(modules: Modules) -> Table:
+    outermost = [one for one in modules.modules if one.parent is None]
+    whole = (modules.forward_us or 0) + (modules.backward_us or 0)
+    whole = whole or sum(one.both_us for one in outermost) or 1
+    shown = sorted(modules.modules, key=lambda one: -one.both_us)[:_MOST_MODULES]
+    recomputes = any(one.recompute_us for one in shown)
+    rows = tuple(_module_row(one, whole, recomputes=recomputes) for one in shown)
+    again = ("recomputed",) if recomputes else ()
+    columns = _columns("module", "kind", "forward", "backward", *again, "of all")
+    note = "Measured once, on the host's clock, in a step that counts for nothing else."
+    if modules.forward_us is not None:
+        note = (
+            f"Medians of sampled steps, {modules.clock}'s clock; they count for nothing else. A "
+            "module holds those inside it."
+        )
+    return Table(
+        caption=f"Modules in step {modules.step:,}",
+        columns=(columns[0], Column(name="kind", is_number=False), *columns[2:]),
+        rows=rows,
+        note=note,
+        sortable=True,
+        left_out=len(modules.modules) - len(rows) + modules.left_out,
+    )
+
+
+def _module_row(one: ModuleTime, whole_us: int, *, recomputes: bool) -> tuple[Cell, ...]:
+    back = "not split" if one.backward_us is None else seconds_text(one.backward_us / 1e6)
+    again = number_cell(seconds_text(one.recompute_us / 1e6), one.recompute_us)
+    return (
+        text_cell(one.name),
+        text_cell(one.kind),
+        number_cell(seconds_text(one.forward_us / 1e6), one.forward_us),
+        number_cell(back, one.backward_us),
+        *((again,) if recomputes else ()),
+        number_cell(share_text(one.both_us / whole_us), one.both_us),
+    )
+
+
+def _named_parts(view: RunView) -> Table | None:
+    """Parts that were named inside the passes: an engine names the stages of its model."""
+    facts = view.facts
+    if facts is None:
+        return None
+    passes: dict[tuple[str, ...], dict[str, SpanSummary]] = {}
+    for span in facts.summary.spans:
+        if len(span.path) > 1 and span.path[0] in ("forward", "backward", "loss"):
+            passes.setdefault(span.path[1:], {})[span.path[0]] = span
+    if not passes:
+        return None
+    wall_us = facts.summary.looked_wall_us or 1
+    rows = [_named_row(name, found, wall_us) for name, found in passes.items()]
+    rows.sort(key=lambda row: -(row[-1].value or 0.0))
+    return Table(
+        caption="Named parts, median a step",
+        columns=_columns("part", "forward", "backward", "loss", "of the wall clock"),
+        rows=tuple(rows[:_MOST_MODULES]),
+        note="Measured over the whole run; medians within 2 %. A part holds those inside it.",
+        sortable=True,
+        left_out=max(0, len(rows) - _MOST_MODULES),
+    )
+
+
+def _named_row(
+    name: tuple[str, ...], found: dict[str, SpanSummary], wall_us: int
+) -> tuple[Cell, ...]:
+    def middle(which: str) -> Cell:
+        span = found.get(which)
+        us = None if span is None else span.host.quantile_us(0.5)
+        return number_cell("" if us is None else seconds_text(us / 1e6), us)
+
+    share = sum(span.host.total_us for span in found.values()) / wall_us
+    return (
+        text_cell(" / ".join(name)),
+        middle("forward"),
+        middle("backward"),
+        middle("loss"),
+        number_cell(share_text(share), share),
+    )
+
+
+def ranks_section(view: RunView) -> Section | None:
+    """Ranks side by side, on one scale."""
+    ranks = [one for one in view.ranks if one.steps and one.parts_us]
+    if len(view.ranks) < 2 or not ranks:
+        return None
+    longest = max(float(one.wall_us.mean()) for one in ranks)
+    shown = ranks[:_MOST_RANKS]
+    charts: list[Block] = []
+    for one in shown:
+        segments = segments_of(view, one, whole_us=longest)
+        name = f"Rank {one.summary.rank}"
+        charts.append(
+            Chart(
+                caption=f"{name}, {seconds_text(float(one.wall_us.mean()) / 1e6)} a step",
+                svg=bar(f"rank-{one.summary.rank}", f"{name}: a step", segments, height=24),
+                legend=legend_of(segments) if one is shown[-1] else (),
+            )
+        )
+    table = Table(
+        caption="Ranks in numbers",
+        columns=_columns(
+            "rank", "steps", "median step", "middle half", "samples/s", "largest part"
+        ),
+        rows=tuple(_rank_row(one) for one in ranks),
+        note="Measured after warm-up; bars are means on one scale.",
+        sortable=True,
+    )
+    lead = f"The verdict rests on rank {view.verdict.rank}."
+    return Section(
+        key="ranks", title="Ranks side by side", lead=lead, blocks=(*charts, table, *_hidden(ranks))
+    )
+
+
+def _hidden(ranks: list[Facts]) -> Iterable[Block]:
+    more = len(ranks) - _MOST_RANKS
+    if more > 0:
+        text = f"Bars of {count_text(more, 'rank')} are left out; the table has all of them."
+        yield Sentence(text=text, tone="note")
+
+
+def _rank_row(facts: Facts) -> tuple[Cell, ...]:
+    spread = quartiles(facts.wall_us / 1e6)
+    assert spread is not None
+    low, middle, high = spread
+    rate = None
+    if facts.samples is not None and facts.total_us:
+        rate = facts.samples * facts.steps / (facts.total_us / 1e6)
+    times = part_times_us(facts)
+    largest = max(times, key=times.__getitem__)
+    return (
+        number_cell(f"{facts.summary.rank}", facts.summary.rank),
+        number_cell(f"{facts.steps:,}", facts.steps),
+        number_cell(seconds_text(middle), middle),
+        text_cell(f"{seconds_text(low)} to {seconds_text(high)}"),
+        number_cell(rate_text(rate, "samples/s"), rate),
+        text_cell(f"{largest} {seconds_text(times[largest] / 1e6)}"),
+    )
+
+
+def pictures_section(view: RunView, room_bytes: int) -> Section | None:
+    """The run's pictures as they are, as many as there is room for."""
+    if view.folder is None:
+        return None
+    try:
+        pictures = read_pictures(view.folder)
+    except RecordError as error:
+        damage = Sentence(text=f"The run's pictures cannot be shown: {error}.", tone="note")
+        return Section(key="pictures", title="Pictures", blocks=(damage,))
+    if pictures is None or not pictures.rows:
+        return None
+    rows, left_out = _fitting(view, pictures, room_bytes)
+    blocks: list[Block] = [Gallery(rows=rows)]
+    if left_out:
+        words = count_text(left_out, "picture")
+        text = f"{words} left out, so that the page stays small; they are in the run's folder."
+        blocks.append(Sentence(text=text, tone="note"))
+    return Section(key="pictures", title="Pictures", blocks=tuple(blocks))
+
+
+def _fitting(
+    view: RunView, pictures: Pictures, room_bytes: int
+) -> tuple[tuple[ShownRow, ...], int]:
+    rows: list[ShownRow] = []
+    left_out = 0
+    for row in pictures.rows:
+        words = _words_bytes(row)
+        # Files are not even opened for a row whose words alone are too many.
+        cells = [_picture(view, cell) for cell in row.cells] if words <= room_bytes else []
+        size = words + sum(map(_letters, cells))
+        if size > room_bytes:
+            left_out += len(row.cells)
+            continue
+        room_bytes -= size
+        rows.append(ShownRow(title=row.title, note=row.note, cells=tuple(cells)))
+    return tuple(rows), left_out
+
+
+def _words_bytes(row: PictureRow) -> int:
+    """What a row takes without its pictures, and a little more: tags and words as a page has them.
+
+    A picture's alternative text repeats the row's title and its own caption.
+    """
+    title = _page_bytes(row.title)
+    captions = sum(title + 2 * _page_bytes(cell.caption) + _TAGS_BYTES for cell in row.cells)
+    return captions + title + _page_bytes(row.note or "") + _TAGS_BYTES
+
+
+def _page_bytes(text: str) -> int:
+    return len(escape(shown(text)).encode())
+
+
+def _letters(cell: ShownPicture) -> int:
+    return _page_bytes(cell.why_not or "") if cell.data is None else len(cell.data.text)
+
+
+def _picture(view: RunView, cell: PictureCell) -> ShownPicture:
+    assert view.folder is not None
+    try:
+        data = picture_bytes(view.folder, cell)
+    except RecordError as error:
+        return ShownPicture(caption=cell.caption, data=None, why_not=str(error))
+    coded = base64.b64encode(data).decode("ascii")
+    return ShownPicture(caption=cell.caption, data=Svg(f"data:{cell.media_type};base64,{coded}"))

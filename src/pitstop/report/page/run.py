@@ -1,0 +1,122 @@
+"""One run as the sections of a page look at it: its record, judged, and its readings typed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from pitstop.doctor.examine import examine, with_host_readings
+from pitstop.doctor.facts import Facts, facts_of
+from pitstop.doctor.logs.examine import examine_log
+from pitstop.errors import RecordError
+from pitstop.records.logs.summary import LogExamination
+from pitstop.records.run import Array, RankRecord, RunRecord
+from pitstop.records.store import decode
+from pitstop.records.verdict import Verdict
+from pitstop.report.page.palette import colours
+
+ReadingT = TypeVar("ReadingT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunView:
+    """What a page knows of one run."""
+
+    record: RunRecord
+    name: str
+    """Short enough for a heading."""
+    verdict: Verdict
+    rank: RankRecord
+    """The one that the verdict rests on, with what was read of its host."""
+    facts: Facts | None
+    """Of that rank after warm-up; None for a log."""
+    ranks: tuple[Facts, ...]
+    """Of every rank; none for a log."""
+    log: LogExamination | None
+    """None for a measured run."""
+    colours: Mapping[str, str]
+    """By part, the same in every drawing."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run lies, if it is a folder."""
+        path = Path(self.record.source)
+        return path if path.is_dir() else None
+
+    @property
+    def total_name(self) -> str:
+        """Ranks in all, as the record claims; for words such as "rank 1 of 4"."""
+        attempts = self.rank.attempts
+        world = attempts[-1].world_size if attempts else 1
+        return "" if world == 1 else f"rank {self.rank.rank} of {world}"
+
+    def readings(self, kind: str, record_type: type[ReadingT]) -> tuple[ReadingT, ...]:
+        """Every sound reading of a kind, in the order in which it was written."""
+        return tuple(_sound(self.rank, kind, record_type))
+
+
+def _sound(rank: RankRecord, kind: str, record_type: type[ReadingT]) -> Iterable[ReadingT]:
+    for reading in rank.readings:
+        if reading.kind == kind:
+            try:
+                yield decode(reading, record_type)
+            except RecordError:
+                continue  # counted and told by the verdict's notes
+
+
+def view_of(record: RunRecord) -> RunView:
+    """Judge a run and lay it out for the sections."""
+    if any(rank.windows is not None for rank in record.ranks):
+        return _view_of_log(record)
+    verdict = examine(record)
+    ranks = [facts_of(rank) for rank in with_host_readings(record.ranks)]
+    facts = next(one for one in ranks if one.summary.rank == verdict.rank)
+    parts = [*facts.parts_us, *facts.apart, *(path[0] for path in facts.record.paths)]
+    return RunView(
+        record=record,
+        name=_name(record),
+        verdict=verdict,
+        rank=facts.record,
+        facts=facts,
+        ranks=tuple(ranks),
+        log=None,
+        colours=colours([*parts, "data", "forward", "unaccounted"]),
+    )
+
+
+def _view_of_log(record: RunRecord) -> RunView:
+    log = examine_log(record)
+    rank = next(rank for rank in record.ranks if rank.windows is not None)
+    return RunView(
+        record=record,
+        name=_name(record),
+        verdict=log.verdict,
+        rank=rank,
+        facts=None,
+        ranks=(),
+        log=log,
+        colours=colours([*log.verdict.shares, "data", "unaccounted"]),
+    )
+
+
+def _name(record: RunRecord) -> str:
+    """The name that the run gave itself, or the last part of where it was read from."""
+    about = record.first.attempts[-1].about if record.first.attempts else {}
+    given = about.get("name")
+    place = Path(record.source.split(", ", maxsplit=1)[0])
+    folder = place.name or str(place)
+    if isinstance(given, str) and given not in ("", "script", folder):
+        return f"{given} ({folder})"
+    return folder
+
+
+def quartiles(values: Array | Sequence[float]) -> tuple[float, float, float] | None:
+    """First quartile, median and third quartile of what is finite; None where nothing is."""
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return None
+    low, middle, high = np.percentile(known, (25, 50, 75))
+    return float(low), float(middle), float(high)

@@ -1,0 +1,87 @@
+"""Quality over a data set: streamed, sharded over ranks, in constant memory."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from pitstop.config.sections import EvalSection, LoaderSection
+from pitstop.data.loader.batches import Loader, build_loader
+from pitstop.data.sampling.samplers import ShuffledBatches
+from pitstop.errors import ConfigError
+from pitstop.train.optim.precision import Precision
+from pitstop.train.ranks import Ranks
+from pitstop.train.task import BatchT, SeesModel, Task, predict
+
+
+def eval_order(num_samples: int, section: EvalSection, ranks: Ranks) -> ShuffledBatches:
+    """Deal the evaluation samples to ranks and batches: in order, each sample once."""
+    return ShuffledBatches(
+        num_samples,
+        section.batch_size,
+        seed=0,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        drop_last=False,
+        shuffle=False,
+    )
+
+
+def eval_loader(
+    task: Task[BatchT], section: EvalSection, loader: LoaderSection, ranks: Ranks
+) -> Loader[BatchT]:
+    """Build the loader of this rank's evaluation batches; it owns processes, so close it."""
+    samples = task.eval_samples()
+    return build_loader(
+        samples,
+        eval_order(len(samples), section, ranks),
+        task.collate,
+        loader,
+        world_size_on_host=ranks.local_world_size,
+        for_eval=True,
+    )
+
+
+def require_metric(task: Task[BatchT], metric: str) -> bool:
+    """Say whether a higher value of a metric is better.
+
+    Raises:
+        ConfigError: Where the task does not measure it.
+    """
+    known = task.higher_is_better
+    if metric not in known:
+        raise ConfigError(
+            f"checkpoint.best_of is {metric}, but {task.name} measures {', '.join(sorted(known))}"
+        )
+    return known[metric]
+
+
+@torch.inference_mode()
+def evaluate(
+    task: Task[BatchT],
+    model: nn.Module,
+    batches: Iterable[BatchT],
+    *,
+    precision: Precision,
+    device: torch.device,
+    ranks: Ranks,
+) -> dict[str, float]:
+    """Measure quality over this rank's batches and join what all ranks saw.
+
+    Every rank gets the same numbers. They do not depend on how samples were dealt to batches and
+    ranks, since metrics gather sums.
+    """
+    metrics = task.metrics()
+    was_training = model.training
+    model.eval()
+    if isinstance(metrics, SeesModel):
+        metrics.see(model)
+    try:
+        for batch in batches:
+            on_device = task.to_device(batch, device)
+            with precision.autocast():
+                output = predict(task, model, on_device)
+            metrics.update(output, on_device)
+        return metrics.result(ranks.sum(metrics.state().to(device)))
+    finally:
+        model.train(was_training)

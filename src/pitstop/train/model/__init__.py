@@ -1,0 +1,1 @@
+"""What is done to a model before it trains: recompute, compile, layout, spans, a teacher."""

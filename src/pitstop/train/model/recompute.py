@@ -1,0 +1,288 @@
+"""Activations computed again in backward instead of kept, and the proof that they are not kept.
+
+A model offers places for it: an attribute `recompute_<part>` through which a module calls one of
+its own methods (`self.recompute_attention(self.attention_part, x)`), holding `plain_call` until
+somebody puts a function here in its stead. A model without such places still has units: their
+`forward` is wrapped in the object itself, so names in its state stay what they were.
+
+What runs again is timed as a part of backward. Inside compiled code it is not: there the compiler
+has made it one with the rest of backward.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from pitstop.config.quantities import Recompute
+from pitstop.errors import ConfigError
+from pitstop.train.model.part_spans import RecomputeSpan
+
+_SEAM: Final = "recompute_"
+_STAGE: Final = "stage"
+_HALVES: Final = {"attention": "attention", "ffn": "feed_forward"}
+
+_MIN_DEPTH: Final = 64
+"""Terms of a sum from which a product is worth keeping: a shallower one is bound by memory, and
+making it again costs no more than reading it."""
+
+_ATTENTION_OPS: Final = frozenset(
+    {
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_fused_attention_overrideable",
+        "flex_attention",
+    }
+)
+
+
+class RecomputeCall(Protocol):
+    """Calls ``fn(*args)``, keeping or dropping what its backward pass will need."""
+
+    def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return what ``fn(*args, **kwargs)`` returns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeFacts:
+    """Where activations are recomputed."""
+
+    policy: str
+    places: Mapping[str, int]
+    """Number of places by kind of part: attention, feed_forward, ..., stage, unit."""
+
+
+def plain_call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Recompute nothing."""
+    return fn(*args, **kwargs)
+
+
+def recompute_all(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Keep the arguments alone and run ``fn`` again in backward, with the same random numbers."""
+    if torch.compiler.is_compiling():
+        return checkpoint(fn, *args, use_reentrant=False, **kwargs)
+    return checkpoint(fn, *args, use_reentrant=False, context_fn=_timed_contexts, **kwargs)
+
+
+def recompute_cheap(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Keep attention and deep products as well; run only the cheap rest of ``fn`` again."""
+    contexts = _KEEP_COSTLY if torch.compiler.is_compiling() else _timed_costly_contexts
+    return checkpoint(fn, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+
+def apply_recompute(
+    model: nn.Module, policy: Recompute, *, units: Sequence[nn.Module] = ()
+) -> RecomputeFacts:
+    """Have a model recompute by a policy, whatever it did before; do this before wrapping it.
+
+    Args:
+        model: With places of its own, or without.
+        policy: `none`; `full` and `selective` for all places but whole stages, and for units that
+            have none; `attention` or `ffn` for these places alone; or a list of modules by name.
+        units: The repeated blocks, for models without places of their own.
+
+    Raises:
+        ConfigError: When the policy finds nothing to work on.
+    """
+    _reset(model)
+    if isinstance(policy, tuple):
+        places = _recompute_stages(model, policy)
+    elif policy in _HALVES:
+        places = _fill_seams(model, {_HALVES[policy]}, recompute_all)
+    elif policy == "none":
+        places = {}
+    else:
+        call = recompute_cheap if policy == "selective" else recompute_all
+        places = _fill_seams(model, _parts(model) - {_STAGE}, call) | _wrap_units(units, call)
+    name = ", ".join(policy) if isinstance(policy, tuple) else policy
+    if policy != "none" and not places:
+        raise ConfigError(
+            f"train.recompute is {name}, but {type(model).__name__} has nothing of that kind "
+            f"(it offers {', '.join(sorted(_parts(model))) or 'no parts'}); set it to none, or to "
+            "names of its modules"
+        )
+    return RecomputeFacts(policy=name, places=places)
+
+
+def saved_bytes(fn: Callable[[], Any], *, ignoring: Iterable[Tensor] = ()) -> int:
+    """Measure what a forward pass holds for its backward pass, each piece of memory once.
+
+    Two witnesses are joined: what autograd saves, and every tensor made on the way that is still
+    alive at the end, for the outcomes that selective recompute keeps are not autograd's.
+
+    Args:
+        fn: Runs the forward pass; what it returns is held until the count is made.
+        ignoring: Tensors that are there anyway: parameters and inputs.
+    """
+    seen = _SeenStorages()
+    saved: dict[int, StorageWeakRef] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        reference = seen.note(tensor)
+        saved[reference.cdata] = reference
+        return tensor
+
+    with seen, saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = fn()
+    # Graphs of recomputed regions point at themselves and go only when the collector looks.
+    gc.collect()
+    ignored = {_reference(tensor).cdata for tensor in ignoring}
+    outputs = {_reference(leaf).cdata for leaf in _tensors(result)} - saved.keys()
+    return sum(
+        size
+        for cdata, (reference, size) in seen.storages.items()
+        if cdata not in ignored | outputs and not reference.expired()
+    )
+
+
+class _SeenStorages(TorchDispatchMode):
+    """Notes the memory behind every outcome of every operation, without keeping it alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def note(self, tensor: Tensor) -> StorageWeakRef:
+        reference = _reference(tensor)
+        self.storages[reference.cdata] = (reference, tensor.untyped_storage().nbytes())
+        return reference
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outcome = func(*args, **(kwargs or {}))
+        for tensor in _tensors(outcome):
+            self.note(tensor)
+        return outcome
+
+
+def _reference(tensor: Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def _tensors(tree: object) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _worth_keeping(_context: object, op: Any, *args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    """Tell which outcomes selective recompute keeps, by operation and shape."""
+    name = op.__name__.partition(".")[0]
+    if name in {"mm", "addmm"}:
+        keep = args[-1].shape[0] >= _MIN_DEPTH
+    elif name == "convolution":
+        keep = math.prod(args[1].shape[1:]) >= _MIN_DEPTH
+    elif name in {"bmm", "baddbmm"}:
+        # Scores of attention are larger than what they are made of; the weighted sum is not.
+        (_, rows, depth), (_, _, columns) = args[-2].shape, args[-1].shape
+        keep = rows * columns <= depth * max(rows, columns)
+    else:
+        keep = name in _ATTENTION_OPS
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+_KEEP_COSTLY: Final = partial(create_selective_checkpoint_contexts, _worth_keeping)
+
+_Context = AbstractContextManager[Any]
+
+
+class _TimedAgain:
+    """Is open around what runs again in backward; torch leaves it early, by an error of its own."""
+
+    __slots__ = ("_inner", "_span")
+
+    def __init__(self, inner: _Context) -> None:
+        self._inner = inner
+        self._span = RecomputeSpan()
+
+    def __enter__(self) -> None:
+        self._inner.__enter__()
+        self._span.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        self._span.__exit__(*exc)
+        self._inner.__exit__(*exc)
+
+
+def _timed_contexts() -> tuple[_Context, _Context]:
+    return nullcontext(), RecomputeSpan()
+
+
+def _timed_costly_contexts() -> tuple[_Context, _Context]:
+    forward, again = _KEEP_COSTLY()
+    return forward, _TimedAgain(again)
+
+
+def _seams(module: nn.Module) -> set[str]:
+    return {
+        name.removeprefix(_SEAM)
+        for name, value in vars(module).items()
+        if name.startswith(_SEAM) and callable(value)
+    }
+
+
+def _parts(model: nn.Module) -> set[str]:
+    return {part for module in model.modules() for part in _seams(module)}
+
+
+def _fill_seams(model: nn.Module, parts: set[str], call: RecomputeCall) -> dict[str, int]:
+    places: dict[str, int] = {}
+    for module in model.modules():
+        for part in sorted(_seams(module) & parts):
+            setattr(module, _SEAM + part, call)
+            places[part] = places.get(part, 0) + 1
+    return places
+
+
+def _wrap_units(units: Sequence[nn.Module], call: RecomputeCall) -> dict[str, int]:
+    bare = [unit for unit in units if not _parts(unit)]
+    for unit in bare:
+        _wrap(unit, call)
+    return {"unit": len(bare)} if bare else {}
+
+
+def _recompute_stages(model: nn.Module, names: tuple[str, ...]) -> dict[str, int]:
+    modules = dict(model.named_modules())
+    unknown = [name for name in names if name not in modules]
+    if unknown:
+        offered = [name for name, module in modules.items() if _STAGE in _seams(module)]
+        offered = offered or [name for name, _ in model.named_children()]
+        raise ConfigError(
+            f"train.recompute names {', '.join(unknown)}, which {type(model).__name__} does not "
+            f"have; there are {', '.join(offered)}"
+        )
+    for name in names:
+        if _STAGE in _seams(modules[name]):
+            setattr(modules[name], _SEAM + _STAGE, recompute_all)
+        else:
+            _wrap(modules[name], recompute_all)
+    return {_STAGE: len(names)}
+
+
+def _wrap(unit: nn.Module, call: RecomputeCall) -> None:
+    # In the object's own dictionary: the class, other objects of it and names in the state stay.
+    unit.forward = partial(call, unit.forward)
+
+
+def _reset(model: nn.Module) -> None:
+    for module in model.modules():
+        for part in _seams(module):
+            setattr(module, _SEAM + part, plain_call)
+        own = vars(module).get("forward")
+        if isinstance(own, partial) and own.func in (recompute_all, recompute_cheap):
+            del module.forward

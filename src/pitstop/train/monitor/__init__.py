@@ -1,0 +1,1 @@
+"""What is watched while a run goes on: deferred values, memory, communication, the loader."""

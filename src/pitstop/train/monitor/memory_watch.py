@@ -1,0 +1,121 @@
+"""Judges memory while a run goes on: how close to the limit, and whether it only ever grows."""
+
+import math
+from dataclasses import dataclass, field
+
+from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
+from pitstop.records.host.memory import DeviceMemory, MemoryReading
+from pitstop.records.host.memory_holders import held_by_others, holders_text
+
+FULL_SHARE = 0.90
+TARGET_SHARE = 0.85
+RELEVANT_SHARE = 0.25
+"""Of what must be freed, the least that a setting must be able to free to be named."""
+
+_FEWEST_READINGS = 12
+_WARM_UP_READINGS = 3
+_LEAST_GROWTH_BYTES = 64 << 20
+_SURE_OF_SLOPE = 4.0  # standard errors
+
+_GIB = 1 << 30
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryWatch:
+    """Warns of memory that is nearly full and of memory that leaks; each once until it changes."""
+
+    train: TrainSection
+    loader: LoaderSection
+    cache: CacheSection
+    _steps: list[int] = field(init=False, default_factory=list)
+    _tree_bytes: list[int] = field(init=False, default_factory=list)
+    _told: set[str] = field(init=False, default_factory=set)
+
+    def judge(self, step: int, reading: MemoryReading) -> list[str]:
+        """Take in a reading and give the warnings that are new."""
+        if reading.tree is not None:
+            self._steps.append(step)
+            self._tree_bytes.append(reading.tree.tree_bytes)
+        found = {f"device {device.device}": self._device(device) for device in reading.devices}
+        found["host"] = self._host(reading)
+        found["leak"] = self._leak()
+        new = [text for what, text in found.items() if text is not None and what not in self._told]
+        self._told = {what for what, text in found.items() if text is not None}
+        return new
+
+    def _device(self, device: DeviceMemory) -> str | None:
+        if not device.total_bytes:
+            return None
+        share = device.peak_reserved_bytes / device.total_bytes
+        if share < FULL_SHARE:
+            return None
+        batch = self.train.batch_size
+        smaller = max(1, math.floor(batch * TARGET_SHARE / share))
+        advice = f"lower train.batch_size from {batch} to {smaller}"
+        if smaller >= batch:
+            advice = "set train.recompute to full, or crop smaller: the batch is one sample already"
+        return f"{device.device} memory is {share:.0%} full at its peak; {advice}"
+
+    def _host(self, reading: MemoryReading) -> str | None:
+        limit, used, share = reading.limit_bytes, reading.used_bytes, reading.used_share
+        if limit is None or used is None or share is None or share < FULL_SHARE:
+            return None
+        who = holders_text(reading)
+        held = f"{_gib(used)} of {_gib(limit)} used, by whom is not known" if who is None else who
+        return f"host memory is {share:.0%} full: {held}; {self._advice(reading, used, limit)}"
+
+    def _advice(self, reading: MemoryReading, used: int, limit: int) -> str:
+        """Name a setting only where lowering it frees a relevant part of what is too much.
+
+        That is `RELEVANT_SHARE` of what lies above `TARGET_SHARE` of the limit. No setting frees
+        more than the job's processes hold: of that, the cache at most its budget, and batches in
+        flight at most what the workers hold beside it. What others hold is theirs to free.
+        """
+        excess = used - TARGET_SHARE * limit
+        relevant = RELEVANT_SHARE * excess
+        tree = reading.tree
+        ours = math.inf if tree is None else tree.tree_bytes
+        cached = min(self.cache.budget, ours)
+        if cached >= relevant:
+            budget = self.cache.budget
+            smaller = max(0, math.floor((budget - excess) / _GIB))
+            return f"lower cache.budget from {budget / _GIB:.1f}GiB to {smaller}GiB"
+        if tree is not None and ours - tree.own_bytes - cached < relevant:
+            others = held_by_others(reading) or 0
+            who = "other processes hold" if others > ours else "the training process itself holds"
+            return f"{who} most of it, so no setting of this run frees a relevant part"
+        if self.loader.prefetch > 1:
+            return f"lower loader.prefetch from {self.loader.prefetch} to 1, then loader.workers"
+        return "lower loader.workers"
+
+    def _leak(self) -> str | None:
+        """Fit a line through the readings after warm-up; a slope far above its error is a leak."""
+        steps = self._steps[_WARM_UP_READINGS:]
+        sizes = self._tree_bytes[_WARM_UP_READINGS:]
+        if len(steps) < _FEWEST_READINGS:
+            return None
+        slope, error = line_slope(steps, sizes)
+        growth = slope * (steps[-1] - steps[0])
+        if growth < _LEAST_GROWTH_BYTES or slope < _SURE_OF_SLOPE * error:
+            return None
+        return (
+            f"host memory grows by {slope * 1000 / (1 << 20):.1f} MiB every 1,000 steps "
+            f"({growth / (1 << 20):.0f} MiB since step {steps[0]}); with workers, lists of Python "
+            "objects in the dataset grow so: hold metadata in arrays"
+        )
+
+
+def line_slope(xs: list[int], ys: list[int]) -> tuple[float, float]:
+    """Slope of the least-squares line, and its standard error."""
+    count = len(xs)
+    mean_x, mean_y = math.fsum(xs) / count, math.fsum(ys) / count
+    spread = math.fsum((x - mean_x) ** 2 for x in xs)
+    if not spread:
+        return 0.0, math.inf
+    slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
+    rest = (y - mean_y - slope * (x - mean_x) for x, y in zip(xs, ys, strict=True))
+    return slope, math.sqrt(math.fsum(r * r for r in rest) / max(1, count - 2) / spread)
+
+
+def _gib(count: int) -> str:
+    return f"{count / _GIB:.1f} GiB"

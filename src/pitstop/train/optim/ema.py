@@ -1,0 +1,52 @@
+"""An averaged copy of the weights, and how to look through it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from pitstop.train.optim import foreach
+
+
+class WeightAverage:
+    """Exponential moving average of a model's parameters; buffers are the latest.
+
+    Args:
+        model: Whose weights are averaged.
+        decay: Share of the average that each update keeps.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._decay = decay
+        self._names = [name for name, _ in model.named_parameters()]
+        self._parameters = [parameter for _, parameter in model.named_parameters()]
+        self._average = [parameter.detach().clone() for parameter in self._parameters]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the present weights."""
+        foreach.move_towards(self._average, self._parameters, 1 - self._decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the model hold the average inside this context, and its own weights after it."""
+        own = [parameter.detach().clone() for parameter in self._parameters]
+        self._copy(self._average)
+        try:
+            yield
+        finally:
+            self._copy(own)
+
+    @torch.no_grad()
+    def _copy(self, values: list[Tensor]) -> None:
+        foreach.copy(self._parameters, values)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Give the average by parameter name."""
+        return dict(zip(self._names, self._average, strict=True))
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on where another run stopped."""
+        for name, average in zip(self._names, self._average, strict=True):
+            average.copy_(state[name])

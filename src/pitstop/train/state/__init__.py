@@ -1,0 +1,1 @@
+"""What a run saves and loads: checkpoints, manifests, random generators, weights."""

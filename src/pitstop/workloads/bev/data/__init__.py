@@ -1,0 +1,1 @@
+"""nuScenes: tables, maps, targets, samples."""

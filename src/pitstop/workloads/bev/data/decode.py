@@ -1,0 +1,113 @@
+"""One image from storage to pixels, no finer than its view asks for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from pitstop.data.cache.items import Key
+from pitstop.data.cache.shared import SharedCache
+from pitstop.data.images import DAMAGED
+from pitstop.data.loader.stages import stage
+from pitstop.errors import DataError
+from pitstop.workloads.bev.data.augment import Bytes
+from pitstop.workloads.bev.data.raster import Mask
+
+Size = tuple[int, int]
+Masks = tuple[Mask, Mask]
+"""(K, h, w) of classes and (h, w) of what is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureReader:
+    """Reads images as pixels; a cache keeps them as they come out of their files.
+
+    What is shown of an image is another part in every epoch, so it is kept whole. A JPEG that is
+    wanted at a half, a quarter or an eighth is another item for each of them. What is drawn beside
+    an image is kept as bits, where it is the same in every epoch.
+    """
+
+    cache: SharedCache | None = None
+
+    def pixels(self, path: Path, size: Size, reduction: int) -> Bytes:
+        """Give an image as (H, W, 3), not to be written to.
+
+        Args:
+            path: Its file.
+            size: Height and width that the file must have.
+            reduction: 1, 2, 4 or 8; how much smaller it may be, where its format has that.
+
+        Raises:
+            DataError: Where it is not there, has another size or is no whole image; names it.
+        """
+        if self.cache is None:
+            return _read(path, size, reduction)
+        key = picture_key(path, reduction)
+        with stage("cache"):
+            found = self.cache.get(key)
+        if found is not None:
+            return found
+        pixels = _read(path, size, reduction)
+        with stage("cache"):
+            self.cache.put(key, pixels)
+        return pixels
+
+    def drawn(self, path: Path, draw: Callable[[], Masks]) -> Masks:
+        """Give what is to be found around an image, drawn once if there is a cache.
+
+        Args:
+            path: File of the image that it belongs to.
+            draw: Gives the same for this image each time.
+        """
+        if self.cache is None:
+            return draw()
+        key = drawn_key(path)
+        with stage("cache"):
+            found = self.cache.get(key)
+        if found is not None:
+            return found[:-1], found[-1]
+        classes, seen = draw()
+        with stage("cache"):
+            self.cache.put(key, np.concatenate((classes, seen[None])))
+        return classes, seen
+
+
+def picture_key(path: Path, reduction: int) -> Key:
+    """Name an image in a cache."""
+    return str(path), reduction
+
+
+def drawn_key(path: Path) -> Key:
+    """Name what is drawn for an image in a cache."""
+    return str(path), "drawn"
+
+
+def _read(path: Path, size: Size, reduction: int) -> Bytes:
+    with stage("read"):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
+    with stage("decode"):
+        try:
+            with Image.open(BytesIO(data)) as image:
+                _refuse_other_size(path, image.size, size)
+                image.draft("RGB", (size[1] // reduction, size[0] // reduction))
+                return np.asarray(image.convert("RGB"))
+        except UnidentifiedImageError as error:
+            # Its own words name the buffer, by an address that is another one each time.
+            what = "it is not an image" if data else "it is empty"
+            raise DataError(f"{path} is damaged: {what}") from error
+        except DAMAGED as error:
+            raise DataError(f"{path} is damaged: {error}") from error
+
+
+def _refuse_other_size(path: Path, found: tuple[int, int], stated: Size) -> None:
+    if found[::-1] != stated:
+        raise DataError(
+            f"{path} is {found[1]}x{found[0]}, but sample_data.json says "
+            f"{'x'.join(map(str, stated))}: its calibration would not fit"
+        )

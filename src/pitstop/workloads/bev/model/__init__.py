@@ -1,0 +1,1 @@
+"""Lift, splat and segment: backbone, geometry, heads."""

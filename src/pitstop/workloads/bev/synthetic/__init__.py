@@ -1,0 +1,1 @@
+"""A generated nuScenes set."""

@@ -1,0 +1,1 @@
+"""Clips and spikes: files, packs, samples."""

@@ -1,0 +1,492 @@
+"""Clips of blurred and sharp frames, and the spikes beside them, cut into samples.
+
+    <root>/<split>/<clip>/blur/000047.png    sharp/000047.png    spike/000047.dat
+
+in folders, or in a pack of them that `data.root` names instead.
+
+Everything is looked at once, when the index is made: a missing file, a size that differs or a clip
+that is too short is said then, with its name, not in the middle of a night. What a sample looks
+like is a function of seed, epoch and index.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import yaml
+from torch import Tensor
+
+from pitstop.config.quantities import SizeByEpoch
+from pitstop.config.workloads.deblur import DeblurData
+from pitstop.data.cache.shared import SharedCache
+from pitstop.data.loader.stages import stage
+from pitstop.errors import ConfigError, DataError
+from pitstop.workloads.deblur.data.frames import Bytes, FileReader, FrameCache, FrameReader, Size
+from pitstop.workloads.deblur.data.spike import Window, count_bins
+from pitstop.workloads.deblur.data.storage import ClipStorage, count_planes, open_storage
+
+_VIEW_STREAM: Final = 0x56494557
+_MOST_PROBLEMS: Final = 5
+_STATED_AT: Final = "config.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipSample:
+    """A stretch of a clip."""
+
+    blur: Tensor
+    """(D, 3, H, W), levels 0 to 255."""
+    sharp: Tensor
+    """(D, 3, H, W), levels 0 to 255."""
+    spikes: Tensor | None
+    """(D, bins, h, w) counts, or None where no spikes are read."""
+    clip: int
+    """Number of the clip."""
+    fresh: Tensor
+    """(D,), whether the frame is in no earlier sample of an evaluation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipBatch:
+    """Samples side by side; fields as in `ClipSample` with the batch in front."""
+
+    blur: Tensor
+    sharp: Tensor
+    spikes: Tensor | None
+    clip: Tensor
+    fresh: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpikeFiles:
+    """Where spikes lie and how they are read."""
+
+    folder: str
+    height: int
+    width: int
+    bins: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipIndex:
+    """The files of one split, all of them known to be there."""
+
+    folder: Path
+    """Of the split."""
+    blur: str
+    """Folder of a clip that holds the blurred frames."""
+    clips: tuple[str, ...]
+    first_frames: npt.NDArray[np.int64]
+    """Place of each clip's first frame among all frames, and the end of the last clip."""
+    blur_names: npt.NDArray[np.str_]
+    sharp_names: npt.NDArray[np.str_]
+    sizes: npt.NDArray[np.int32]
+    """Height and width of the frames of each clip."""
+
+    def length(self, clip: int) -> int:
+        """Count the frames of a clip."""
+        return int(self.first_frames[clip + 1] - self.first_frames[clip])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is shown of a stretch: which part of its frames, and how it is turned."""
+
+    window: Window
+    flip_rows: bool = False
+    flip_columns: bool = False
+    transpose: bool = False
+
+    def turned(self, planes: Bytes) -> Tensor:
+        """Turn (..., H, W) planes that are cut already."""
+        if self.flip_rows:
+            planes = planes[..., ::-1, :]
+        if self.flip_columns:
+            planes = planes[..., ::-1]
+        if self.transpose:
+            planes = planes.swapaxes(-1, -2)
+        return torch.from_numpy(np.ascontiguousarray(planes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipSamples:
+    """Stretches of `clip_len` frames; small enough to travel to workers."""
+
+    index: ClipIndex
+    clip_len: int
+    starts: npt.NDArray[np.int32]
+    """Clip and first frame of each sample, and how many of its frames an earlier one has."""
+    crops: tuple[tuple[int, int | None], ...]
+    """Side of the square that is cut, from each given epoch on; None for whole frames."""
+    place: Literal["random", "centre"]
+    flips: bool
+    seed: int
+    spikes: SpikeFiles | None
+    reader: FrameReader = field(default_factory=FileReader)
+    cache: FrameCache | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def sample(self, epoch: int, index: int) -> ClipSample:
+        """Read a stretch, cut and turned as this epoch has it."""
+        clip, first, known = self.starts[index].tolist()
+        view = self.view(epoch, index)
+        begin = int(self.index.first_frames[clip]) + first
+        frames = slice(begin, begin + self.clip_len)
+        folder = self.index.folder / self.index.clips[clip]
+        blur_names, sharp_names = self.index.blur_names[frames], self.index.sharp_names[frames]
+        return ClipSample(
+            blur=self._frames(clip, folder / self.index.blur, blur_names, view),
+            sharp=self._frames(clip, folder / "sharp", sharp_names, view),
+            spikes=None if self.spikes is None else self._spikes(clip, blur_names, view),
+            clip=clip,
+            fresh=torch.arange(self.clip_len) >= known,
+        )
+
+    @property
+    def sequences(self) -> npt.NDArray[np.int32]:
+        """Number of the clip of each sample."""
+        return self.starts[:, 0]
+
+    @property
+    def decoded_bytes(self) -> int | None:
+        """Bytes of all frames as pixels; None with spikes, which no header gives a length of."""
+        if self.spikes is not None:
+            return None
+        frames = np.diff(self.index.first_frames)
+        return int((2 * 3 * frames * self.index.sizes.astype(np.int64).prod(axis=1)).sum())
+
+    def with_cache(self, cache: SharedCache) -> "ClipSamples":
+        """Give the same samples, whose frames and spikes are kept in a cache once they are read."""
+        return replace(self, cache=FrameCache(cache))
+
+    def cache_keys(self, index: int) -> Iterator[str]:
+        """List the files of a sample in the order in which they are read."""
+        clip, first, _ = self.starts[index].tolist()
+        begin = int(self.index.first_frames[clip]) + first
+        frames = slice(begin, begin + self.clip_len)
+        folder = self.index.folder / self.index.clips[clip]
+        blur_names = self.index.blur_names[frames]
+        yield from (str(folder / self.index.blur / str(name)) for name in blur_names)
+        yield from (str(folder / "sharp" / str(name)) for name in self.index.sharp_names[frames])
+        if self.spikes is not None:
+            yield from map(str, spike_paths(folder / self.spikes.folder, blur_names))
+
+    def name_of(self, index: int) -> str:
+        """Name the clip and the first frame of a sample."""
+        clip, first, _ = self.starts[index].tolist()
+        name = self.index.blur_names[self.index.first_frames[clip] + first]
+        return f"{self.index.folder.name}/{self.index.clips[clip]}, from {name} on"
+
+    def crop_side(self, epoch: int) -> int | None:
+        """Say how large the square is in an epoch; None for whole frames."""
+        return next(side for start, side in reversed(self.crops) if start <= epoch)
+
+    def view(self, epoch: int, index: int) -> View:
+        """Decide what is shown of a sample in an epoch."""
+        clip = int(self.starts[index, 0])
+        height, width = self.index.sizes[clip].tolist()
+        side = self.crop_side(epoch)
+        rows, columns = (height, width) if side is None else (side, side)
+        # On the grid of the coarser spikes, so that both show the same part of the scene.
+        step = 1 if self.spikes is None else height // self.spikes.height
+        room = ((height - rows) // step, (width - columns) // step)
+        if self.place == "centre":
+            return View(window=Window(room[0] // 2 * step, room[1] // 2 * step, rows, columns))
+        entropy = np.random.SeedSequence([self.seed, epoch, index, _VIEW_STREAM])
+        draws = np.random.PCG64(entropy).random_raw(5).tolist()
+        top, left = (draw % (free + 1) * step for draw, free in zip(draws[:2], room, strict=True))
+        return View(
+            window=Window(top, left, rows, columns),
+            flip_rows=self.flips and draws[2] % 2 == 1,
+            flip_columns=self.flips and draws[3] % 2 == 1,
+            # An oblong does not fit a batch once it is turned on its side.
+            transpose=self.flips and rows == columns and draws[4] % 2 == 1,
+        )
+
+    def _frames(self, clip: int, folder: Path, names: npt.NDArray[np.str_], view: View) -> Tensor:
+        """Read the same part of several frames as (D, 3, H, W)."""
+        height, width = self.index.sizes[clip].tolist()
+        frames = np.empty((len(names), view.window.height, view.window.width, 3), np.uint8)
+        for place, name in enumerate(names):
+            path = folder / str(name)
+            if self.cache is None:
+                frames[place] = self.reader.frame(path, view.window)
+            else:
+                size = (height, width)
+                frames[place] = self.cache.frame(self.reader, path, size, view.window)
+        with stage("transform"):
+            return view.turned(frames.transpose(0, 3, 1, 2))
+
+    def _spikes(self, clip: int, names: npt.NDArray[np.str_], view: View) -> Tensor:
+        files = self.spikes
+        assert files is not None
+        step = int(self.index.sizes[clip, 0]) // files.height
+        window = Window(*(length // step for length in view.window))
+        folder = self.index.folder / self.index.clips[clip] / files.folder
+        size = (files.height, files.width)
+        counts = []
+        for path in spike_paths(folder, names):
+            if self.cache is None:
+                spikes = self.reader.spikes(path, size, window)
+            else:
+                spikes = self.cache.spikes(self.reader, path, size, window)
+            with stage("transform"):
+                counts.append(count_bins(spikes, files.bins))
+        with stage("transform"):
+            return view.turned(np.stack(counts))
+
+
+def train_clips(
+    data: DeblurData, crop_schedule: SizeByEpoch, *, seed: int, with_spikes: bool
+) -> ClipSamples:
+    """Give every stretch of the training split, cut at random.
+
+    Raises:
+        ConfigError: Where no dataset is named.
+        DataError: Where files are missing or do not fit; names them.
+    """
+    spikes = spike_files(data) if with_spikes else None
+    index = index_clips(data, data.split, spikes=spikes)
+    crops = ((0, data.crop), *crop_schedule)
+    _refuse_small_clips(index, data.clip_len, [side for _, side in crops])
+    starts = [
+        (clip, first, 0)
+        for clip in range(len(index.clips))
+        for first in range(0, index.length(clip) - data.clip_len + 1, data.clip_stride)
+    ]
+    return ClipSamples(
+        index=index,
+        clip_len=data.clip_len,
+        starts=np.array(starts, np.int32),
+        crops=crops,
+        place="random",
+        flips=data.augment == "flips",
+        seed=seed,
+        spikes=spikes,
+        reader=open_storage(dataset_root(data)).reader,
+    )
+
+
+def eval_clips(data: DeblurData, *, with_spikes: bool) -> ClipSamples:
+    """Give stretches that together show every frame of the evaluation split.
+
+    The last stretch of a clip reaches back where frames are left over, for the model wants all
+    of `data.clip_len`; what an earlier stretch has is marked, so that no frame counts twice.
+
+    Raises:
+        ConfigError: Where no dataset is named.
+        DataError: Where files are missing or do not fit; names them.
+    """
+    spikes = spike_files(data) if with_spikes else None
+    index = index_clips(data, data.eval_split, spikes=spikes)
+    _refuse_small_clips(index, data.clip_len, [data.eval_crop])
+    starts = []
+    for clip in range(len(index.clips)):
+        last = index.length(clip) - data.clip_len
+        for wanted in range(0, index.length(clip), data.clip_len):
+            first = min(wanted, last)
+            starts.append((clip, first, wanted - first))
+    return ClipSamples(
+        index=index,
+        clip_len=data.clip_len,
+        starts=np.array(starts, np.int32),
+        crops=((0, data.eval_crop),),
+        place="centre",
+        flips=False,
+        seed=0,
+        spikes=spikes,
+        reader=open_storage(dataset_root(data)).reader,
+    )
+
+
+def spike_files(data: DeblurData) -> SpikeFiles:
+    """Say how spikes are read; the dataset's own word on their size is held against the setting.
+
+    Raises:
+        DataError: Where the dataset's config.yaml states another size.
+    """
+    wanted = (data.spike_height, data.spike_width)
+    root = dataset_root(data)
+    stated = stated_spike_size(open_storage(root), root)
+    if stated is not None and stated != wanted:
+        raise DataError(
+            f"{root / _STATED_AT} says that spike frames are {stated[0]}x{stated[1]}, but "
+            f"data.spike_height x data.spike_width is {wanted[0]}x{wanted[1]}"
+        )
+    return SpikeFiles(
+        folder=data.spike_dir, height=wanted[0], width=wanted[1], bins=data.voxel_bins
+    )
+
+
+def stated_spike_size(storage: ClipStorage, root: Path) -> Size | None:
+    """Give the size of spike frames that a dataset states; None where it states nothing.
+
+    Raises:
+        DataError: Where what it states cannot be understood.
+    """
+    path = root / _STATED_AT
+    if path not in storage.files(root):
+        return None
+    try:
+        stated = yaml.safe_load(storage.data(path).decode("utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if not isinstance(stated, dict) or not {"spike_h", "spike_w"} <= stated.keys():
+        raise DataError(f"{path} does not say spike_h and spike_w, the size of spike frames")
+    return stated["spike_h"], stated["spike_w"]
+
+
+def index_clips(data: DeblurData, split: str, *, spikes: SpikeFiles | None) -> ClipIndex:
+    """Look at every file of a split: headers and sizes, not the pixels.
+
+    Raises:
+        ConfigError: Where no dataset is named.
+        DataError: Where files are missing or do not fit; names them.
+    """
+    root = dataset_root(data)
+    storage = open_storage(root)
+    folder = root / split
+    if folder not in storage.folders(root):
+        raise DataError(
+            f"there is no folder {folder}; data.root must be the folder that holds the splits, or "
+            f"generate clips with `pitstop data make deblur {data.root}`"
+        )
+    clips = [look_at_clip(storage, path, data, spikes) for path in storage.folders(folder)]
+    _refuse(folder, [problem for clip in clips for problem in clip.problems])
+    if not clips:
+        raise DataError(f"{folder} holds no clips: each is a folder with {data.blur}/ and sharp/")
+    return ClipIndex(
+        folder=folder,
+        blur=data.blur,
+        clips=tuple(clip.name for clip in clips),
+        first_frames=np.cumsum([0, *(len(clip.blur) for clip in clips)]),
+        blur_names=np.array([path.name for clip in clips for path in clip.blur]),
+        sharp_names=np.array([path.name for clip in clips for path in clip.sharp]),
+        sizes=np.array([clip.size for clip in clips], np.int32),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipFiles:
+    """The files of a clip, and what is wrong with them."""
+
+    name: str
+    blur: Sequence[Path]
+    sharp: Sequence[Path]
+    size: Size
+    problems: Sequence[str]
+
+
+def look_at_clip(
+    storage: ClipStorage, folder: Path, data: DeblurData, spikes: SpikeFiles | None
+) -> ClipFiles:
+    """Find the files of a clip and hold them against each other, without decoding any."""
+    blur = _images(storage, folder / data.blur, data.image_types)
+    sharp = _images(storage, folder / "sharp", data.image_types)
+    problems = [*_problems_of_pairs(folder, blur, sharp, data.blur)]
+    sizes: dict[Size, Path] = {}
+    for path in (*blur, *sharp):
+        size = storage.frame_size(path)
+        if isinstance(size, str):
+            problems.append(size)
+        else:
+            sizes.setdefault(size, path)
+    if len(sizes) > 1:
+        (one, path), (other, other_path) = list(sizes.items())[:2]
+        problems.append(f"{path} is {one[0]}x{one[1]}, but {other_path} is {other[0]}x{other[1]}")
+    size = next(iter(sizes), (0, 0))
+    if spikes is not None and sizes:
+        paths = spike_paths(folder / spikes.folder, [path.name for path in blur])
+        problems += [*_problems_of_scale(folder, size, spikes)]
+        problems += [*_problems_of_spikes(storage, paths, spikes)]
+    return ClipFiles(name=folder.name, blur=blur, sharp=sharp, size=size, problems=problems)
+
+
+def _images(storage: ClipStorage, folder: Path, endings: Sequence[str]) -> list[Path]:
+    wanted = {f".{ending.lower()}" for ending in endings}
+    return [path for path in storage.files(folder) if path.suffix.lower() in wanted]
+
+
+def _problems_of_pairs(
+    folder: Path, blur: Sequence[Path], sharp: Sequence[Path], blur_name: str
+) -> Iterator[str]:
+    if not blur:
+        yield f"{folder / blur_name} holds no images"
+    blurred, sharpened = ([path.stem for path in paths] for paths in (blur, sharp))
+    for paths, stems in ((blur, blurred), (sharp, sharpened)):
+        for path, before in zip(paths[1:], stems, strict=False):
+            if path.stem == before:
+                yield f"{path} is one of two images of the same frame"
+    for stem in sorted(set(blurred) - set(sharpened)):
+        yield f"{folder / 'sharp'} has no frame {stem}, which {blur_name} has"
+    for stem in sorted(set(sharpened) - set(blurred)):
+        yield f"{folder / blur_name} has no frame {stem}, which sharp has"
+
+
+def _problems_of_scale(folder: Path, size: Size, spikes: SpikeFiles) -> Iterator[str]:
+    (height, width), (rows, columns) = size, (spikes.height, spikes.width)
+    if height % rows or width % columns or height // rows != width // columns:
+        yield (
+            f"{folder} has frames of {height}x{width}, no multiple of its spike frames of "
+            f"{rows}x{columns} that is the same for both sides"
+        )
+
+
+def _problems_of_spikes(
+    storage: ClipStorage, paths: Sequence[Path], spikes: SpikeFiles
+) -> Iterator[str]:
+    for path in paths:
+        try:
+            count_planes(storage, path, (spikes.height, spikes.width))
+        except DataError as error:
+            yield str(error)
+
+
+def spike_paths(folder: Path, names: Sequence[str] | npt.NDArray[np.str_]) -> list[Path]:
+    """Give the spike files that belong to frames."""
+    return [folder / f"{Path(str(name)).stem}.dat" for name in names]
+
+
+def _refuse_small_clips(index: ClipIndex, clip_len: int, sides: Sequence[int | None]) -> None:
+    problems = []
+    side = max((side for side in sides if side is not None), default=0)
+    for clip, name in enumerate(index.clips):
+        height, width = index.sizes[clip].tolist()
+        if index.length(clip) < clip_len:
+            problems.append(
+                f"{name} has {index.length(clip)} frames, and data.clip_len is {clip_len}"
+            )
+        if min(height, width) < side:
+            problems.append(f"{name} has frames of {height}x{width}, smaller than a crop of {side}")
+    _refuse(index.folder, problems)
+
+
+def _refuse(folder: Path, problems: Sequence[str]) -> None:
+    if not problems:
+        return
+    shown = "; ".join(problems[:_MOST_PROBLEMS])
+    more = len(problems) - _MOST_PROBLEMS
+    raise DataError(
+        f"the clips in {folder} cannot be used: {shown}"
+        + (f"; and {more} more of this kind" if more > 0 else "")
+    )
+
+
+def dataset_root(data: DeblurData) -> Path:
+    """Give the folder or the pack of the dataset.
+
+    Raises:
+        ConfigError: Where none is named.
+    """
+    if data.root is None:
+        raise ConfigError(
+            "data.root is not set: name the folder of the clips, or generate some with "
+            "`pitstop data make deblur FOLDER`"
+        )
+    return data.root

@@ -1,0 +1,1 @@
+"""VRT, its spike branch, and the networks that judge it."""

@@ -1,0 +1,1 @@
+"""ORBench: layouts, index, samples, captions."""

@@ -1,0 +1,192 @@
+"""A dataset of people read through from end to end."""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pitstop.config.workloads.reid import ReidData
+from pitstop.data.check import DataCheck, SplitFound
+from pitstop.errors import DataError
+from pitstop.workloads.reid.data.dataset import load_people
+from pitstop.workloads.reid.data.decode import decode
+from pitstop.workloads.reid.data.index import ReidIndex, build_index
+from pitstop.workloads.reid.data.layout import (
+    FOLDERS,
+    Layout,
+    find_layout,
+    is_image,
+    read_annotations,
+)
+from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, RGB, TEXT
+from pitstop.workloads.reid.data.queries import eval_set
+
+WORKLOAD: Final = "reid"
+
+_TRAINED: Final = "train"
+_UNSORTED: Final = "train or test"
+_LONG: Final = 75  # words; CLIP reads 77 tokens, two of them marks, and a word is one or more
+_WHOLE: Final = (1 << 16, 1 << 16)  # so fine that no image is decoded at a reduced size
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one part of a dataset holds, counted while it is read."""
+
+    people: set[str] = field(default_factory=set)
+    files: Counter[str] = field(default_factory=Counter)
+    size_bytes: int = 0
+
+
+def is_people(root: Path, split: str = "train") -> bool:
+    """Tell whether a folder holds people in one of the two layouts."""
+    names = FOLDERS.values()
+    return (root / f"{split}_annos.json").is_file() or any(
+        (folder / name).is_dir() for folder in (root / split, root) for name in names
+    )
+
+
+def check_people(root: Path, data: ReidData | None = None) -> DataCheck:
+    """Decode every image of a dataset, and read every annotation and every list.
+
+    Args:
+        root: Folder of the dataset.
+        data: Settings to look with; None for the usual splits.
+
+    Raises:
+        DataError: Where there is no dataset.
+    """
+    begun = time.perf_counter()
+    section = data or ReidData(root=root, holdout=0.0)
+    layout = find_layout(root, section.split)
+    problems: list[str] = []
+    notes: list[str] = []
+    annotated: set[tuple[str, str]] = set()
+    trained: set[str] | None = None
+    try:
+        annotated = {(note.person, note.name) for note in read_annotations(layout.annotations)}
+        trained = {person for person, _ in annotated} or None
+        notes += _long_captions(build_index(layout))
+    except DataError as error:
+        problems.append(str(error))
+    splits = _read_through(layout, trained, problems)
+    problems += _missing(layout, annotated)
+    if _TRAINED in splits and trained is not None:
+        splits[_TRAINED].files[TEXT] = len(annotated)
+        notes += _gaps(layout, splits[_TRAINED])
+    problems += _wrong_lists(root, section) if not problems else []
+    return DataCheck(
+        root=str(root),
+        workload=WORKLOAD,
+        packed=False,
+        splits={
+            name: SplitFound(
+                sequences=len(found.people), files=dict(found.files), size_bytes=found.size_bytes
+            )
+            for name, found in splits.items()
+        },
+        problems=tuple(problems),
+        notes=tuple(notes),
+        took_s=time.perf_counter() - begun,
+    )
+
+
+def _read_through(
+    layout: Layout, trained: set[str] | None, problems: list[str]
+) -> dict[str, _Found]:
+    """Decode every image; the same bytes under two people are a mistake.
+
+    Args:
+        layout: Where images lie.
+        trained: Whom to train on; None where nothing says it.
+        problems: Takes what is wrong.
+    """
+    splits: dict[str, _Found] = {}
+    owners: dict[bytes, tuple[str, str]] = {}
+    for modality, person, path in _images(layout):
+        if not layout.only_annotated:
+            part = _TRAINED
+        elif trained is None:
+            part = _UNSORTED
+        else:
+            part = _TRAINED if person in trained else "test"
+        found = splits.setdefault(part, _Found())
+        found.people.add(person)
+        found.files[modality] += 1
+        try:
+            data = path.read_bytes()
+            decode(data, path, needed=_WHOLE, grey=False)
+        except OSError as error:
+            problems.append(f"cannot read {path}: {error.strerror}")
+            continue
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        found.size_bytes += len(data)
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        owner, other = owners.setdefault(digest, (person, str(path)))
+        if owner != person:
+            problems.append(f"{path} is the same file as {other}, of another person")
+    return splits
+
+
+def _long_captions(index: ReidIndex) -> Iterator[str]:
+    lengths = [len(caption.split()) for caption in index.captions]
+    long = sum(length > _LONG for length in lengths)
+    if long:
+        yield (
+            f"{long:,} of {len(lengths):,} captions have more than {_LONG} words (the longest "
+            f"{max(lengths):,}); what is beyond model.text_len tokens is not read"
+        )
+
+
+def _images(layout: Layout) -> Iterator[tuple[str, str, Path]]:
+    for modality in IMAGE_MODALITIES:
+        folder = layout.folder / FOLDERS[modality]
+        people = sorted(folder.iterdir()) if folder.is_dir() else []
+        for person in (one for one in people if one.is_dir() and not one.name.startswith(".")):
+            for path in sorted(person.iterdir()):
+                if is_image(path.name):
+                    yield modality, person.name, path
+
+
+def _missing(layout: Layout, annotated: set[tuple[str, str]]) -> list[str]:
+    folder = layout.folder / FOLDERS[RGB]
+    return [
+        f"there is no {folder / person / name}, which {layout.annotations.name} is about"
+        for person, name in sorted(annotated)
+        if not (folder / person / name).is_file()
+    ]
+
+
+def _gaps(layout: Layout, found: _Found) -> Iterator[str]:
+    """Say how many people lack a modality; training hides it by its mask."""
+    for modality in IMAGE_MODALITIES:
+        folder = layout.folder / FOLDERS[modality]
+        lacking = sum(
+            not any(is_image(path.name) for path in (folder / person).glob("*"))
+            for person in found.people
+        )
+        if lacking:
+            yield f"{lacking:,} of {len(found.people):,} people have no {modality} images"
+
+
+def _wrong_lists(root: Path, section: ReidData) -> list[str]:
+    """Read the lists of queries, where there are any."""
+    whole = section.model_copy(update={"root": root, "holdout": 0.0})
+    try:
+        people = load_people(whole)
+        if people.test_lists is not None and section.eval_split == "test":
+            listed = eval_set(people, whole, text_len=77).images
+            paths = {listed.paths[place] for place in range(len(listed)) if listed.paths[place]}
+            return [
+                f"there is no {listed.folder / path}, which {people.test_lists.name} is about"
+                for path in sorted(paths)
+                if not (listed.folder / path).is_file()
+            ]
+    except DataError as error:
+        return [str(error)]
+    return []

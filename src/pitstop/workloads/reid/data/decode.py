@@ -1,0 +1,91 @@
+"""One image from storage to pixels, no finer than what will be shown of it."""
+
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from pitstop.data.cache.shared import SharedCache
+from pitstop.data.images import DAMAGED
+from pitstop.data.loader.stages import stage
+from pitstop.errors import DataError
+from pitstop.workloads.reid.data.modalities import NIR, SK
+
+Bytes = npt.NDArray[np.uint8]
+Size = tuple[int, int]
+
+_GREY: Final = frozenset((NIR, SK))
+"""Modalities without colour: one channel is decoded, which takes half the time."""
+
+_DEEP_MODES: Final = ("I", "F")  # turning them into 8 bits would clip
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReader:
+    """Reads images fine enough for a size; a cache keeps them as pixels.
+
+    An image is never reduced below the size that the network sees. How it is cut does not come
+    into it, so that training and evaluation find the same pixels in a cache.
+    """
+
+    needed: Size
+    """Height and width below which no image is reduced."""
+    cache: SharedCache | None = None
+
+    def image(self, path: Path, modality: str) -> Image.Image:
+        """Give an image, grey where its modality has no colour.
+
+        Raises:
+            DataError: Where it is not there or is no whole image; names it.
+        """
+        if self.cache is None:
+            return self._read(path, modality)
+        with stage("cache"):
+            found = self.cache.get(str(path))
+        if found is not None:
+            return Image.fromarray(np.asarray(found))
+        image = self._read(path, modality)
+        with stage("cache"):
+            self.cache.put(str(path), np.asarray(image))
+        return image
+
+    def _read(self, path: Path, modality: str) -> Image.Image:
+        try:
+            with stage("read"):
+                data = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
+        with stage("decode"):
+            return decode(data, path, needed=self.needed, grey=modality in _GREY)
+
+
+def decode(data: bytes, path: Path, *, needed: Size, grey: bool) -> Image.Image:
+    """Decode an image; a JPEG no finer than needed, which leaves out most of the work.
+
+    Args:
+        data: The file.
+        path: What to call it in messages.
+        needed: Height and width that must remain, where there are as many.
+        grey: Whether to give one channel instead of three.
+
+    Raises:
+        DataError: Where it is no whole image.
+    """
+    mode = "L" if grey else "RGB"
+    try:
+        with Image.open(BytesIO(data)) as image:
+            if image.mode.startswith(_DEEP_MODES):
+                raise DataError(f"{path} has more than 8 bits a channel; convert it first")
+            image.draft(mode, (needed[1], needed[0]))
+            image.load()
+            return image if image.mode == mode else image.convert(mode)
+    except UnidentifiedImageError as error:
+        # Its own words name the buffer, by an address that is another one each time.
+        what = "it is not an image" if data else "it is empty"
+        raise DataError(f"{path} is damaged: {what}") from error
+    except DAMAGED as error:
+        raise DataError(f"{path} is damaged: {error}") from error

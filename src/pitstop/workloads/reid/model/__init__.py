@@ -1,0 +1,1 @@
+"""CLIP for people in five modalities."""

@@ -1,0 +1,177 @@
+"""What becomes of mmcv configurations: read as text, every key accounted for."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pitstop.config.legacy.convert import KeyAccount, import_legacy
+from pitstop.config.legacy.python import Code, read_python
+from pitstop.config.load import load_config
+from pitstop.config.workloads.bev import LssModel, MonoData
+from pitstop.errors import ConfigError
+
+GUIDE = Path(__file__).parents[3] / "data/configs/guide_bev.py"
+
+# Old key; what became of it; our setting and its value, or a part of the reason.
+ACCOUNT = [
+    ("_base_", "no counterpart", "convert each by itself"),
+    ("dataset_type", "no counterpart", "model.kind decides"),
+    ("data_root", "renamed", "data.root = data/nuscenes"),
+    ("img_norm_cfg.mean", "no counterpart", "ImageNet"),
+    ("size", "unknown", ""),
+    ("train_pipeline", "changed", "data.image_size = [600, 800]"),
+    ("test_pipeline", "no counterpart", "data.image_size"),
+    ("data.samples_per_gpu", "renamed", "train.batch_size = 6"),
+    ("data.workers_per_gpu", "renamed", "loader.workers = 12"),
+    ("data.prefetch_factor", "no effect", "loader.prefetch"),
+    ("data.pin_memory", "no effect", "drops the rest"),
+    ("data.persistent_workers", "no effect", "drops the rest"),
+    ("data.train.ann_dir", "no counterpart", "data.labels"),
+    ("data.train.pipeline", "changed", "data.image_size = [600, 800]"),
+    ("model.backbone.depths", "changed", "model.backbone = swin_t"),
+    ("model.backbone.embed_dims", "no counterpart", "model.backbone"),
+    ("model.backbone.out_indices", "renamed", "model.out_stages = [3]"),
+    ("model.backbone.drop_path_rate", "renamed", "model.drop_path = 0.1"),
+    ("model.pretrained", "no effect", "it has no value"),
+    ("model.transformer.type", "no counterpart", "lift-splat"),
+    ("model.transformer.grid_conf.dbound", "renamed", "model.depth = [1, 50, 1]"),
+    ("model.transformer.grid_conf.zbound", "renamed", "model.forward_bound = [1, 50, 0.5]"),
+    ("model.transformer.grid_conf.ybound", "renamed", "model.height_bound = [-10, 10, 20]"),
+    ("model.decode_head.num_classes", "no counterpart", "14 classes"),
+    ("optimizer.type", "changed", "optimizer.kind = adamw"),
+    ("optimizer.lr", "applied", "optimizer.lr = 0.0003"),
+    ("optimizer_config.grad_clip.max_norm", "renamed", "train.clip.norm = 35"),
+    ("lr_config.policy", "changed", "schedule.kind = poly"),
+    ("lr_config.policy", "changed", "had no effect"),
+    ("lr_config.min_lr", "changed", "schedule.end_factor = 0.01"),
+    ("lr_config.warmup_iters", "changed", "schedule.warmup_steps = 1500"),
+    ("lr_config.warmup", "no counterpart", "linear"),
+    ("runner.max_iters", "renamed", "train.steps = 200000"),
+    ("runner.accumulative_counts", "no effect", "updates after every batch"),
+    ("fp16.loss_scale", "changed", "train.precision = fp16"),
+    ("fp16.loss_scale", "changed", "a fixed scale"),
+    ("evaluation.interval", "renamed", "eval.every_steps = 20000"),
+    ("evaluation.save_best", "changed", "checkpoint.best_of = miou_at_050"),
+    ("evaluation.efficient_test", "no effect", "constant memory"),
+    ("evaluation.pre_eval", "no effect", "counted as batches come"),
+    ("checkpoint_config.max_keep_ckpts", "renamed", "checkpoint.keep_last = 3"),
+    ("log_config.interval", "renamed", "log.every_steps = 50"),
+    ("find_unused_parameters", "unknown", "never executed"),
+]
+
+
+def by_key(path: Path) -> dict[str, KeyAccount]:
+    return {account.old_key: account for account in import_legacy(path).accounts}
+
+
+@pytest.mark.parametrize(("old_key", "status", "words"), ACCOUNT)
+def test_a_key_is_accounted_for(old_key: str, status: str, words: str) -> None:
+    account = by_key(GUIDE)[old_key]
+    assert account.status == status
+    assert words in f"{account.key} = {account.value}" or words in account.reason
+
+
+def test_what_comes_out_is_a_configuration_of_ours(tmp_path: Path) -> None:
+    result = import_legacy(GUIDE)
+    assert result.guide == "bev"
+    new = tmp_path / "new.yaml"
+    new.write_text(result.yaml)
+    config = load_config(new).config
+    assert isinstance(config.data, MonoData)
+    assert isinstance(config.model, LssModel)
+    assert config.data.image_size == (600, 800)
+    assert (config.train.batch_size, config.train.accumulate) == (6, 1)
+    assert config.schedule.kind == "poly"
+    assert config.schedule.warmup_steps == 1500
+    assert config.train.precision == "fp16"
+    assert config.model.depth == (1, 50, 1)
+
+
+def test_what_a_file_leaves_out_is_the_guides(tmp_path: Path) -> None:
+    path = tmp_path / "top.py"
+    path.write_text("model = dict(backbone=dict(depths=[2, 2, 6, 2]))\n")
+    result = import_legacy(path)
+    added = {addition.key: addition.value for addition in result.additions}
+    assert added["train.steps"] == "200000"
+    assert added["train.batch_size"] == "4"
+    assert "schedule.warmup_steps" in added
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "status", "words"),
+    [
+        ("model = dict(backbone=dict(depths=[1, 1]))", "model.backbone.depths", "refused", "Swin"),
+        ("model = dict(decode_head=dict(num_classes=3))", "model.decode_head.num_classes",
+         "refused", "14"),
+        ("model = dict(transformer=dict(type='PYVA'))", "model.transformer.type", "refused",
+         "lift-splat"),
+        ("lr_config = dict(policy='OneCycle')", "lr_config.policy", "refused", "OneCycle"),
+        ("fp16 = dict(loss_scale='dynamic')", "fp16.loss_scale", "changed", "is dynamic"),
+        ("bf16 = dict()", "bf16", "changed", "no loss scale"),
+        ("optimizer_config = dict()", "optimizer_config", "changed", "clips nothing"),
+        ("train_pipeline = [dict(type='Collect')]", "train_pipeline", "no counterpart", "size"),
+        ("optimizer = build(lr=3)", "optimizer", "unknown", "no guide"),
+        ("optimizer = dict(lr=base() * 2)", "optimizer.lr", "unknown", "never executed"),
+        ("optimizer = dict(lr=1e-3)\nimport os", "line 2", "unknown", ""),
+        ("optimizer_config = dict(cumulative_iters=2)", "optimizer_config.cumulative_iters",
+         "renamed", "count updates"),
+    ],
+)  # fmt: skip
+def test_other_values_are_judged_by_what_they_are(
+    tmp_path: Path, text: str, key: str, status: str, words: str
+) -> None:
+    path = tmp_path / "old.py"
+    path.write_text(f"seed = 3\n{text}\n")
+    account = by_key(path)[key.replace("line 2", "line 3")]
+    assert account.status == status
+    assert words in account.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model = dict(", "not readable as Python"),
+        ("x = 1\n", "no key of the guides"),
+        ("\0", "not readable"),
+        (f"data = {'[' * 5000}{']' * 5000}", "nested|not readable"),
+    ],
+)
+def test_what_cannot_be_read_is_a_config_error(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "old.py"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        import_legacy(path)
+
+
+LITERALS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**12), 10**12)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=12,
+)
+
+
+@given(LITERALS)
+def test_literals_are_read_as_python_reads_them(value: object) -> None:
+    assert read_python(f"x = {value!r}\n", "text") == {"x": value}
+
+
+def test_names_dicts_and_sums_are_put_together() -> None:
+    text = "a = 2\nb = dict(c=a * 3, **dict(d=[a, -a]))\ne = {'f': b, **b}\n"
+    read = read_python(text, "text")
+    assert read["b"] == {"c": 6, "d": [2, -2]}
+    assert read["e"] == {"f": read["b"], "c": 6, "d": [2, -2]}
+
+
+@pytest.mark.parametrize(
+    "text", ["f()", "a.b", "a[0]", "lambda: 1", "x if y else z", "1 / 0", "'a' * 9", "2 ** 9", "u"]
+)
+def test_what_is_no_literal_stays_text(text: str) -> None:
+    read = read_python(f"x = [{text}]\n", "text")
+    assert read["x"] == [text]
+    assert isinstance(read["x"][0], Code)
