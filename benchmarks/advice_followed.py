@@ -6,7 +6,7 @@
 done it; it was written down before any of them was run. In each pair the doctor judges the slow
 script, and the slow and the fixed one run bare, one after the other. With r the ratio of their
 samples/s, following the advice saved 1 - 1/r of the time; the finding's bound says that it can save
-`share + quicker_share` of it. Their quotient is 1 where the bound is reached.
+`share + cpu_headroom_share` of it. Their quotient is 1 where the bound is reached.
 
 Its error comes from the pairs: Student's interval, 95 %. A quotient above 1 by more than that is a
 bound that was too low; one below 0.5 is to be explained. A machine that is busy with other things
@@ -121,7 +121,7 @@ def turn_of(said: Said, case: Case, advice: str, rates: tuple[float, float, floa
         return None
     bound = found[0]["bound"]
     return Turn(
-        bound_share=bound["share"] + bound["quicker_share"],
+        bound_share=bound["share"] + bound["cpu_headroom_share"],
         slow_per_s=rates[0],
         fixed_per_s=rates[1],
         advised=any(advice in line for line in found[0]["remedy"]),

@@ -4,10 +4,10 @@
     python scripts/set_up.py .venv train,dev,...    what else is named
 
 Runs before anything is installed: standard library only. Says what it is about to fetch where that
-is large, and why it failed in one sentence; pip's own output goes into setup.log.
+is large, and why it failed in one message; pip's own output goes into setup.log.
 
 TORCH_INDEX names another index to take torch from, for a build without CUDA. Postponed annotations
-keep the file readable for Pythons that are too old, so that they get the sentence and no traceback.
+keep the file readable for Pythons that are too old, so that they get the message and no traceback.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ CAUSES = (
 
 
 class SetUpError(Exception):
-    """Set-up cannot go on; the text says why in one sentence."""
+    """Set-up cannot go on; the text says why in one message."""
 
 
 def main() -> int:
-    """Set up; 1 where that fails, in one sentence."""
+    """Set up; 1 where that fails, in one message."""
     folder, extras = Path(sys.argv[1]), sys.argv[2]
     began_s = time.monotonic()
     try:
@@ -157,7 +157,7 @@ def pip(folder: Path, *arguments: str) -> None:
 
 
 def cause_of(output: str) -> str:
-    """Say in one sentence why pip failed."""
+    """Say in one message why pip failed."""
     for pattern, meaning in CAUSES:
         found = re.search(pattern, output)
         if found:

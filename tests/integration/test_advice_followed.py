@@ -23,7 +23,7 @@ def turn(slow_per_s: float, fixed_per_s: float, bound_share: float = 0.5) -> Tur
 def said(**finding: Any) -> Said:
     found = {
         "code": "DATA001",
-        "bound": {"share": 0.5, "quicker_share": 0.1},
+        "bound": {"share": 0.5, "cpu_headroom_share": 0.1},
         "remedy": ["DataLoader(..., num_workers=3)"],
     }
     verdict = {"findings": [{**found, **finding}]}

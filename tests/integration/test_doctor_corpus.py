@@ -24,7 +24,7 @@ def looked_at(line: list[str], steps: int, *, expected: list[str]) -> Said:
 def test_the_planted_disease_is_named_first(case: Case) -> None:
     said = looked_at(case.command(cured=False), case.steps, expected=[case.code])
     assert said.exit_code in (0, 3), said.stderr
-    assert said.outcome == "bottleneck", said.verdict.get("sentence")
+    assert said.outcome == "bottleneck", said.verdict.get("message")
     assert said.codes[0] == case.code, said.verdict["shares"]
     bound = said.bound(case.code)
     assert bound is not None
@@ -36,7 +36,7 @@ def test_the_planted_disease_is_named_first(case: Case) -> None:
 def test_a_healthy_script_is_not_accused(case: Healthy) -> None:
     said = looked_at(case.command(), case.steps, expected=[])
     assert said.exit_code in (0, 3), said.stderr
-    assert said.outcome == "healthy", said.verdict.get("sentence")
+    assert said.outcome == "healthy", said.verdict.get("message")
     assert said.codes == []
 
 

@@ -55,7 +55,7 @@ def test_every_script_is_there(case: Fires) -> None:
 )
 def test_a_rule_speaks_on_a_real_script(case: Fires) -> None:
     said = measured(case)
-    assert case.code in codes(said), (said.verdict.get("sentence"), said.stderr)
+    assert case.code in codes(said), (said.verdict.get("message"), said.stderr)
 
 
 @pytest.mark.gpu
@@ -64,7 +64,7 @@ def test_a_rule_speaks_on_a_real_script(case: Fires) -> None:
 )
 def test_a_rule_speaks_on_a_real_script_on_a_gpu(case: Fires) -> None:
     said = measured(case)
-    assert case.code in codes(said), (said.verdict.get("sentence"), said.stderr)
+    assert case.code in codes(said), (said.verdict.get("message"), said.stderr)
 
 
 @pytest.mark.slow
@@ -74,9 +74,9 @@ def test_a_rule_speaks_on_a_real_script_on_a_gpu(case: Fires) -> None:
 )
 def test_a_script_that_hangs_once_is_still_judged_by_its_other_steps(where: str, part: str) -> None:
     said = doctor(command("rules/stall.py", ("--at", where)), steps=85)
-    assert said.verdict["principal"] == "DATA001", said.verdict["sentence"]
+    assert said.verdict["primary"] == "DATA001", said.verdict["message"]
     found = {finding["code"]: finding for finding in said.verdict["findings"]}
     # A busy machine may add stalls of its own.
     told = [line for line in found["STALL001"]["evidence"] if f" longer in {part} (" in line]
     assert any("`time.sleep(" in line for line in told), found["STALL001"]["evidence"]
-    assert "; besides, step " in said.verdict["sentence"]
+    assert "; besides, step " in said.verdict["message"]

@@ -65,7 +65,7 @@ class Said:
 
     @property
     def codes(self) -> list[str]:
-        """Of the findings that are more than information, the principal one first."""
+        """Of the findings that are more than information, the primary one first."""
         found = self.verdict.get("findings", [])
         return [finding["code"] for finding in found if finding["severity"] != "info"]
 
@@ -82,7 +82,7 @@ class Pair:
     """One turn over a case."""
 
     named: list[str]
-    """Codes found in the sick script, the principal one first."""
+    """Codes found in the sick script, the primary one first."""
     named_in_cured: list[str]
     bound: float | None
     """Of the expected finding."""

@@ -90,7 +90,7 @@ class Result:
     first: dict[str, str]
     expected: tuple[str, ...]
     first_right: bool | None
-    sentence: str
+    message: str
     shares: dict[str, float]
     findings: list[dict[str, Any]]
     """Code, severity, evidence and bound of what was found in the run watched to its end."""
@@ -228,7 +228,7 @@ def compared(
         first=firsts,
         expected=row.first,
         first_right=all(first in row.first for first in firsts.values()) if row.first else None,
-        sentence=whole.verdict.get("sentence", ""),
+        message=whole.verdict.get("message", ""),
         shares=whole.verdict.get("shares", {}),
         findings=[
             {key: finding[key] for key in ("code", "severity", "summary", "evidence", "bound")}

@@ -101,7 +101,7 @@ def diagnosis_lines(verdict: "Verdict", changes: "Sequence[Change]") -> "Iterato
     """Say what was found, and for each finding the settings that follow from it."""
     from pitstop.report.units import share_text
 
-    yield f"3. the doctor says {verdict.outcome}: {verdict.sentence}"
+    yield f"3. the doctor says {verdict.outcome}: {verdict.message}"
     for finding in verdict.findings:
         if finding.severity == "info":
             continue

@@ -135,11 +135,11 @@ def _nothing_seen(folder: Path, ended: "Ended") -> tuple[str, tuple[str, ...]]:
     return nothing_seen(ended, seen_without_steps(folder), failure=first_failure(folder))
 
 
-def _unjudged(sentence: str, notes: tuple[str, ...] = ()) -> "Verdict":
+def _unjudged(message: str, notes: tuple[str, ...] = ()) -> "Verdict":
     from pitstop.records.verdict import Verdict
     from pitstop.report.terminal import verdict_report
 
-    verdict = Verdict(outcome="not enough evidence", sentence=sentence, findings=(), notes=notes)
+    verdict = Verdict(outcome="not enough evidence", message=message, findings=(), notes=notes)
     _say(verdict_report(verdict))
     return verdict
 
@@ -188,4 +188,4 @@ def _with_bound_test(
         _say(f"error: {error}")
     test = judge_bound(part, verdict, _read(folder), _read(without))
     _say(bound_report(test))
-    return replace(verdict, bound_test=test)
+    return replace(verdict, ablation=test)

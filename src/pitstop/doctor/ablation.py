@@ -6,7 +6,7 @@ from typing import Final
 from pitstop.doctor.compare import judged, ratios_of
 from pitstop.doctor.examine import examine
 from pitstop.records.run import RunRecord
-from pitstop.records.verdict import BoundTest, Finding, Verdict
+from pitstop.records.verdict import Ablation, Finding, Verdict
 
 # What the findings about each part begin with.
 _CODES: Final[Mapping[str, str]] = {"data": "DATA", "sync": "SYNC", "log": "LOG"}
@@ -14,18 +14,18 @@ _CODES: Final[Mapping[str, str]] = {"data": "DATA", "sync": "SYNC", "log": "LOG"
 
 def judge_bound(
     part: str, verdict: Verdict, plain: RunRecord | None, without: RunRecord | None
-) -> BoundTest:
+) -> Ablation:
     """Set two runs of one command side by side, the second without a part."""
     found = _about(part, verdict)
     predicted = None if found is None or found.bound is None else found.bound.speedup
     if plain is None or without is None:
-        return BoundTest(part=part, predicted=predicted)
+        return Ablation(part=part, predicted=predicted)
     before, after = judged(plain), judged(without)
     ratios = ratios_of(before, after)
     if ratios is None:
-        return BoundTest(part=part, predicted=predicted)
+        return Ablation(part=part, predicted=predicted)
     left = _about(part, examine(without))
-    return BoundTest(
+    return Ablation(
         part=part,
         predicted=predicted,
         # Of whole runs, for a share of all counted time is what was predicted to go.

@@ -14,7 +14,7 @@ from pitstop.doctor.examine import judged_rank, with_host_readings
 from pitstop.doctor.facts import Facts, facts_of
 from pitstop.doctor.rules.machine import contention
 from pitstop.errors import RecordError
-from pitstop.records.comparison import Change, Comparison, PartChange, Ratio, RunPace
+from pitstop.records.comparison import Change, Comparison, PartChange, Ratio, RunThroughput
 from pitstop.records.engine import EngineSetup
 from pitstop.records.host.memory import HostLoad
 from pitstop.records.run import Array, RunRecord
@@ -44,14 +44,14 @@ def compare(before: RunRecord, after: RunRecord) -> Comparison:
     same, unknown = _require_same_work(before, first, after, second)
     ratios = ratios_of(first, second)
     change = _change(ratios)
-    sentence = _sentence(change, ratios, fewest=min(first.steps, second.steps))
+    message = _message(change, ratios, fewest=min(first.steps, second.steps))
     crowded = _crowded(before, first, after, second)
     if crowded and not _is_own_doing(change, _processor_ratio(first, second)):
         change = "not enough evidence"
-        sentence += ", but others use the host's cores, and its own processor time does not show it"
+        message += ", but others use the host's cores, and its own processor time does not show it"
     return Comparison(
         change=change,
-        sentence=sentence,
+        message=message,
         before=_pace(before, first),
         after=_pace(after, second),
         step=None if ratios is None else ratios[0],
@@ -258,7 +258,7 @@ def _change(ratios: tuple[Ratio, Ratio] | None) -> Change:
     return "faster" if any(map(_is_faster, ratios)) else "no difference beyond noise"
 
 
-def _sentence(change: Change, ratios: tuple[Ratio, Ratio] | None, *, fewest: int) -> str:
+def _message(change: Change, ratios: tuple[Ratio, Ratio] | None, *, fewest: int) -> str:
     if ratios is None:
         return f"{fewest} steps after warm-up are too few to compare; {_FEWEST_STEPS} are needed"
     step, run = ratios
@@ -269,10 +269,10 @@ def _sentence(change: Change, ratios: tuple[Ratio, Ratio] | None, *, fewest: int
     return f"{whose} takes {told.value:.2f} times as long ({interval})"
 
 
-def _pace(record: RunRecord, facts: Facts) -> RunPace:
+def _pace(record: RunRecord, facts: Facts) -> RunThroughput:
     samples = _samples(facts)
     run_s = float(_periods_us(facts).mean()) / 1e6 if facts.steps else 0.0
-    return RunPace(
+    return RunThroughput(
         source=record.source,
         rank=facts.summary.rank,
         steps=facts.steps,

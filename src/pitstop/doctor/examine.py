@@ -7,19 +7,19 @@ from typing import Any, Final
 import numpy as np
 
 from pitstop.doctor.doubts import is_unsampled, uneven_part, with_doubts
-from pitstop.doctor.estimate.combine import combined_bound, ladder
-from pitstop.doctor.estimate.cpu_headroom import quicker_rest
+from pitstop.doctor.estimate.combine import combined_bound, cumulative_gains
+from pitstop.doctor.estimate.cpu_headroom import cpu_headroom
 from pitstop.doctor.estimate.headroom import headroom_of
 from pitstop.doctor.estimate.module_table import module_table
 from pitstop.doctor.estimate.unsampled import not_sampled, why_not
 from pitstop.doctor.facts import Facts, facts_of
-from pitstop.doctor.order import ordered, principal_of
+from pitstop.doctor.message import message_of
+from pitstop.doctor.order import ordered, primary_of
 from pitstop.doctor.outside_steps import start_up_parts_s
 from pitstop.doctor.rules.catalogue import ENTRIES, RANK_RULES, RULES
 from pitstop.doctor.rules.machine import contention
 from pitstop.doctor.rules.memory import full_host, unsettled_growth
 from pitstop.doctor.rules.ranks import own_parts_us
-from pitstop.doctor.sentence import sentence_of
 from pitstop.records.run import RankRecord, Reading, RunRecord
 from pitstop.records.script import Kernels
 from pitstop.records.verdict import Finding, Outcome, Verdict
@@ -42,37 +42,37 @@ def examine(record: RunRecord) -> Verdict:
         return Verdict(
             outcome="not enough evidence",
             verdict="not enough evidence",
-            sentence=_too_little(facts),
+            message=_too_little(facts),
             findings=(),
             steps=facts.steps,
             rank=facts.summary.rank,
             notes=_notes(record, ranks),
         )
-    quicker = quicker_rest(facts)
+    quicker = cpu_headroom(facts)
     found = [quicker.counted_in(finding) for rule in RULES if (finding := rule(facts)) is not None]
     # What holds up other ranks is left as it is: without it all compute at the same time.
     found += [finding for rule in RANK_RULES if (finding := rule(ranks)) is not None]
     found = [with_doubts(finding, facts) for finding in found]
-    principal = principal_of(found)
-    findings = ordered(found, principal)
+    primary = primary_of(found)
+    findings = ordered(found, primary)
     # What is told as information is not to be mended, so nothing is promised for it.
-    to_mend = [finding for finding in findings if finding.severity != "info"]
+    to_fix = [finding for finding in findings if finding.severity != "info"]
     doubt = _doubt(found, facts)
-    outcome = _outcome(principal, doubt)
+    outcome = _outcome(primary, doubt)
     hours = _whole_run_hours(facts)
     return Verdict(
         outcome=outcome,
-        verdict=ENTRIES[principal.code].name
-        if principal is not None and outcome == "bottleneck"
+        verdict=ENTRIES[primary.code].name
+        if primary is not None and outcome == "bottleneck"
         else outcome,
-        principal=None if principal is None else principal.code,
-        sentence=sentence_of(principal, findings, facts)
-        if principal is not None or doubt is None
+        primary=None if primary is None else primary.code,
+        message=message_of(primary, findings, facts)
+        if primary is not None or doubt is None
         else doubt,
         findings=findings,
         shares=facts.shares(),
-        combined_bound=combined_bound(to_mend),
-        ladder=ladder(to_mend, whole_run_hours=hours),
+        combined_bound=combined_bound(to_fix),
+        cumulative_gains=cumulative_gains(to_fix, whole_run_hours=hours),
         whole_run_hours=hours,
         steps=facts.steps,
         rank=facts.summary.rank,
@@ -137,11 +137,11 @@ def _doubt(found: Sequence[Finding], facts: Facts) -> str | None:
     )
 
 
-def _outcome(principal: Finding | None, doubt: str | None) -> Outcome:
-    if principal is None:
+def _outcome(primary: Finding | None, doubt: str | None) -> Outcome:
+    if primary is None:
         return "healthy" if doubt is None else "not enough evidence"
     # What was not measured may hide anything: that is no verdict on what was.
-    return "not enough evidence" if principal.code == "TIME001" else "bottleneck"
+    return "not enough evidence" if primary.code == "TIME001" else "bottleneck"
 
 
 def _too_little(facts: Facts) -> str:

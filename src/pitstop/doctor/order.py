@@ -47,7 +47,7 @@ def is_about_equal(one: Finding, other: Finding) -> bool:
     return apart <= half_width(one) + half_width(other)
 
 
-def principal_of(found: Sequence[Finding]) -> Finding | None:
+def primary_of(found: Sequence[Finding]) -> Finding | None:
     """Choose the finding that decides: the largest bound, unless another one explains it."""
     grave = [one for one in found if one.severity != "info" and one.code not in _NEVER_DECIDES]
     bounded = _by_size([finding for finding in grave if finding.bound is not None])
@@ -65,13 +65,13 @@ def principal_of(found: Sequence[Finding]) -> Finding | None:
     return largest
 
 
-def ordered(found: Sequence[Finding], principal: Finding | None) -> tuple[Finding, ...]:
-    """Put the principal finding first, then the fatal ones, then by the size of their bounds."""
-    rest = [finding for finding in found if finding is not principal]
+def ordered(found: Sequence[Finding], primary: Finding | None) -> tuple[Finding, ...]:
+    """Put the primary finding first, then the fatal ones, then by the size of their bounds."""
+    rest = [finding for finding in found if finding is not primary]
     fatal = [finding for finding in rest if _is_fatal(finding)]
     bounded = [finding for finding in rest if finding.bound is not None]
     others = [finding for finding in rest if finding.bound is None and not _is_fatal(finding)]
-    first = [] if principal is None else [principal]
+    first = [] if primary is None else [primary]
     findings = (*first, *fatal, *_by_size(bounded), *others)
     return tuple(_with_equals(finding, findings) for finding in findings)
 

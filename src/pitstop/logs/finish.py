@@ -277,7 +277,7 @@ def _contradictions(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
         found.append(
             Disagreement(
                 code="clock went back",
-                sentence=(
+                message=(
                     f"the timestamps go back {clock.times_back} times, by up to "
                     f"{clock.most_back_s:.0f} s: the clock was set, or files were joined"
                 ),
@@ -293,7 +293,7 @@ def _contradictions(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
         found.append(
             Disagreement(
                 code="steps went back",
-                sentence=(
+                message=(
                     f"{again} of {records} records repeat a step or go back: two runs seem to "
                     "write into one file, so no time of a step can be trusted"
                 ),
@@ -320,7 +320,7 @@ def _compare(builder: LogBuilder, reader: Reader, rows: Rows) -> list[Disagreeme
     return [
         Disagreement(
             code="smoothed rate" if reader.step == "EMA" else "mean hides spikes",
-            sentence=(
+            message=(
                 f"the printed time of a step is a {_in_words(reader.step)}: it says "
                 f"{printed[row]:.4g} s where the log's own {reader.rebuild} gives "
                 f"{rebuilt[row]:.4g} s"
@@ -355,7 +355,7 @@ def _against_clock(builder: LogBuilder, rows: Rows, plain: np.ndarray) -> list[D
     return [
         Disagreement(
             code="printed differs from clock",
-            sentence=(
+            message=(
                 f"the log prints {by_print:.4g} s a step (median), its timestamps say "
                 f"{by_clock:.4g} s: something between the steps is not in the printed time"
             ),

@@ -7,7 +7,7 @@ Change = Literal["slower", "faster", "no difference beyond noise", "not enough e
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPace:
+class RunThroughput:
     """How fast one run was after warm-up, on the rank that the others wait for."""
 
     source: str
@@ -51,13 +51,13 @@ class Comparison:
     """Two runs of the same work."""
 
     change: Change
-    sentence: str
-    before: RunPace
-    after: RunPace
+    message: str
+    before: RunThroughput
+    after: RunThroughput
     step: Ratio | None
-    """Of `RunPace.step_s`; None where there are too few steps."""
+    """Of `RunThroughput.step_s`; None where there are too few steps."""
     run: Ratio | None
-    """Of `RunPace.run_s`, what lies apart included; None where there are too few steps."""
+    """Of `RunThroughput.run_s`, what lies apart included; None where there are too few steps."""
     parts: tuple[PartChange, ...]
     """Largest change first."""
     same_work: tuple[str, ...]

@@ -29,7 +29,7 @@ class Bound:
     """Share of the wall clock that would go at most, 0 to 1; measured."""
     error: float = 0.0
     """One standard error of the share; 0 where it is not known."""
-    quicker_share: float = 0.0
+    cpu_headroom_share: float = 0.0
     """Share of the wall clock by which what remains may get shorter besides; measured as well."""
     pool: str = WALL_CLOCK
     """Time it is taken from: the host may waste what the device idles, and no more than that."""
@@ -41,7 +41,7 @@ class Bound:
 
     def __post_init__(self) -> None:
         """Refuse a share that is none; work out the speed-up."""
-        for share in (self.share, self.quicker_share, self.saved_share, self.pool_share):
+        for share in (self.share, self.cpu_headroom_share, self.saved_share, self.pool_share):
             if not 0 <= share <= 1:
                 raise ValueError(f"a share lies between 0 and 1, not at {share}")
         speedup = None if self.saved_share >= 1 else 1 / (1 - self.saved_share)
@@ -50,7 +50,7 @@ class Bound:
     @property
     def saved_share(self) -> float:
         """Share of the wall clock that the run gets shorter by, at most."""
-        return self.share + self.quicker_share
+        return self.share + self.cpu_headroom_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Finding:
     """Stable name such as ``DATA001``; docs/findings has a page of that name."""
     severity: Severity
     summary: str
-    """One sentence, in lower case, without a full stop."""
+    """One message, in lower case, without a full stop."""
     evidence: tuple[str, ...]
     """The numbers behind it, with spread."""
     bound: Bound | None
@@ -79,11 +79,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class CumulativeGain:
     """What mending the first findings gives together."""
 
     code: str
-    """The finding that this rung adds to those before it."""
+    """The finding that this gain adds to those before it."""
     bound: Bound
     """Of this one and all before it: shares of the time that is left, never a product."""
     hours_saved: float | None
@@ -91,7 +91,7 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundTest:
+class Ablation:
     """What leaving a part out of the script really gave."""
 
     part: str
@@ -114,20 +114,20 @@ class Verdict:
     """The judgement over a run."""
 
     outcome: Outcome
-    sentence: str
-    """The verdict in one sentence."""
+    message: str
+    """The verdict in one message."""
     findings: tuple[Finding, ...]
-    """The principal one first, then by the size of their bounds."""
+    """The primary one first, then by the size of their bounds."""
     verdict: str = ""
-    """Name of the principal bottleneck, such as ``input-bound``; else the outcome."""
-    principal: str | None = None
+    """Name of the primary bottleneck, such as ``input-bound``; else the outcome."""
+    primary: str | None = None
     """Code of the finding that decided it."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Share of the wall clock after warm-up: parts of the step, what lay apart between steps, and
     ``unaccounted``; adds up to 1."""
     combined_bound: Bound | None = None
     """What mending every warning and every critical finding could give at most."""
-    ladder: tuple[Rung, ...] = ()
+    cumulative_gains: tuple[CumulativeGain, ...] = ()
     """Mending one of these after the other, in the order given."""
     whole_run_hours: float | None = None
     """The whole training at the measured pace; None where its length is not known."""
@@ -147,7 +147,7 @@ class Verdict:
     """What was to be sampled and was not, each with the reason."""
     notes: tuple[str, ...] = ()
     """What the record does not hold."""
-    bound_test: BoundTest | None = None
+    ablation: Ablation | None = None
     """A bound put to the test; None where nobody asked for it."""
 
     def __post_init__(self) -> None:

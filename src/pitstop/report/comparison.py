@@ -4,14 +4,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pitstop.records.comparison import Comparison, PartChange, RunPace
+from pitstop.records.comparison import Comparison, PartChange, RunThroughput
 from pitstop.report.terminal import literal
 from pitstop.report.units import count_text, rate_text, seconds_text
 
 
 def comparison_report(comparison: Comparison) -> RenderableType:
     """Show the result first, then both runs, then the parts, then what was not checked."""
-    head = Text.assemble((f"{comparison.change}: ", "bold"), literal(comparison.sentence))
+    head = Text.assemble((f"{comparison.change}: ", "bold"), literal(comparison.message))
     parts: list[RenderableType] = [
         head,
         "",
@@ -28,7 +28,7 @@ def comparison_report(comparison: Comparison) -> RenderableType:
     return Group(*parts)
 
 
-def _pace(pace: RunPace) -> str:
+def _pace(pace: RunThroughput) -> str:
     pieces = [
         literal(pace.source),
         count_text(pace.steps, "step"),

@@ -39,7 +39,7 @@ def log_comparison_report(comparison: LogComparison) -> RenderableType:
     parts.append(_rates_table(comparison))
     for one in comparison.logs:
         name = literal(one.summary.source)
-        parts.append(Text(f"{name}: {one.verdict.outcome}: {literal(one.verdict.sentence)}"))
+        parts.append(Text(f"{name}: {one.verdict.outcome}: {literal(one.verdict.message)}"))
     parts.append(Text(f"next: pitstop doctor {_quoted(comparison.logs[-1].summary.source)}", "dim"))
     return Group(*parts)
 
@@ -145,7 +145,7 @@ def _next(log: LogSummary) -> RenderableType:
 
 def _pair_lines(pair: LogPair) -> Iterable[RenderableType]:
     yield Text.assemble(
-        (f"{pair.result}: ", "bold"), f"{literal(pair.source)}: {literal(pair.sentence)}"
+        (f"{pair.result}: ", "bold"), f"{literal(pair.source)}: {literal(pair.message)}"
     )
     if pair.low is not None and pair.high is not None:
         yield Text(f"  ratio {pair.ratio:.3f}, {pair.low:.3f} to {pair.high:.3f} by middle halves")

@@ -34,8 +34,8 @@ class ProgressLines(Observer):
         self._world_size = start.world_size
         steps = f"steps {start.first_step} to {start.total_steps}"
         self._say(f"{start.name}: {steps}, effective batch {start.effective_batch}, {start.folder}")
-        for sentence in start.sentences:
-            self._say(f"  {sentence}")
+        for message in start.messages:
+            self._say(f"  {message}")
         if self._console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(None))
             self._bar = Progress(*columns, console=self._console, transient=True)

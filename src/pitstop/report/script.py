@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pitstop.records.script import Ended, Untrained
-from pitstop.records.verdict import BoundTest
+from pitstop.records.verdict import Ablation
 from pitstop.report.terminal import literal
 from pitstop.report.units import count_text, seconds_text, speedup_text
 
@@ -38,7 +38,7 @@ def next_command(folder: Path) -> RenderableType:
 def nothing_seen(
     ended: Ended, seen: Sequence[Untrained], *, failure: str | None = None
 ) -> tuple[str, tuple[str, ...]]:
-    """Say what was seen of a command in which no training step was: a sentence, and notes.
+    """Say what was seen of a command in which no training step was: a message, and notes.
 
     Args:
         ended: How the command ended.
@@ -74,8 +74,8 @@ def _failed(
         lines.append(_CODES[code])
     lines.append("what it wrote itself stands above; run it without pitstop to see it alone")
     lines += [_untrained(process) for process in seen[:4] if process.backward_passes]
-    sentence = f"the command failed with exit code {code} after {seconds_text(ended.wall_s)}"
-    return f"{sentence}, before its first training step", tuple(lines)
+    message = f"the command failed with exit code {code} after {seconds_text(ended.wall_s)}"
+    return f"{message}, before its first training step", tuple(lines)
 
 
 def _passes_without_update(passes: int) -> str:
@@ -94,7 +94,7 @@ def _untrained(process: Untrained) -> str:
     return f"seen: {literal(' '.join(process.command))} with torch {process.torch}, {did}"
 
 
-def bound_report(test: BoundTest) -> RenderableType:
+def bound_report(test: Ablation) -> RenderableType:
     """Set what leaving a part out really gave beside what was predicted."""
     if test.measured is None:
         return Text(f"the run without {test.part} left too little to compare with")
@@ -107,7 +107,7 @@ def bound_report(test: BoundTest) -> RenderableType:
     return Group(*map(Text, lines))
 
 
-def _beside(test: BoundTest) -> str:
+def _beside(test: Ablation) -> str:
     if test.predicted is None or test.measured is None:
         return "no finding predicted a gain"
     said = f"predicted: at most {speedup_text(test.predicted)}"

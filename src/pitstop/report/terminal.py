@@ -41,8 +41,8 @@ def run_report(summary: RunSummary) -> RenderableType:
 
 
 def verdict_report(verdict: Verdict) -> RenderableType:
-    """Show a verdict: sentence, findings with evidence and bound, notes."""
-    head = Text.assemble((f"{verdict.outcome}: ", "bold"), literal(verdict.sentence))
+    """Show a verdict: message, findings with evidence and bound, notes."""
+    head = Text.assemble((f"{verdict.outcome}: ", "bold"), literal(verdict.message))
     parts: list[RenderableType] = [head]
     if verdict.not_sampled:
         parts.append(Text(f"not sampled: {literal(', '.join(verdict.not_sampled))}", style="dim"))
@@ -50,7 +50,7 @@ def verdict_report(verdict: Verdict) -> RenderableType:
         parts += ["", *_finding_lines(finding)]
     bound = verdict.combined_bound
     if bound is not None and len(verdict.findings) > 1:
-        parts += ["", *_ladder_lines(verdict), Text(f"all of it together: {limit_words(bound)}")]
+        parts += ["", *_gain_lines(verdict), Text(f"all of it together: {limit_words(bound)}")]
     parts += _length_lines(verdict)
     for lines in (headroom_lines(verdict.headroom), module_lines(verdict.modules)):
         shown = list(lines)
@@ -133,20 +133,20 @@ def _finding_lines(finding: Finding) -> Iterable[RenderableType]:
         yield Text(f"  try: {literal(line)}")
 
 
-def _ladder_lines(verdict: Verdict) -> Iterable[RenderableType]:
+def _gain_lines(verdict: Verdict) -> Iterable[RenderableType]:
     """What mending the first, the first two, ... gives, where there is more than one to mend."""
-    if len(verdict.ladder) < 2:
+    if len(verdict.cumulative_gains) < 2:
         return
     yield Text("mended one after the other:")
-    for rung in verdict.ladder:
-        hours = "" if rung.hours_saved is None else f", {_hours(rung.hours_saved)} saved at most"
-        yield Text(f"  {rung.code}: {limit_words(rung.bound)}{hours}")
+    for gain in verdict.cumulative_gains:
+        hours = "" if gain.hours_saved is None else f", {_hours(gain.hours_saved)} saved at most"
+        yield Text(f"  {gain.code}: {limit_words(gain.bound)}{hours}")
 
 
 def _length_lines(verdict: Verdict) -> Iterable[RenderableType]:
     if verdict.whole_run_hours is not None:
         line = f"the whole training takes {_hours(verdict.whole_run_hours)} at this pace"
-        saved = verdict.ladder[-1].hours_saved if verdict.ladder else None
+        saved = verdict.cumulative_gains[-1].hours_saved if verdict.cumulative_gains else None
         yield Text(line if saved is None else f"{line}; at most {_hours(saved)} can be saved")
     if verdict.start_up_s is not None:
         yield Text(start_up_text(verdict))

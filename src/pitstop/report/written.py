@@ -12,7 +12,7 @@ def written_report(written: PageWritten) -> RenderableType:
     """Say what the page says, where it is, and what the record has nothing for."""
     size = f"{bytes_text(written.size_bytes)}, {count_text(len(written.sections), 'section')}"
     lines = [
-        Text(literal(written.sentence), "bold"),
+        Text(literal(written.message), "bold"),
         Text(f"{literal(written.path)}: {size}"),
     ]
     if written.absent:

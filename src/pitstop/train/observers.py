@@ -25,7 +25,7 @@ class RunStart:
     total_steps: int
     effective_batch: int
     world_size: int
-    sentences: tuple[str, ...]
+    messages: tuple[str, ...]
     """What was decided and should be said aloud: scaled rates, resumed checkpoints."""
 
 

@@ -56,7 +56,7 @@ class StartingPoint:
     skipped: tuple[Skipped, ...] = ()
 
     @property
-    def sentences(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """What should be said aloud about it."""
         lines = [f"passed over {skip.path}: {skip.reason}" for skip in self.skipped]
         if self.checkpoint is not None:
@@ -337,7 +337,7 @@ class TrainingRun(Generic[BatchT]):
             total_steps=loop.total_steps,
             effective_batch=train.batch_size * train.accumulate * setup.trainer.ranks.world_size,
             world_size=setup.trainer.ranks.world_size,
-            sentences=(*setup.sentences, *start.sentences),
+            messages=(*setup.messages, *start.messages),
         )
         for observer in loop.observers:
             observer.started(news)

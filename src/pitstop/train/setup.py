@@ -30,7 +30,7 @@ class Setup(Generic[BatchT]):
     """A trainer, and what was decided while it was built."""
 
     trainer: Trainer[BatchT]
-    sentences: tuple[str, ...]
+    messages: tuple[str, ...]
     """Decisions that should be said aloud."""
     applied: dict[str, dict[str, Any]]
     """What each switch really did, by setting."""
@@ -93,7 +93,7 @@ def build_trainer(
         records_graphs=records_cuda_graphs(train.compile),
     )
     return Setup(
-        trainer=trainer, sentences=(rate.sentence, *_accumulation(task, train)), applied=applied
+        trainer=trainer, messages=(rate.message, *_accumulation(task, train)), applied=applied
     )
 
 

@@ -128,8 +128,8 @@ def test_a_command_that_fails_before_training_is_told_as_that(
     found, out, _ = run("doctor", "--json", "-", "--", sys.executable, *arguments)
     verdict = from_json(out, Verdict)
     assert found == code
-    assert verdict.sentence.startswith(f"the command failed with exit code {code} after ")
-    assert verdict.sentence.endswith("before its first training step")
+    assert verdict.message.startswith(f"the command failed with exit code {code} after ")
+    assert verdict.message.endswith("before its first training step")
     assert note in verdict.notes[0]
     assert not any("probe" in text for text in verdict.notes)
 

@@ -19,7 +19,7 @@ SLOW_LOG = Finding(
     bound=Bound(part="logging", share=0.5),
     remedy=(),
 )
-JUDGED = Verdict(outcome="bottleneck", sentence="slow", findings=(SLOW_LOG,), steps=60)
+JUDGED = Verdict(outcome="bottleneck", message="slow", findings=(SLOW_LOG,), steps=60)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_command_that_failed_is_not_hidden_where_no_finding_is_grave(
     tmp_path: Path, fail_on: Severity | None, code: int
 ) -> None:
     assert code_of(tmp_path, fail_on=fail_on, bound=None) == code
-    assert json.loads((tmp_path / "verdict.json").read_text())["bound_test"] is None
+    assert json.loads((tmp_path / "verdict.json").read_text())["ablation"] is None
 
 
 def test_a_bound_that_was_tested_stands_in_the_json(
@@ -64,6 +64,6 @@ def test_a_bound_that_was_tested_stands_in_the_json(
 ) -> None:
     assert code_of(tmp_path, bound="log") == 7
     assert [how.get("without") for how in ran] == [None, "log"]
-    test = json.loads((tmp_path / "verdict.json").read_text())["bound_test"]
+    test = json.loads((tmp_path / "verdict.json").read_text())["ablation"]
     # Nothing was recorded here, so nothing could be measured.
     assert (test["part"], test["predicted"], test["measured"]) == ("log", 2.0, None)

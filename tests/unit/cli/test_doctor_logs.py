@@ -204,7 +204,7 @@ def test_a_trainer_state_without_single_times_still_shows_its_evaluations(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     examined = verdict("trainer_state.json", capsys)
-    assert examined.verdict.principal == "EVAL001"
+    assert examined.verdict.primary == "EVAL001"
     assert "eval_runtime" in evidence(examined, "EVAL001")
 
 
@@ -212,7 +212,7 @@ def test_two_runs_in_one_file_are_not_timed(capsys: pytest.CaptureFixture[str]) 
     examined = verdict("broken_two_runs.log", capsys)
     assert examined.summary.step is None
     assert examined.verdict.outcome == "not enough evidence"
-    assert examined.verdict.sentence == "the log's times contradict themselves"
+    assert examined.verdict.message == "the log's times contradict themselves"
     assert any("two runs seem to write into one file" in note for note in examined.verdict.notes)
 
 

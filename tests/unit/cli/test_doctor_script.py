@@ -94,13 +94,13 @@ def test_a_command_that_never_trains_gives_a_verdict_all_the_same(run: Run, tmp_
     assert code == 3
     verdict = from_json(out, Verdict)
     assert verdict.outcome == "not enough evidence"
-    assert verdict.sentence.startswith("the command failed with exit code 3 after ")
-    assert verdict.sentence.endswith("before its first training step")
-    assert err.startswith(f"not enough evidence: {verdict.sentence}\n")
+    assert verdict.message.startswith("the command failed with exit code 3 after ")
+    assert verdict.message.endswith("before its first training step")
+    assert err.startswith(f"not enough evidence: {verdict.message}\n")
     target = tmp_path / "verdict.json"
     assert run("doctor", "--json", target, "--", "true")[0] == 0
     verdict = from_json(target.read_text(), Verdict)
-    assert verdict.sentence.startswith("the command ended with code 0 after ")
+    assert verdict.message.startswith("the command ended with code 0 after ")
     assert all(option in verdict.notes[0] for option in ("-I", "-E", "-S"))
 
 

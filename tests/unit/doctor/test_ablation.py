@@ -54,8 +54,8 @@ def test_a_verdict_with_a_test_goes_through_json() -> None:
     plain = run(40_000, 1)
     verdict = Verdict(
         outcome="healthy",
-        sentence="",
+        message="",
         findings=(),
-        bound_test=judge_bound("log", examine(plain), plain, run(10, 2)),
+        ablation=judge_bound("log", examine(plain), plain, run(10, 2)),
     )
     assert from_json(to_json(verdict), Verdict) == verdict

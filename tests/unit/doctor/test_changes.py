@@ -34,7 +34,7 @@ def finding(code: str, share: float | None = 0.3, severity: Severity = "warning"
 
 
 def verdict(*findings: Finding) -> Verdict:
-    return Verdict(outcome="bottleneck", sentence="slow", findings=findings)
+    return Verdict(outcome="bottleneck", message="slow", findings=findings)
 
 
 def changed(

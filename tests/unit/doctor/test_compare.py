@@ -32,7 +32,7 @@ def test_a_slower_run_is_slower_in_the_part_that_grew() -> None:
     assert got.step.low <= 1.2 <= got.step.high
     assert [part.part for part in got.parts if part.beyond_noise] == ["forward"]
     assert got.parts[0].part == "forward"
-    assert "1.2" in got.sentence
+    assert "1.2" in got.message
     back = compare(run(2, forward_us=10_000), run(1))
     assert back.change == "faster"
 
@@ -67,7 +67,7 @@ def test_an_evaluation_that_takes_longer_makes_a_slower_run_of_equal_steps() -> 
     assert got.change == "slower"
     assert got.run.value == pytest.approx(16_000 / 11_000, rel=0.03)
     assert got.step.value == pytest.approx(1, rel=0.03)
-    assert got.sentence.startswith("the run, what lies between steps included,")
+    assert got.message.startswith("the run, what lies between steps included,")
     assert got.parts[0].part == "evaluation"
 
 
@@ -191,7 +191,7 @@ def test_a_change_that_a_crowded_host_may_have_made_is_no_evidence() -> None:
     slowed = crowded(2, 12_000, own=0.7, others=1.3)
     for got in (compare(alone, slowed), compare(slowed, alone)):
         assert got.change == "not enough evidence"
-        assert "its own processor time does not show it" in got.sentence
+        assert "its own processor time does not show it" in got.message
     assert "others use 1.3 of the host's 2 cores" in got.notes[-1]
 
 

@@ -1,4 +1,4 @@
-"""Where two measurements of one thing disagree, finding and sentence say so."""
+"""Where two measurements of one thing disagree, finding and message say so."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitstop.doctor.examine import examine
-from pitstop.doctor.sentence import largest_part, sentence_of
+from pitstop.doctor.message import largest_part, message_of
 from pitstop.records.run import RankRecord
 from pitstop.records.script import Modules, ModuleTime
 from pitstop.records.verdict import Finding, Verdict
@@ -60,7 +60,7 @@ def test_the_sentence_of_a_run_without_a_finding_names_its_largest_part(
     run = facts(parts, steps=60)
     shares = run.shares()
     name = max(shares, key=shares.__getitem__)
-    assert f" {name} ({shares[name]:.0%})" in sentence_of(None, (), run)
+    assert f" {name} ({shares[name]:.0%})" in message_of(None, (), run)
 
 
 def test_a_run_whose_largest_parts_cannot_be_judged_is_not_called_healthy() -> None:
@@ -68,8 +68,8 @@ def test_a_run_whose_largest_parts_cannot_be_judged_is_not_called_healthy() -> N
     host[[29, 40, 77, 90]] = 10_000.0, 28_000.0, 10_000.0, 12_000.0
     verdict = examine(run_of(rank({"forward": 1_000.0, "host": host})))
     assert verdict.outcome == "not enough evidence"
-    assert verdict.sentence.startswith("host took 40.0% ± ")
-    assert "too unevenly to judge" in verdict.sentence
+    assert verdict.message.startswith("host took 40.0% ± ")
+    assert "too unevenly to judge" in verdict.message
 
 
 def test_a_wait_that_the_loading_process_contradicts_is_doubted() -> None:
@@ -80,7 +80,7 @@ def test_a_wait_that_the_loading_process_contradicts_is_doubted() -> None:
     verdict, found = judged(rank(STARVED, readings=[alone, replace(told, read_us=190_000)]))
     assert (found.code, found.confidence) == ("DATA001", "low")
     assert "waits 30.0 ms a step, but making a batch" in found.doubts[0]
-    assert f"; in doubt: {found.doubts[0]}" in verdict.sentence
+    assert f"; in doubt: {found.doubts[0]}" in verdict.message
 
 
 def test_a_wait_for_workers_who_are_fast_enough_is_doubted() -> None:
@@ -123,15 +123,15 @@ def test_kernels_longer_than_a_step_and_marks_against_kernels_are_doubted() -> N
 def test_what_was_not_sampled_is_said_before_a_bottleneck_is_named() -> None:
     steps = {"data": 6_000, "forward": 4_000}
     verdict, found = judged(rank(steps, device=steps, readings=[SETUP]))
-    assert verdict.sentence.startswith(
+    assert verdict.message.startswith(
         "kernels and arithmetic were not sampled; of what was: the training loop waits for data"
     )
     assert found.confidence == "low"
     idle = replace(KERNELS, busy_us=4_000.0)
     verdict, found = judged(rank(steps, device=steps, readings=[SETUP, idle, WORK]))
-    assert verdict.sentence.startswith("the training loop waits for data")
+    assert verdict.message.startswith("the training loop waits for data")
     verdict, found = judged(rank(steps, readings=[ON_CPU]))
-    assert verdict.sentence.startswith("the training loop waits for data"), "a CPU has no kernels"
+    assert verdict.message.startswith("the training loop waits for data"), "a CPU has no kernels"
     assert found.confidence == "high"
 
 
@@ -147,15 +147,15 @@ def test_modules_that_do_not_make_up_their_part_are_doubted(
             ModuleTime(name="body.0", kind="Conv", forward_us=forward_us, backward_us=None),
         ),
     )
-    sentence = examine(run_of(rank({"forward": 4_000.0}, readings=[modules]))).sentence
-    assert ("in doubt: modules sum to" in sentence) == doubted
+    message = examine(run_of(rank({"forward": 4_000.0}, readings=[modules]))).message
+    assert ("in doubt: modules sum to" in message) == doubted
 
 
 def test_on_a_gpu_the_closing_sentence_says_how_busy_the_device_is() -> None:
     steps = {"forward": 6_000, "backward": 4_000}
     verdict = examine(run_of(rank(steps, device=steps, readings=[SETUP, KERNELS, WORK])))
     assert verdict.outcome == "healthy"
-    assert verdict.sentence.endswith(
+    assert verdict.message.endswith(
         "most of the time is forward (60%) on the host; the device works 95.0% of the time"
     )
 

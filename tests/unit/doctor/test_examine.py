@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.doctor.estimate.combine import combined_bound, ladder
+from pitstop.doctor.estimate.combine import combined_bound, cumulative_gains
 from pitstop.doctor.examine import examine
 from pitstop.doctor.facts import IDLE, facts_of
 from pitstop.doctor.rules.catalogue import CATALOGUE, ENTRIES
@@ -76,7 +76,7 @@ def test_a_starved_run_is_a_bottleneck_with_its_bound(tmp_path: Path) -> None:
     assert [finding.code for finding in verdict.findings] == ["DATA001"]
     assert verdict.combined_bound is not None
     assert verdict.combined_bound.speedup == pytest.approx(10_000 / 7_000)
-    assert verdict.sentence.endswith("at most 1.43x as fast")
+    assert verdict.message.endswith("at most 1.43x as fast")
     assert verdict.shares == pytest.approx(
         {"data": 0.3, "forward": 0.5, "backward": 0.2, "unaccounted": 0.0}
     )
@@ -96,7 +96,7 @@ def test_a_step_that_was_hardly_measured_is_not_judged(tmp_path: Path) -> None:
     write_rank(tmp_path, 100, {"forward": 1_000}, unaccounted_us=9_000)
     verdict = examine(read_run(tmp_path))
     assert verdict.outcome == "not enough evidence"
-    assert verdict.sentence == "part of the step was not measured"
+    assert verdict.message == "part of the step was not measured"
     assert verdict.combined_bound is None
 
 
@@ -123,14 +123,14 @@ def test_fewer_than_twenty_settled_steps_are_not_enough(
     assert verdict.outcome == outcome
     assert verdict.steps == steps - steps // 10
     if steps == 21:
-        assert verdict.sentence == "19 steps after warm-up are too few to judge; 20 are needed"
+        assert verdict.message == "19 steps after warm-up are too few to judge; 20 are needed"
 
 
 def test_a_run_without_spans_is_not_enough(tmp_path: Path) -> None:
     write_rank(tmp_path, 100, {}, unaccounted_us=10)
     verdict = examine(read_run(tmp_path))
     assert (verdict.outcome, verdict.shares) == ("not enough evidence", {})
-    assert verdict.sentence == "the record holds no measured parts of the step"
+    assert verdict.message == "the record holds no measured parts of the step"
 
 
 def test_a_killed_run_is_judged_and_the_kill_is_noted(tmp_path: Path) -> None:
@@ -253,13 +253,13 @@ def test_each_further_cure_adds_something_and_never_more_than_its_own(
     triples: list[tuple[str, float, str]],
 ) -> None:
     findings = tuple(pooled_finding(*triple) for triple in triples)
-    rungs = ladder(findings, whole_run_hours=100.0)
+    gains = cumulative_gains(findings, whole_run_hours=100.0)
     before = 0.0
-    for rung, found in zip(rungs, findings, strict=True):
+    for gain, found in zip(gains, findings, strict=True):
         assert found.bound is not None
-        assert before - 1e-12 <= rung.bound.share <= min(1.0, before + found.bound.share) + 1e-12
-        assert rung.hours_saved == pytest.approx(100 * rung.bound.share)
-        before = rung.bound.share
+        assert before - 1e-12 <= gain.bound.share <= min(1.0, before + found.bound.share) + 1e-12
+        assert gain.hours_saved == pytest.approx(100 * gain.bound.share)
+        before = gain.bound.share
     idle = [found for found in findings if found.bound is not None and found.bound.pool == IDLE]
     together = combined_bound(idle)
     assert together is None or together.share <= 0.3
@@ -276,19 +276,19 @@ def test_hours_are_saved_of_the_whole_training() -> None:
     parts = {"data": 4_000, "forward": 6_000}
     verdict = examine(run_of(rank(parts, readings=[setup])))
     assert verdict.whole_run_hours == pytest.approx(1.0)
-    [rung] = verdict.ladder
-    assert rung.hours_saved == pytest.approx(0.4)
+    [gain] = verdict.cumulative_gains
+    assert gain.hours_saved == pytest.approx(0.4)
     ours = rank(parts, about={"config": {"train": {"steps": 720_000}}})
     assert examine(run_of(ours)).whole_run_hours == pytest.approx(2.0)
     unknown = examine(run_of(rank(parts)))
-    assert (unknown.whole_run_hours, unknown.ladder[0].hours_saved) == (None, None)
+    assert (unknown.whole_run_hours, unknown.cumulative_gains[0].hours_saved) == (None, None)
 
 
 def test_the_json_holds_what_a_machine_needs() -> None:
     verdict = examine(run_of(rank({"data": 4_000, "forward": 6_000})))
     values = json.loads(to_json(verdict))
     assert (values["outcome"], values["verdict"]) == ("bottleneck", "input-bound")
-    assert values["principal"] == "DATA001"
+    assert values["primary"] == "DATA001"
     [found] = values["findings"]
     assert found.keys() >= {"code", "severity", "summary", "evidence", "bound", "remedy"}
     assert found["bound"]["part"] == "data"
@@ -321,16 +321,16 @@ def test_nor_is_one_that_was_killed_before_it_could_say_what_it_uses() -> None:
 def test_why_kernels_were_not_sampled_is_told() -> None:
     refused = NotSampled(what="kernels", why="the script profiles itself")
     verdict = copying(SETUP, refused, about={"steps_asked": 200})
-    assert verdict.sentence.endswith("the script profiles itself")
+    assert verdict.message.endswith("the script profiles itself")
     assert "kernels (the script profiles itself)" in verdict.not_sampled
-    attached = copying(SETUP, about={"attached": True, "steps_asked": None}).sentence
+    attached = copying(SETUP, about={"attached": True, "steps_asked": None}).message
     assert "only `pitstop doctor -- CMD`" in attached
 
 
 def test_a_healthy_run_is_called_so_in_every_field() -> None:
     verdict = examine(run_of(rank({"data": 100, "forward": 4_000, "backward": 5_900})))
-    assert (verdict.outcome, verdict.verdict, verdict.principal) == ("healthy", "healthy", None)
-    assert verdict.sentence.endswith("most of the time is backward (59%)")
+    assert (verdict.outcome, verdict.verdict, verdict.primary) == ("healthy", "healthy", None)
+    assert verdict.message.endswith("most of the time is backward (59%)")
 
 
 def test_the_specific_finding_decides_over_the_general_one_it_explains() -> None:
@@ -339,7 +339,7 @@ def test_the_specific_finding_decides_over_the_general_one_it_explains() -> None
     verdict = examine(run_of(rank({"data": waits, "forward": 7_000}, steps=400)))
     codes = [found.code for found in verdict.findings]
     assert codes == ["DATA002", "DATA001"]
-    assert verdict.principal == "DATA002"
+    assert verdict.primary == "DATA002"
     assert verdict.combined_bound is not None
     assert verdict.combined_bound.share == pytest.approx(verdict.shares["data"]), "the same part"
 
@@ -351,7 +351,7 @@ def test_readings_that_could_not_be_understood_are_noted() -> None:
 
 def test_only_an_unbounded_warning_is_still_the_verdict() -> None:
     verdict = examine(run_of(rank({"forward": 100}, scalars={"loss": [1.0, math.nan]})))
-    assert (verdict.outcome, verdict.principal) == ("bottleneck", "NAN001")
+    assert (verdict.outcome, verdict.primary) == ("bottleneck", "NAN001")
     assert verdict.combined_bound is None
 
 
@@ -363,27 +363,27 @@ def test_a_run_that_ended_without_a_finite_loss_is_judged_by_that() -> None:
     lost = {"loss": [1.0, math.nan, math.nan]}
     verdict = examine(run_of(rank(STARVED, scalars=lost, readings=[ON_CPU])))
     assert [found.code for found in verdict.findings][:2] == ["NAN001", "DATA001"]
-    assert (verdict.verdict, verdict.principal) == ("loss not finite", "NAN001")
+    assert (verdict.verdict, verdict.primary) == ("loss not finite", "NAN001")
     recovered = {"loss": [1.0, math.nan, 1.0]}
     verdict = examine(run_of(rank(STARVED, scalars=recovered, readings=[ON_CPU])))
     assert [found.code for found in verdict.findings][:2] == ["DATA001", "NAN001"]
 
 
-@pytest.mark.parametrize(("data_us", "principal"), [(2_000, "MEM001"), (4_000, "DATA001")])
+@pytest.mark.parametrize(("data_us", "primary"), [(2_000, "MEM001"), (4_000, "DATA001")])
 def test_memory_that_is_soon_full_goes_before_a_warning_but_not_before_a_critical_wait(
-    data_us: int, principal: str
+    data_us: int, primary: str
 ) -> None:
     filling = [memory(60.0 * n, (2 + n) * GIB, (2 + n) * GIB) for n in range(30)]
     parts = {"data": data_us, "forward": 10_000 - data_us}
     verdict = examine(run_of(rank(parts, readings=[ON_CPU, *filling])))
-    assert verdict.principal == principal
+    assert verdict.primary == primary
     assert {found.code for found in verdict.findings[:2]} == {"MEM001", "DATA001"}
 
 
 def test_too_few_steps_are_called_so_though_their_parts_were_measured() -> None:
     verdict = examine(run_of(rank(STARVED, steps=12, about={"warm_up_steps": 20})))
     assert verdict.outcome == "not enough evidence"
-    assert verdict.sentence.startswith("0 steps after warm-up are too few")
+    assert verdict.message.startswith("0 steps after warm-up are too few")
 
 
 def test_every_code_has_one_entry() -> None:
@@ -425,7 +425,7 @@ KINDS = ["DATA001", "HOST001", "LOG001", "OPT001", "LOSS001", "EVAL001", "SYNC00
 def test_repeated_runs_agree_on_the_verdict(kind: str, seed: int) -> None:
     parts, rest = faulty(kind, seed)
     verdict = examine(run_of(rank(parts, steps=200, **rest)))
-    assert (verdict.principal or "") == kind
+    assert (verdict.primary or "") == kind
 
 
 @given(st.integers(0, 10**6), st.floats(0, 0.08))
@@ -448,7 +448,11 @@ def test_nothing_is_promised_for_mere_information() -> None:
     parts = {"forward": 3_000, "backward": 3_000, "optimizer": 4_000}
     verdict = examine(run_of(rank(parts, readings=[fused])))
     assert [found.severity for found in verdict.findings] == ["info"]
-    assert (verdict.outcome, verdict.combined_bound, verdict.ladder) == ("healthy", None, ())
+    assert (verdict.outcome, verdict.combined_bound, verdict.cumulative_gains) == (
+        "healthy",
+        None,
+        (),
+    )
 
 
 def test_a_wait_among_others_on_the_host_is_neither_blamed_nor_called_healthy() -> None:
@@ -458,8 +462,8 @@ def test_a_wait_among_others_on_the_host_is_neither_blamed_nor_called_healthy() 
     verdict = examine(run_of(rank(parts, readings=[ON_CPU, quick, *crowded])))
     assert {found.severity for found in verdict.findings} == {"info"}
     assert (verdict.outcome, verdict.verdict) == ("not enough evidence",) * 2
-    assert verdict.sentence.startswith("the host is shared")
-    assert "others use 1.5 of the host's 2 cores" in verdict.sentence
+    assert verdict.message.startswith("the host is shared")
+    assert "others use 1.5 of the host's 2 cores" in verdict.message
     # Others on the host do not matter to a loop that waits for nothing.
     busy = examine(run_of(rank({"forward": 5_000, "backward": 5_000}, readings=[ON_CPU, *crowded])))
     assert busy.outcome == "healthy"

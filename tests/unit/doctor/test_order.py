@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pitstop.doctor.examine import examine
-from pitstop.doctor.order import equals_of, half_width, is_about_equal, ordered, principal_of
+from pitstop.doctor.order import equals_of, half_width, is_about_equal, ordered, primary_of
 from pitstop.doctor.rules.catalogue import CATALOGUE
 from pitstop.records.run import RankRecord
 from pitstop.records.verdict import Bound, Finding, Verdict
@@ -77,7 +77,7 @@ def test_three_runs_agree_in_the_order_of_what_differs_by_more_than_its_interval
                 assert len(before) == 1, "told apart in all three, or equal in all three"
     clear = all(not equals_of(one.findings[0], one.findings) for one in verdicts if one.findings)
     if clear and len({frozenset(one) for one in found}) == 1:
-        assert len({verdict.principal for verdict in verdicts}) == 1
+        assert len({verdict.primary for verdict in verdicts}) == 1
 
 
 @given(st.permutations([("DATA001", 0.30), ("OPT001", 0.31), ("HOST001", 0.305), ("LOG001", 0.1)]))
@@ -87,7 +87,7 @@ def test_what_is_about_equal_has_one_order_whichever_is_larger(
     shares = [share for _, share in drawn]
     found = [finding(code, share) for (code, _), share in zip(sorted(drawn), shares, strict=True)]
     largest = max(found, key=lambda one: one.bound.share if one.bound else 0)
-    order = [one.code for one in ordered(found, principal_of(found))]
+    order = [one.code for one in ordered(found, primary_of(found))]
     equal = [one.code for one in found if is_about_equal(one, largest)]
     places = [entry.code for entry in CATALOGUE]
     assert order[:3] == sorted(equal, key=places.index)
@@ -101,7 +101,7 @@ def test_about_equal_is_said_by_both_and_in_the_sentence() -> None:
     }
     verdict = examine(run_of(rank(parts, steps=STEPS)))
     assert [one.code for one in verdict.findings] == ["DATA001", "OPT001"]
-    assert "; OPT001 is about equal" in verdict.sentence
+    assert "; OPT001 is about equal" in verdict.message
     for one, other in (("DATA001", "OPT001"), ("OPT001", "DATA001")):
         evidence = bounded(verdict)[one].evidence
         assert any(line.startswith(f"about equal to {other}:") for line in evidence)
@@ -127,16 +127,16 @@ def test_overlap_is_that_of_two_intervals(
 
 def test_larger_by_more_than_both_intervals_comes_first_against_the_catalogue() -> None:
     found = [finding("DATA001", 0.2), finding("OPT001", 0.4)]
-    assert [one.code for one in ordered(found, principal_of(found))] == ["OPT001", "DATA001"]
+    assert [one.code for one in ordered(found, primary_of(found))] == ["OPT001", "DATA001"]
     unsure = [finding("DATA001", 0.2, error=0.06), finding("OPT001", 0.4, error=0.04)]
-    assert [one.code for one in ordered(unsure, principal_of(unsure))] == ["DATA001", "OPT001"]
+    assert [one.code for one in ordered(unsure, primary_of(unsure))] == ["DATA001", "OPT001"]
 
 
 def test_a_stall_decides_nothing_however_critical() -> None:
     odd = replace(finding("STALL001", 0.0), bound=None)
-    assert principal_of([odd]) is None
+    assert primary_of([odd]) is None
     slow = finding("DATA001", 0.2)
-    assert principal_of([odd, slow]) is slow
+    assert primary_of([odd, slow]) is slow
 
 
 @pytest.mark.parametrize("severity", ["warning", "critical"])

@@ -55,7 +55,7 @@ def test_a_single_stall_of_any_length_changes_no_order(
     after = examine(run_of(rank(stalled, steps=STEPS)))
     codes = [finding.code for finding in after.findings if finding.code != "STALL001"]
     assert codes == [finding.code for finding in before.findings] == ["DATA001", "OPT001"]
-    assert after.principal == "DATA001"
+    assert after.primary == "DATA001"
     if seconds > 1:
         found = next(finding for finding in after.findings if finding.code == "STALL001")
         assert f"step {step}: " in found.evidence[0]
@@ -163,7 +163,7 @@ def test_the_line_that_stalled_is_named_and_its_looks_blame_nobody() -> None:
     assert "`time.sleep(25)`" in found["STALL001"].evidence[0]
     assert any("metric(out)" in line for line in found["HOST001"].evidence)
     assert not any("sleep" in line for line in found["HOST001"].evidence)
-    assert verdict.sentence.endswith("; besides, step 60 stalled for 25.0 s, which no share holds")
+    assert verdict.message.endswith("; besides, step 60 stalled for 25.0 s, which no share holds")
 
 
 def test_a_stall_in_a_step_that_was_not_sampled_says_so() -> None:
@@ -189,7 +189,7 @@ def test_a_short_stall_is_information_and_a_run_with_one_is_healthy() -> None:
     times["host"][77] = 100_000_000
     verdict = examine(run_of(rank(times, steps=STEPS)))
     assert [(one.code, one.severity) for one in verdict.findings] == [("STALL001", "warning")]
-    assert (verdict.outcome, verdict.principal) == ("healthy", None)
+    assert (verdict.outcome, verdict.primary) == ("healthy", None)
 
 
 def test_a_stall_takes_the_device_s_marks_of_its_step_with_it() -> None:

@@ -164,7 +164,7 @@ def test_a_printed_time_of_a_batch_is_told_from_steady_steps_and_start_up() -> N
     item = found["start-up in the mean"]
     assert (item.printed, item.rebuilt) == (2.841, pytest.approx(0.761, abs=1e-3))
     assert item.extra_s == pytest.approx(41.6, abs=0.1)
-    assert '"Time per batch: 2.841[s]" is 0.761 s a step plus 42 s' in item.sentence
+    assert '"Time per batch: 2.841[s]" is 0.761 s a step plus 42 s' in item.message
 
 
 def test_an_epoch_printed_as_a_batch_is_recognised_without_the_batch_size(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ START = RunStart(
     total_steps=100,
     effective_batch=32,
     world_size=1,
-    sentences=("lr 0.0001 x 4 = 0.0004", "going on from runs/night/checkpoints/save-000001"),
+    messages=("lr 0.0001 x 4 = 0.0004", "going on from runs/night/checkpoints/save-000001"),
 )
 PACE = Pace(steps=10, samples_per_s=12.5, data_share=0.05, step_s=0.5)
 

@@ -2,12 +2,14 @@
 
 import io
 
-from pitstop.records.comparison import Comparison, PartChange, Ratio, RunPace
+from pitstop.records.comparison import Comparison, PartChange, Ratio, RunThroughput
 from pitstop.report.comparison import comparison_report
 from pitstop.report.terminal import make_console
 
-BEFORE = RunPace(source="runs/a", rank=0, steps=90, step_s=0.010, run_s=0.011, samples_per_s=400.0)
-AFTER = RunPace(
+BEFORE = RunThroughput(
+    source="runs/a", rank=0, steps=90, step_s=0.010, run_s=0.011, samples_per_s=400.0
+)
+AFTER = RunThroughput(
     source="runs/\x1b[31mb", rank=0, steps=90, step_s=0.012, run_s=0.013, samples_per_s=None
 )
 
@@ -22,7 +24,7 @@ def test_the_result_comes_first_and_what_was_not_checked_last() -> None:
     lines = rendered(
         Comparison(
             change="slower",
-            sentence="a step takes 1.20 times as long (99 % within 1.18 to 1.22)",
+            message="a step takes 1.20 times as long (99 % within 1.18 to 1.22)",
             before=BEFORE,
             after=AFTER,
             step=Ratio(value=1.2, low=1.18, high=1.22),

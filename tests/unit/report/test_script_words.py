@@ -3,12 +3,12 @@
 import pytest
 from rich.console import Console
 
-from pitstop.records.verdict import BoundTest
+from pitstop.records.verdict import Ablation
 from pitstop.report.script import bound_report
 
 
 def said(**values: object) -> str:
-    test = BoundTest(part="data", **values)  # type: ignore[arg-type]
+    test = Ablation(part="data", **values)  # type: ignore[arg-type]
     console = Console(width=200)
     with console.capture() as capture:
         console.print(bound_report(test))

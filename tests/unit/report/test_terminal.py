@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from pitstop.records.store import read_run
 from pitstop.records.summary import RunSummary, summarise
-from pitstop.records.verdict import Bound, Finding, Rung, Verdict
+from pitstop.records.verdict import Bound, CumulativeGain, Finding, Verdict
 from pitstop.report.terminal import make_console, run_report, verdict_report
 from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock, FakeDevice
@@ -99,7 +99,7 @@ def test_names_in_a_record_are_shown_as_they_are_written(
     finding = Finding(
         code="X001", severity="info", summary=name, evidence=(name,), bound=None, remedy=(name,)
     )
-    verdict = Verdict(outcome="bottleneck", sentence=name, findings=(finding,), notes=(name,))
+    verdict = Verdict(outcome="bottleneck", message=name, findings=(finding,), notes=(name,))
     words = rendered(verdict_report(verdict))
     assert report[2].startswith(f"{shown} ")
     assert report[-1].startswith(f"{shown} check: ")
@@ -129,7 +129,7 @@ def finding(part: str, share: float) -> Finding:
 def test_a_verdict_says_result_then_evidence_then_remedy() -> None:
     verdict = Verdict(
         outcome="bottleneck",
-        sentence="data is slow",
+        message="data is slow",
         findings=(finding("data", 0.5), finding("log", 0.25)),
         combined_bound=Bound(part="data + log", share=0.75),
         notes=("one rank left no record",),
@@ -153,7 +153,7 @@ def test_a_verdict_says_result_then_evidence_then_remedy() -> None:
 
 
 def test_a_part_that_is_the_whole_step_promises_no_number() -> None:
-    verdict = Verdict(outcome="bottleneck", sentence="all", findings=(finding("data", 1.0),))
+    verdict = Verdict(outcome="bottleneck", message="all", findings=(finding("data", 1.0),))
     lines = rendered(verdict_report(verdict))
     assert not any("at most" in line for line in lines)
     assert any("the whole step would go" in line for line in lines)
@@ -170,12 +170,14 @@ def test_several_cures_are_shown_one_after_the_other_with_hours() -> None:
     first, second = finding("data", 0.5), finding("log", 0.25)
     verdict = Verdict(
         outcome="bottleneck",
-        sentence="data is slow",
+        message="data is slow",
         findings=(first, second),
         combined_bound=Bound(part="data + log", share=0.75),
-        ladder=(
-            Rung(code="DATA001", bound=Bound(part="data", share=0.5), hours_saved=10.0),
-            Rung(code="LOG001", bound=Bound(part="data + log", share=0.75), hours_saved=15.0),
+        cumulative_gains=(
+            CumulativeGain(code="DATA001", bound=Bound(part="data", share=0.5), hours_saved=10.0),
+            CumulativeGain(
+                code="LOG001", bound=Bound(part="data + log", share=0.75), hours_saved=15.0
+            ),
         ),
         whole_run_hours=20.0,
         start_up_s=12.0,

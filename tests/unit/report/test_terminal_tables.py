@@ -89,7 +89,7 @@ def test_modules_are_indented_and_their_coverage_said() -> None:
 def test_start_up_is_said_part_by_part() -> None:
     verdict = Verdict(
         outcome="healthy",
-        sentence="",
+        message="",
         findings=(),
         start_up_s=262.0,
         start_up_parts_s={"imports": 6.0, "data": 0.0, "compiling": 242.0, "the rest": 14.0},

@@ -1,4 +1,4 @@
-"""Set-up runs before anything is installed, and fails in one sentence that names the cause."""
+"""Set-up runs before anything is installed, and fails in one message that names the cause."""
 
 import os
 import subprocess

@@ -173,7 +173,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert outcome.step == 12
     assert diary.start is not None
     assert diary.start.first_step == stop_at
-    assert any("going on from" in sentence for sentence in diary.start.sentences)
+    assert any("going on from" in message for message in diary.start.messages)
     assert_equal_trees(final_state(whole), final_state(cut))
     record = read_run(cut / "run").first
     assert len(record.attempts) == 2

@@ -513,7 +513,7 @@ def test_the_rate_is_scaled_with_the_effective_batch_and_it_is_said(
     assert values(record, "lr") == pytest.approx([0.01 * factor] * 2)
     assert diary.start is not None
     assert diary.start.effective_batch == 16
-    assert any("effective batch 16" in sentence for sentence in diary.start.sentences)
+    assert any("effective batch 16" in message for message in diary.start.messages)
 
 
 def test_parts_of_the_model_may_learn_at_rates_of_their_own(tmp_path: Path) -> None:
@@ -599,7 +599,7 @@ def test_accumulating_a_loss_that_pairs_samples_is_never_called_equal(tmp_path: 
     diary = Diary()
     train(tmp_path, Paired(), diary=diary, train__accumulate=2, train__steps=2)
     assert diary.start is not None
-    assert any("is not a batch of 8" in sentence for sentence in diary.start.sentences)
+    assert any("is not a batch of 8" in message for message in diary.start.messages)
 
 
 def test_the_seed_decides_weights_and_order(tmp_path: Path) -> None:

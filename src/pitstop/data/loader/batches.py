@@ -115,7 +115,7 @@ class Loader(Generic[BatchT]):
         """Damaged samples that others stood in for, each with how often."""
         self.meter: Final = LoaderMeter()
         self.on_batch: Callable[[BatchFlow], None] | None = None
-        """Told of every batch that was handed out."""
+        """Described of every batch that was handed out."""
         self._batches = batches
         self._fetcher = fetcher
         self._applied = applied

@@ -47,7 +47,7 @@ class PKReport:
         """Draws of a record that was drawn before in this epoch."""
         return self.draws - self.records_seen
 
-    def sentences(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """Say it in words, for a log."""
         ranks = f" on each of {self.world_size} ranks" if self.world_size > 1 else ""
         batch = f"{self.people_per_batch} people x {self.records_per_person} records"

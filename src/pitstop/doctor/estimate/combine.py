@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from pitstop.records.verdict import Bound, Finding, Rung
+from pitstop.records.verdict import Bound, CumulativeGain, Finding
 
 
 def combined_bound(findings: Sequence[Finding]) -> Bound | None:
@@ -24,7 +24,7 @@ def combined_bound(findings: Sequence[Finding]) -> Bound | None:
         parts = pools.setdefault(bound.pool, {})
         parts[bound.part] = max(parts.get(bound.part, 0.0), bound.share)
         sizes[bound.pool] = max(sizes.get(bound.pool, 0.0), bound.pool_share)
-        quicker = max(quicker, bound.quicker_share)
+        quicker = max(quicker, bound.cpu_headroom_share)
         errors[bound.part] = max(errors.get(bound.part, 0.0), bound.error)
     if not pools:
         return None
@@ -35,17 +35,19 @@ def combined_bound(findings: Sequence[Finding]) -> Bound | None:
         part=" + ".join(names),
         share=share,
         error=math.hypot(*errors.values()),
-        quicker_share=min(quicker, 1 - share),
+        cpu_headroom_share=min(quicker, 1 - share),
     )
 
 
-def ladder(findings: Sequence[Finding], *, whole_run_hours: float | None) -> tuple[Rung, ...]:
+def cumulative_gains(
+    findings: Sequence[Finding], *, whole_run_hours: float | None
+) -> tuple[CumulativeGain, ...]:
     """Bound what the first n cures give together, for every n."""
     bounded = [finding for finding in findings if finding.bound is not None]
-    rungs = []
+    gains = []
     for count, finding in enumerate(bounded, 1):
         bound = combined_bound(bounded[:count])
         assert bound is not None, "every finding here has a bound"
         saved = None if whole_run_hours is None else whole_run_hours * bound.saved_share
-        rungs.append(Rung(code=finding.code, bound=bound, hours_saved=saved))
-    return tuple(rungs)
+        gains.append(CumulativeGain(code=finding.code, bound=bound, hours_saved=saved))
+    return tuple(gains)

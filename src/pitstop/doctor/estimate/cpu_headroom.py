@@ -43,7 +43,7 @@ _WORTH_TELLING: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuickerRest:
+class CpuHeadroom:
     """By how much the computing of all steps may get shorter."""
 
     share: float = 0.0
@@ -67,12 +67,12 @@ class QuickerRest:
         )
         return replace(
             finding,
-            bound=replace(bound, quicker_share=share),
+            bound=replace(bound, cpu_headroom_share=share),
             evidence=(*finding.evidence, told),
         )
 
 
-def quicker_rest(facts: Facts) -> QuickerRest:
+def cpu_headroom(facts: Facts) -> CpuHeadroom:
     """Find how quick computing is in the quickest quarter of the steps.
 
     Steps in which something lay apart are left out: what that adds to them is counted with its
@@ -81,11 +81,11 @@ def quicker_rest(facts: Facts) -> QuickerRest:
     plain = facts.kinds_apart[facts.looked] == 0
     found = [facts.parts_us[name] for name in _COMPUTING if name in facts.parts_us]
     if facts.on_gpu or not found or np.count_nonzero(plain) < _FEWEST_STEPS:
-        return QuickerRest()
+        return CpuHeadroom()
     computing_us = np.sum(found, axis=0)[plain]
     usual_us = float(computing_us.mean())
     quick_us = max(float(np.quantile(computing_us, _QUICKEST)), (1 - _MOST) * usual_us)
     # Where a few steps are far quicker than all others, the mean may lie below the quartile.
     saved_us = max(0.0, usual_us - quick_us) * facts.steps
     share = saved_us / facts.total_us if facts.total_us else 0.0
-    return QuickerRest(share=share, usual_us=usual_us, quick_us=quick_us)
+    return CpuHeadroom(share=share, usual_us=usual_us, quick_us=quick_us)

@@ -22,13 +22,13 @@ def bar_disagrees(case: LogCase) -> Finding | None:
         for one in case.facts.windows.log.disagreements
         if one.code == "fewer steps than announced"
     ]
-    evidence = [repeated(one.sentence, one.times) for one in found]
+    evidence = [repeated(one.message, one.times) for one in found]
     ratios = [_ratio(one) for one in found]
     counted = _counted(case)
     if counted is not None:
-        ratio, sentence = counted
+        ratio, message = counted
         ratios.append(ratio)
-        evidence.append(sentence)
+        evidence.append(message)
     if not evidence:
         return None
     worst = max(abs(ratio - 1) for ratio in ratios)
@@ -62,11 +62,11 @@ def _counted(case: LogCase) -> tuple[float, str] | None:
         return None
     usual = float(np.median(lengths))
     epochs = "one epoch" if len(lengths) == 1 else f"median of {len(lengths)} epochs"
-    sentence = (
+    message = (
         f"{usual:,.0f} steps an epoch ({epochs}; first step of the next - its own), announced "
         f"are {announced:,}"
     )
-    return usual / announced, sentence
+    return usual / announced, message
 
 
 def _epoch_lengths(case: LogCase) -> Iterator[float]:

@@ -48,7 +48,7 @@ def _pair(first: LogCase, other: LogCase) -> LogPair:
         return LogPair(
             source=other.log.source,
             result="not comparable",
-            sentence=found,
+            message=found,
             basis="",
             reference=None,
             rate=None,
@@ -64,7 +64,7 @@ def _pair(first: LogCase, other: LogCase) -> LogPair:
     return LogPair(
         source=other.log.source,
         result=result,
-        sentence=_sentence(found, ratio, result),
+        message=_message(found, ratio, result),
         basis=found.basis,
         reference=found.first,
         rate=found.other,
@@ -129,7 +129,7 @@ def _result(ratio: float, low: float, high: float) -> Result:
     return "faster" if low > 1 else "slower"
 
 
-def _sentence(rates: _Rates, ratio: float, result: Result) -> str:
+def _message(rates: _Rates, ratio: float, result: Result) -> str:
     numbers = f"{number(rates.other.middle)} against {number(rates.first.middle)} samples/s"
     change = f"{abs(ratio - 1):.1%} {'faster' if ratio >= 1 else 'slower'}"
     if result != "no difference beyond noise":

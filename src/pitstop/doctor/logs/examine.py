@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from pitstop.doctor.estimate.combine import combined_bound, ladder
+from pitstop.doctor.estimate.combine import combined_bound, cumulative_gains
 from pitstop.doctor.logs.case import LogCase, case_of
 from pitstop.doctor.logs.rules import EVENT_RULES, STEP_RULES
 from pitstop.doctor.logs.signs import SIGN_RULES
@@ -22,7 +22,7 @@ LOG_NAMES: Final[Mapping[str, str]] = {
     "START001": "slow to start",
     "UNIT001": "mislabelled",
 }
-"""What a run is called whose principal finding is one that only logs have."""
+"""What a run is called whose primary finding is one that only logs have."""
 
 _FEWEST_WINDOWS = 5
 _WEIGHT: dict[Severity, int] = {"critical": 2, "warning": 1, "info": 0}
@@ -55,18 +55,18 @@ def examine_case(case: LogCase) -> LogExamination:
     rules = (*EVENT_RULES, *(STEP_RULES if enough else ()), *SIGN_RULES)
     found = [finding for rule in rules if (finding := rule(case)) is not None]
     findings = tuple(sorted(found, key=_order))
-    principal = next((one for one in findings if one.severity != "info"), None)
+    primary = next((one for one in findings if one.severity != "info"), None)
     log, hours = case.log, _whole_run_hours(case)
-    outcome = _outcome(principal, enough=enough)
+    outcome = _outcome(primary, enough=enough)
     verdict = Verdict(
         outcome=outcome,
-        verdict=_name(principal) if principal and outcome == "bottleneck" else outcome,
-        sentence=_sentence(principal, case, enough=enough),
+        verdict=_name(primary) if primary and outcome == "bottleneck" else outcome,
+        message=_message(primary, case, enough=enough),
         findings=findings,
-        principal=None if principal is None else principal.code,
+        primary=None if primary is None else primary.code,
         shares=case.shares,
         combined_bound=combined_bound(findings),
-        ladder=ladder(findings, whole_run_hours=hours),
+        cumulative_gains=cumulative_gains(findings, whole_run_hours=hours),
         whole_run_hours=hours,
         steps=0 if log.step is None else log.step.steps or 0,
         rank=case.facts.rank.rank,
@@ -88,19 +88,19 @@ def _name(finding: Finding) -> str:
     return LOG_NAMES.get(finding.code) or ENTRIES[finding.code].name
 
 
-def _outcome(principal: Finding | None, *, enough: bool) -> Outcome:
-    if principal is None:
+def _outcome(primary: Finding | None, *, enough: bool) -> Outcome:
+    if primary is None:
         return "healthy" if enough else "not enough evidence"
     # What is in no record may hide anything: that is no verdict on what is.
-    return "not enough evidence" if principal.code == "TIME001" else "bottleneck"
+    return "not enough evidence" if primary.code == "TIME001" else "bottleneck"
 
 
-def _sentence(principal: Finding | None, case: LogCase, *, enough: bool) -> str:
+def _message(primary: Finding | None, case: LogCase, *, enough: bool) -> str:
     step = case.log.step
-    if principal is not None:
-        gain = None if principal.bound is None else principal.bound.speedup
+    if primary is not None:
+        gain = None if primary.bound is None else primary.bound.speedup
         most = "" if gain is None else f"; without it the run is at most {gain:.2f}x as fast"
-        return f"{principal.summary}{most}"
+        return f"{primary.summary}{most}"
     if step is None:
         return untimed_words(case.facts)
     if not enough:

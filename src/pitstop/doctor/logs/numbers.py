@@ -55,6 +55,6 @@ def at_row(facts: LogFacts, row: int) -> str:
     return f"epoch {int(epoch)}" if np.isfinite(epoch) else f"record {row + 1}"
 
 
-def repeated(sentence: str, times: int) -> str:
-    """A sentence about a record, and in how many it holds."""
-    return sentence if times == 1 else f"{sentence} (in {times:,} records; the first is given)"
+def repeated(message: str, times: int) -> str:
+    """A message about a record, and in how many it holds."""
+    return message if times == 1 else f"{message} (in {times:,} records; the first is given)"

@@ -185,7 +185,7 @@ def units_mislabelled(case: LogCase) -> Finding | None:
         code="UNIT001",
         severity="info",
         summary="a printed time or rate is not what its name says",
-        evidence=tuple(repeated(one.sentence, one.times) for one in found),
+        evidence=tuple(repeated(one.message, one.times) for one in found),
         bound=None,
         remedy=("go by the steady step time below; it leaves out what these numbers hold",),
     )

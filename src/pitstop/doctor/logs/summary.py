@@ -116,7 +116,7 @@ def printed_rate(facts: LogFacts) -> Steady | None:
 def _notes(facts: LogFacts) -> tuple[str, ...]:
     """What the reader noted, and where the log contradicts itself in ways no rule speaks of."""
     log = facts.windows.log
-    doubts = [one.sentence for one in log.disagreements if one.code in _DOUBTS]
+    doubts = [one.message for one in log.disagreements if one.code in _DOUBTS]
     return tuple(dict.fromkeys((*doubts, *log.notes, *facts.rank.notes)))
 
 

@@ -32,7 +32,7 @@ class Entry:
 
     code: str
     name: str
-    """What a run is called whose principal bottleneck this is."""
+    """What a run is called whose primary bottleneck this is."""
     is_specific: bool = False
     """Whether it explains a general finding on the same part, and so comes before it."""
 

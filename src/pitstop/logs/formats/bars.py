@@ -176,7 +176,7 @@ class _Bars:
         return [
             Disagreement(
                 code="elapsed is not of this epoch",
-                sentence=(
+                message=(
                     f"a bar at {update.n} shows {update.elapsed_s:.0f} s elapsed, but at its "
                     f"printed rate that many steps take {by_rate_s:.0f} s: it began before this "
                     "epoch, or waited"

@@ -209,7 +209,7 @@ def _epoch_named_batch(builder: LogBuilder, rows: Rows, row: int, per_batch: flo
     )
     return Disagreement(
         code="epoch named batch",
-        sentence=(
+        message=(
             f'"Time per batch: {printed:g}[s]" is the time of the whole epoch; a batch took '
             f"{per_batch:.3g} s ({how})"
         ),
@@ -227,7 +227,7 @@ def _start_up(rows: Rows, row: int, first: int, steady: float) -> Disagreement:
     extra = float(rows.raw["total"][first] - since - inside * steady)
     return Disagreement(
         code="start-up in the mean",
-        sentence=(
+        message=(
             f'"Time per batch: {printed:g}[s]" is {steady:.3g} s a step plus {extra:.0f} s before '
             f"the first one: timestamp of the epoch's first record - end of the epoch before - "
             f"{inside:.0f} x {steady:.3g} s"
@@ -253,7 +253,7 @@ def _fewer_steps(builder: LogBuilder, found: dict[str, Disagreement], steps: flo
         found,
         Disagreement(
             code="fewer steps than announced",
-            sentence=(
+            message=(
                 f"an epoch has {counted} steps, not the announced {announced}: time of the epoch "
                 "by timestamps / printed time of a batch"
             ),

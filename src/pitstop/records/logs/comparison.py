@@ -19,7 +19,7 @@ class LogPair:
     source: str
     result: Result
     """Of this log against the first; a difference within noise is none."""
-    sentence: str
+    message: str
     """The result with its numbers, or why there is none and what to do."""
     basis: str
     """What the compared numbers are, such as samples/s of all ranks; empty without any."""

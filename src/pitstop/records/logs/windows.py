@@ -104,7 +104,7 @@ class Disagreement:
     """A printed number that is not what its name says, beside what the log itself shows."""
 
     code: DisagreementCode
-    sentence: str
+    message: str
     """What was printed, what it is, and by which formula; for people."""
     printed: float | None = None
     rebuilt: float | None = None

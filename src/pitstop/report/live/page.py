@@ -22,9 +22,9 @@ from pitstop.report.page.blocks import (
     Figures,
     Findings,
     LegendEntry,
+    ReportedFinding,
     Section,
     Table,
-    ToldFinding,
     number_cell,
     text_cell,
 )
@@ -241,7 +241,7 @@ def _findings_section(view: LiveView) -> Section | None:
     if view.verdict is None or not view.verdict.findings:
         return None
     told = tuple(
-        ToldFinding(
+        ReportedFinding(
             finding=finding,
             limit=None if finding.bound is None else limit_words(finding.bound),
             how=f"bound from measured shares of the last {count_text(view.verdict.steps, 'step')}",

@@ -140,7 +140,7 @@ def verdict_words(view: LiveView) -> str:
     """What the doctor says of the last steps."""
     if view.verdict is None:
         return "not examined yet"
-    words = f"{view.verdict.outcome}: {literal(view.verdict.sentence)}"
+    words = f"{view.verdict.outcome}: {literal(view.verdict.message)}"
     steps = f"{view.verdict.steps} steps"
     return words if steps in words else f"{words} (last {steps})"
 

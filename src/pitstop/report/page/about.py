@@ -176,7 +176,7 @@ def log_section(view: RunView) -> Section | None:
         blocks.append(
             _pairs(
                 "Printed numbers that are not what their names say",
-                ((one.code, one.sentence) for one in told),
+                ((one.code, one.message) for one in told),
                 headings=("what", "how it shows"),
                 note="From the log itself.",
             )

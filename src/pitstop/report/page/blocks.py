@@ -154,11 +154,11 @@ class Sentence:
     @property
     def kind(self) -> str:
         """Name of its template."""
-        return "sentence"
+        return "message"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldFinding:
+class ReportedFinding:
     """A finding and the words for its bound."""
 
     finding: Finding
@@ -169,9 +169,9 @@ class ToldFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What holds a run back, the principal thing first."""
+    """What holds a run back, the primary thing first."""
 
-    entries: tuple[ToldFinding, ...]
+    entries: tuple[ReportedFinding, ...]
 
     @property
     def kind(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.series import Series
-from pitstop.report.page.svg import Svg, Told, drawing, element, number, percent
+from pitstop.report.page.svg import Described, Svg, drawing, element, number, percent
 
 Words = Callable[[float], str]
 
@@ -78,7 +78,7 @@ def bar(key: str, title: str, segments: Sequence[Segment], *, height: float = 44
     for segment in segments:
         pieces += _segment(key, segment, begin, height)
         begin += segment.share
-    told = Told(
+    told = Described(
         key=key,
         title=title,
         description="; ".join(f"{one.name} {one.words}" for one in segments) + ".",
@@ -140,7 +140,7 @@ def lines(key: str, title: str, drawn: Sequence[Line], axes: Axes, *, marks: Seq
         *_y_labels(frame, axes),
         *_x_labels(frame, axes, height),
     ]
-    told = Told(key=key, title=title, description=_words_of(filled, axes, marks))
+    told = Described(key=key, title=title, description=_words_of(filled, axes, marks))
     return drawing(told, height, pieces)
 
 
@@ -256,11 +256,11 @@ def _line(line: Line, frame: _Frame) -> Svg:
 
 
 def _words_of(filled: Sequence[Line], axes: Axes, marks: Sequence[Mark]) -> str:
-    sentences = [_line_words(line, axes) for line in filled]
+    messages = [_line_words(line, axes) for line in filled]
     for name in dict.fromkeys(mark.name for mark in marks):
         count = sum(mark.name == name for mark in marks)
-        sentences.append(f"{name} is marked {count} {'time' if count == 1 else 'times'}")
-    return ". ".join(sentences) + "."
+        messages.append(f"{name} is marked {count} {'time' if count == 1 else 'times'}")
+    return ". ".join(messages) + "."
 
 
 def _line_words(line: Line, axes: Axes) -> str:
@@ -295,7 +295,7 @@ class Lane:
     pieces: tuple[Piece, ...]
 
 
-def lanes(told: Told, rows: Sequence[Lane], *, ticks: Sequence[str]) -> Svg:
+def lanes(told: Described, rows: Sequence[Lane], *, ticks: Sequence[str]) -> Svg:
     """Draw rows of spans under one another, on one clock; `ticks` are spread evenly."""
     row_height, gap, label = 18.0, 6.0, 15.0
     pieces: list[Svg] = []

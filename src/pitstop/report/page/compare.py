@@ -35,7 +35,7 @@ class Pair:
     view: RunView
     result: str
     """Such as ``faster``, or ``not comparable``."""
-    sentence: str
+    message: str
     comparison: Comparison | None = None
     log: LogPair | None = None
 
@@ -59,7 +59,7 @@ def runs_view(views: Sequence[RunView]) -> RunsView:
 def _log_pairs(views: Sequence[RunView]) -> list[Pair]:
     comparison = compare_logs([view.record for view in views])
     return [
-        Pair(view=view, result=pair.result, sentence=pair.sentence, log=pair)
+        Pair(view=view, result=pair.result, message=pair.message, log=pair)
         for view, pair in zip(views[1:], comparison.pairs, strict=True)
     ]
 
@@ -67,18 +67,18 @@ def _log_pairs(views: Sequence[RunView]) -> list[Pair]:
 def _run_pair(first: RunView, view: RunView) -> Pair:
     if first.log is not None or view.log is not None:
         why = "a log of another tool and a measured run are not compared: they time other things"
-        return Pair(view=view, result="not comparable", sentence=why)
+        return Pair(view=view, result="not comparable", message=why)
     try:
         found = compare(first.record, view.record)
     except RecordError as error:
-        return Pair(view=view, result="not comparable", sentence=str(error))
-    return Pair(view=view, result=found.change, sentence=found.sentence, comparison=found)
+        return Pair(view=view, result="not comparable", message=str(error))
+    return Pair(view=view, result=found.change, message=found.message, comparison=found)
 
 
 def verdict_of(runs: RunsView) -> tuple[str, str]:
-    """The result in a word and in a sentence."""
+    """The result in a word and in a message."""
     if len(runs.pairs) == 1:
-        return runs.pairs[0].result, runs.pairs[0].sentence
+        return runs.pairs[0].result, runs.pairs[0].message
     told = ", ".join(f"{pair.view.name}: {pair.result}" for pair in runs.pairs)
     return f"{len(runs.views)} runs", f"against {runs.views[0].name}, {told}"
 
@@ -154,7 +154,7 @@ def differences_section(runs: RunsView) -> Section | None:
     """Each run against the first, part by part."""
     blocks: list[Block] = []
     for pair in runs.pairs:
-        text = f"{pair.view.name} against {runs.views[0].name}: {pair.result}; {pair.sentence}."
+        text = f"{pair.view.name} against {runs.views[0].name}: {pair.result}; {pair.message}."
         blocks.append(Sentence(text=text, tone="strong"))
         if pair.comparison is not None:
             blocks += _changes(pair.view.name, pair.comparison)
@@ -245,8 +245,8 @@ def verdicts_section(runs: RunsView) -> Section | None:
         (
             text_cell(view.name, colour=run_colour(place)),
             text_cell(view.verdict.outcome),
-            text_cell(view.verdict.sentence),
-            text_cell(view.verdict.principal or ""),
+            text_cell(view.verdict.message),
+            text_cell(view.verdict.primary or ""),
         )
         for place, view in enumerate(runs.views)
     )

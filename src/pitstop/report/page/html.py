@@ -51,7 +51,7 @@ class PageWritten:
     """Titles, in order."""
     absent: tuple[str, ...]
     """What the record does not hold, in words."""
-    sentence: str
+    message: str
     """The verdict of the page."""
 
 
@@ -106,7 +106,7 @@ class Page:
     title: str
     source: str
     outcome: str
-    sentence: str
+    message: str
     figures: Figures | None
     sections: tuple[Section, ...]
     notes: tuple[str, ...]
@@ -154,7 +154,7 @@ def write_page(
         size_bytes=len(text.encode()),
         sections=kept,
         absent=page.absent,
-        sentence=f"{page.outcome}: {page.sentence}",
+        message=f"{page.outcome}: {page.message}",
     )
 
 
@@ -197,7 +197,7 @@ def _page_of_run(view: RunView) -> Page:
         title=view.name,
         source=view.record.source,
         outcome=verdict.outcome,
-        sentence=verdict.sentence,
+        message=verdict.message,
         figures=headline_figures(view),
         sections=tuple(section for _, section in made if section is not None),
         notes=verdict.notes,
@@ -219,14 +219,14 @@ def _basis(view: RunView) -> str:
 
 
 def _page_of_runs(runs: RunsView) -> Page:
-    outcome, sentence = verdict_of(runs)
+    outcome, message = verdict_of(runs)
     made = [make(runs) for make in COMPARISONS]
     notes = [f"{view.name}: {note}" for view in runs.views for note in view.verdict.notes]
     return Page(
         title=_names(runs),
         source=", ".join(view.record.source for view in runs.views),
         outcome=outcome,
-        sentence=sentence,
+        message=message,
         figures=None,
         sections=tuple(section for section in made if section is not None),
         notes=tuple(notes),

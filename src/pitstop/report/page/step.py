@@ -25,7 +25,7 @@ from pitstop.report.page.blocks import (
 from pitstop.report.page.charts import Lane, Piece, Segment, bar, lanes, meter
 from pitstop.report.page.palette import HATCHED, UNACCOUNTED
 from pitstop.report.page.run import RunView, quartiles
-from pitstop.report.page.svg import Told
+from pitstop.report.page.svg import Described
 from pitstop.report.units import NOT_MEASURED, count_text, seconds_text, share_text
 
 _MOST_NODES: Final = 300
@@ -323,7 +323,7 @@ def _timeline_chart(view: RunView, timeline: Timeline) -> Chart:
         for span in top
     )
     title = f"Step {timeline.step:,}, {seconds_text(whole / 1e6)}"
-    told = Told(
+    told = Described(
         key=f"timeline-{timeline.attempt}-{timeline.step}",
         title=title,
         description=f"On the host: {said}.",

@@ -56,7 +56,7 @@ def percent(share: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Described:
     """What somebody hears who does not see a drawing."""
 
     key: str
@@ -65,7 +65,7 @@ class Told:
     description: str
 
 
-def drawing(told: Told, height: float, pieces: Iterable[Svg]) -> Svg:
+def drawing(told: Described, height: float, pieces: Iterable[Svg]) -> Svg:
     """Frame pieces as one picture with a title and a description."""
     names = {"title": f"{told.key}-title", "desc": f"{told.key}-desc"}
     return element(

@@ -13,16 +13,16 @@ from pitstop.report.page.blocks import (
     Figure,
     Figures,
     Findings,
+    ReportedFinding,
     Section,
     Sentence,
     Table,
-    ToldFinding,
     number_cell,
     text_cell,
 )
 from pitstop.report.page.charts import Lane, Piece, lanes
 from pitstop.report.page.run import RunView, quartiles
-from pitstop.report.page.svg import Told
+from pitstop.report.page.svg import Described
 from pitstop.report.terminal import limit_words, start_up_text
 from pitstop.report.units import (
     NOT_MEASURED,
@@ -149,7 +149,7 @@ def findings_section(view: RunView) -> Section | None:
     if not verdict.findings:
         return None
     told = tuple(
-        ToldFinding(
+        ReportedFinding(
             finding=finding,
             limit=None if finding.bound is None else limit_words(finding.bound),
             how=f"bound from {_shares_words(view)}",
@@ -201,7 +201,7 @@ def _gain_chart(verdict: Verdict) -> Chart:
     bounds = [(one.code, one.bound) for one in verdict.findings if one.bound is not None]
     if verdict.combined_bound is not None and len(bounds) > 1:
         bounds.append(("all warnings together", verdict.combined_bound))
-    told = Told(
+    told = Described(
         key="gain-bars",
         title="Time that mending each finding can save at most",
         description="; ".join(f"{name} {share_text(b.saved_share)}" for name, b in bounds) + ".",
@@ -222,19 +222,19 @@ def _together(verdict: Verdict) -> Iterable[Block]:
     if bound is not None and len(verdict.findings) > 1:
         text = f"All warnings together: {limit_words(bound)}."
         yield Sentence(text=text, tone="strong")
-    if len(verdict.ladder) >= 2:
+    if len(verdict.cumulative_gains) >= 2:
         rows = tuple(
             (
-                text_cell(rung.code),
-                number_cell(limit_words(rung.bound), rung.bound.speedup),
+                text_cell(gain.code),
+                number_cell(limit_words(gain.bound), gain.bound.speedup),
                 number_cell(
                     "length of the training not known"
-                    if rung.hours_saved is None
-                    else seconds_text(rung.hours_saved * 3600),
-                    rung.hours_saved,
+                    if gain.hours_saved is None
+                    else seconds_text(gain.hours_saved * 3600),
+                    gain.hours_saved,
                 ),
             )
-            for rung in verdict.ladder
+            for gain in verdict.cumulative_gains
         )
         yield Table(
             caption="Mended one after the other",

@@ -53,10 +53,10 @@ class Schedule:
 
 
 class ScaledRate(NamedTuple):
-    """A peak rate and the sentence that says where it comes from."""
+    """A peak rate and the message that says where it comes from."""
 
     lr: float
-    sentence: str
+    message: str
 
 
 def scaled_lr(

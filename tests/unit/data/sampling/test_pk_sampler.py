@@ -415,9 +415,9 @@ def test_a_report_counts_what_an_epoch_sees() -> None:
     counts = Counter(sum(int(SINGLE[row] & 1) for row in batch) for batch in batches)
     assert report.rgb_records_in_batch == counts
     assert report.repeats_in_batch == 0
-    sentences = report.sentences()
-    assert sentences[0] == "an epoch over records is 465 batches of 8 people x 4 records"
-    assert f"{report.records_seen:,} of 14,910 records" in sentences[1]
+    messages = report.messages()
+    assert messages[0] == "an epoch over records is 465 batches of 8 people x 4 records"
+    assert f"{report.records_seen:,} of 14,910 records" in messages[1]
 
 
 def test_a_report_says_who_is_left_out_and_what_repeats_for_want_of_records() -> None:
@@ -427,10 +427,10 @@ def test_a_report_says_who_is_left_out_and_what_repeats_for_want_of_records() ->
     report = sampler.report()
     assert (report.people_left_out, report.people_without_pair) == (1, 0)
     assert report.repeats_in_batch == 4
-    assert "1 people are left out: they have no pair" in report.sentences()
+    assert "1 people are left out: they have no pair" in report.messages()
     everybody = PKSampler(people, masks, identities_per_batch=3, world_size=2, rank=1).report()
     assert everybody.people_without_pair == 1
-    assert "on each of 2 ranks" in everybody.sentences()[0]
+    assert "on each of 2 ranks" in everybody.messages()[0]
 
 
 class Indices(Dataset[int]):

@@ -71,7 +71,7 @@ def test_what_is_missing_is_told_before_a_bottleneck_is_named() -> None:
     why = NotSampled(what="kernels", why="the script profiles itself")
     verdict = examine(run_of(rank(loading, device=on_device, readings=[SETUP, why])))
     assert verdict.outcome == "bottleneck"
-    assert verdict.sentence.startswith("kernels and arithmetic were not sampled;")
+    assert verdict.message.startswith("kernels and arithmetic were not sampled;")
     assert "kernels (the script profiles itself)" in verdict.not_sampled
     whole = examine(run_of(rank(loading, device=on_device, readings=[SETUP, KERNELS, WORK])))
-    assert "not sampled" not in whole.sentence
+    assert "not sampled" not in whole.message

@@ -26,7 +26,7 @@ def test_the_guides_batch_8_is_2_3_percent_slower_and_not_51() -> None:
     found = pair(batch_4, batch_8)
     assert found.result == "no difference beyond noise"
     assert found.ratio == pytest.approx(29.12 / 29.80)
-    assert found.sentence == (
+    assert found.message == (
         "29.12 against 29.8 samples/s: 2.3% slower, no more than two runs of one program may "
         "differ by"
     )
@@ -40,27 +40,27 @@ def test_the_guides_batch_8_is_2_3_percent_slower_and_not_51() -> None:
 def test_steps_a_second_are_not_held_against_samples_a_second() -> None:
     found = pair(log_record(0.1, source="a"), log_record(0.2, batch_size=8, source="b"))
     assert (found.result, found.ratio) == ("not comparable", None)
-    assert found.sentence.startswith("the batch size of a is not known: give --batch-size")
+    assert found.message.startswith("the batch size of a is not known: give --batch-size")
     assert found.step_ratio == pytest.approx(0.5)
 
 
 def test_two_logs_without_batch_sizes_are_refused_as_well() -> None:
     found = pair(log_record(0.1, source="a"), log_record(0.2, source="b"))
     assert found.result == "not comparable"
-    assert "the batch size of a" in found.sentence
-    assert "the batch size of b" in found.sentence
+    assert "the batch size of a" in found.message
+    assert "the batch size of b" in found.message
 
 
 def test_a_log_without_times_is_refused_with_its_name() -> None:
     found = pair(log_record(0.1, batch_size=4), log_record(NAN, batch_size=4, source="csv"))
-    assert found.sentence.startswith("csv: the log does not time its steps")
+    assert found.message.startswith("csv: the log does not time its steps")
 
 
 def test_means_over_epochs_are_not_held_against_steady_windows() -> None:
     epochs = log_record(0.5, rows=5, kind="epoch", batch_size=4, source="epochs")
     found = pair(log_record(0.5, batch_size=4), epochs)
     assert found.result == "not comparable"
-    assert "epochs times whole epochs only" in found.sentence
+    assert "epochs times whole epochs only" in found.message
 
 
 def printed(rate: float, meaning: Meaning, tool: str = "timm") -> RunRecord:
@@ -72,12 +72,12 @@ def test_samples_a_second_of_two_tools_are_not_held_against_each_other() -> None
     one, other = printed(40, "last step"), printed(80, "last step", "TransReID family")
     found = pair(one, other)
     assert found.result == "not comparable"
-    assert "train.log (TransReID family, last step)" in found.sentence, "one counts all ranks"
+    assert "train.log (TransReID family, last step)" in found.message, "one counts all ranks"
 
 
 def test_steps_that_took_no_time_give_no_rate() -> None:
     found = pair(log_record(0.5, batch_size=4), log_record(0.0, batch_size=4, source="zero"))
-    assert found.sentence.startswith("zero has steps that took no time")
+    assert found.message.startswith("zero has steps that took no time")
 
 
 def test_printed_rates_compare_only_in_one_meaning() -> None:
@@ -85,7 +85,7 @@ def test_printed_rates_compare_only_in_one_meaning() -> None:
     assert pair(printed(40, "window mean"), printed(44, "last step")).result == "faster"
     unlike = pair(printed(40, "per epoch"), printed(44, "window mean"))
     assert unlike.result == "not comparable"
-    assert "may not mean the same" in unlike.sentence
+    assert "may not mean the same" in unlike.message
     assert pair(printed(40, "not known"), printed(44, "not known")).result == "not comparable"
 
 

@@ -19,10 +19,10 @@ from tests.unit.doctor.log_tables import NAN, event, log_record
 
 def test_a_starved_log_is_a_bottleneck_with_its_bound() -> None:
     verdict = examine_log(log_record(0.5, data_s=0.2)).verdict
-    assert (verdict.outcome, verdict.principal) == ("bottleneck", "DATA001")
+    assert (verdict.outcome, verdict.primary) == ("bottleneck", "DATA001")
     assert verdict.verdict == "input-bound"
-    assert [rung.code for rung in verdict.ladder] == ["DATA001"]
-    assert verdict.sentence == (
+    assert [gain.code for gain in verdict.cumulative_gains] == ["DATA001"]
+    assert verdict.message == (
         "the training loop waits for data; without it the run is at most 1.67x as fast"
     )
     assert verdict.combined_bound is not None
@@ -33,7 +33,7 @@ def test_a_starved_log_is_a_bottleneck_with_its_bound() -> None:
 def test_healthy_says_that_the_log_shows_no_more() -> None:
     verdict = examine_log(log_record(0.5)).verdict
     assert verdict.outcome == "healthy"
-    assert verdict.sentence.startswith("nothing that this log shows holds the run back")
+    assert verdict.message.startswith("nothing that this log shows holds the run back")
 
 
 @pytest.mark.parametrize(("rows", "outcome"), [(4, "not enough evidence"), (5, "healthy")])
@@ -41,13 +41,13 @@ def test_five_windows_are_needed(rows: int, outcome: str) -> None:
     verdict = examine_log(log_record(0.5, rows=rows)).verdict
     assert verdict.outcome == outcome
     if rows == 4:
-        assert verdict.sentence == "4 timed records are too few to judge; 5 are needed"
+        assert verdict.message == "4 timed records are too few to judge; 5 are needed"
 
 
 def test_a_log_without_times_is_still_asked_for_its_losses() -> None:
-    assert examine_log(log_record(NAN)).verdict.sentence == "the log does not time its steps"
+    assert examine_log(log_record(NAN)).verdict.message == "the log does not time its steps"
     verdict = examine_log(log_record(NAN, scalars={"loss": [1.0, NAN]})).verdict
-    assert (verdict.outcome, verdict.principal) == ("bottleneck", "NAN001")
+    assert (verdict.outcome, verdict.primary) == ("bottleneck", "NAN001")
 
 
 def test_a_broken_loss_comes_before_any_question_of_speed() -> None:

@@ -164,7 +164,7 @@ def test_memory_that_settles_is_no_leak(gib: np.ndarray) -> None:
 
 
 def disagreement(code: DisagreementCode, **fields: object) -> Disagreement:
-    return Disagreement(code=code, sentence="what was printed is not what it says", **fields)  # pyright: ignore[reportArgumentType]
+    return Disagreement(code=code, message="what was printed is not what it says", **fields)  # pyright: ignore[reportArgumentType]
 
 
 def test_mislabelled_units_are_said_in_the_logs_own_words() -> None:

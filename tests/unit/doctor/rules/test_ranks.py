@@ -51,7 +51,7 @@ def test_the_rank_with_most_work_of_its_own_is_the_straggler() -> None:
 
 def test_one_verdict_for_the_job_names_rank_and_cause() -> None:
     verdict = examine(run_of(*job([100, 100, 4_100, 100])))
-    assert (verdict.principal, verdict.rank) == ("COMM002", 2)
+    assert (verdict.primary, verdict.rank) == ("COMM002", 2)
     assert verdict.shares["data"] == pytest.approx(4_100 / 13_100)
     assert verdict.combined_bound is not None
     # The rank's own wait and what it costs the others are the same time.
@@ -80,7 +80,7 @@ def test_python_of_one_rank_counts_once_and_the_rank_is_named_first(line: str, c
 
 def test_ranks_that_all_wait_for_data_have_no_straggler() -> None:
     verdict = examine(run_of(*job([4_000, 4_100, 3_900, 4_000])))
-    assert (verdict.principal, verdict.outcome) == ("DATA001", "bottleneck")
+    assert (verdict.primary, verdict.outcome) == ("DATA001", "bottleneck")
 
 
 def test_what_was_read_of_the_host_holds_for_every_rank_on_it() -> None:

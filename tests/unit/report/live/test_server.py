@@ -86,7 +86,7 @@ def test_the_view_comes_as_json(page: ServedPage, view: LiveView) -> None:
     assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
     record = json.loads(body)
     assert (record["kind"], record["step"], record["name"]) == ("LiveView", 300, NASTY)
-    assert record["verdict"]["principal"] == "DATA001"
+    assert record["verdict"]["primary"] == "DATA001"
 
 
 def test_before_the_first_view_it_says_so(page: ServedPage) -> None:

@@ -274,7 +274,7 @@ def test_the_doctor_is_asked_about_the_last_steps(tmp_path: Path) -> None:
     recent = recent_run(tail)
     assert recent is not None
     verdict = examine(recent)
-    assert verdict.principal == "DATA001"
+    assert verdict.primary == "DATA001"
     assert verdict.steps <= 512
     whole = examine(read_run(tmp_path))
     assert whole.shares["data"] < 0.3 < 0.8 < verdict.shares["data"]
@@ -288,7 +288,7 @@ def test_a_short_run_is_judged_as_a_full_reading_is(tmp_path: Path) -> None:
     recent = recent_run(tail)
     assert recent is not None
     verdict, expected = examine(recent), examine(read_run(tmp_path))
-    assert verdict.principal == expected.principal
+    assert verdict.primary == expected.primary
     assert verdict.shares == expected.shares
     assert {one.code for one in verdict.findings} == {one.code for one in expected.findings}
 

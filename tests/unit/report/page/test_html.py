@@ -201,7 +201,7 @@ def test_an_empty_run_says_that_it_is(tmp_path: Path, kept: int) -> None:
     head = path.read_bytes().split(b"\n")[0]
     path.write_bytes({0: b"", 20: head[:20], 1: head + b"\n"}[kept])
     outline, written = page(tmp_path, tmp_path / "run")
-    assert written.sentence.startswith("not enough evidence")
+    assert written.message.startswith("not enough evidence")
     assert "the parts of a step" in written.absent
     assert f"A step {NOT_MEASURED}".lower() in outline.text.lower()
 
@@ -227,7 +227,7 @@ def test_a_newer_schema_is_named_and_its_steps_are_not_guessed(tmp_path: Path) -
 
 def test_two_runs_are_compared_and_only_changes_beyond_noise_are_marked(tmp_path: Path) -> None:
     outline, written = page(tmp_path, sick(tmp_path / "before"), cured(tmp_path / "after"))
-    assert written.sentence.startswith("faster: a step takes 0.6")
+    assert written.message.startswith("faster: a step takes 0.6")
     assert written.sections == (
         "Differences",
         "Pictures of street-clips (before)",
@@ -242,8 +242,8 @@ def test_two_runs_are_compared_and_only_changes_beyond_noise_are_marked(tmp_path
 def test_three_runs_are_each_compared_with_the_first(tmp_path: Path) -> None:
     sources = [sick(tmp_path / "a"), cured(tmp_path / "b"), sick(tmp_path / "c")]
     outline, written = page(tmp_path, *sources)
-    assert "street-clips (b): faster" in written.sentence
-    assert "street-clips (c): no difference beyond noise" in written.sentence
+    assert "street-clips (b): faster" in written.message
+    assert "street-clips (c): no difference beyond noise" in written.message
     assert outline.text.count("Parts of street-clips") == 2
 
 
@@ -253,14 +253,14 @@ def test_unequal_work_is_not_compared_and_the_reason_stands_there(tmp_path: Path
         re.sub(r"^(\[(?:\d+,){5})8,", r"\g<1>16,", other.read_text(), flags=re.MULTILINE)
     )
     outline, written = page(tmp_path, sick(tmp_path / "a"), tmp_path / "b")
-    assert written.sentence.startswith("not comparable")
+    assert written.message.startswith("not comparable")
     assert "did not do the same work" in outline.text
     assert "beyond noise" not in outline.text
 
 
 def test_a_log_and_a_measured_run_stand_side_by_side_uncompared(tmp_path: Path) -> None:
     _, written = page(tmp_path, sick(tmp_path / "a"), LOGS / "timm.log")
-    assert written.sentence.startswith("not comparable")
+    assert written.message.startswith("not comparable")
 
 
 def test_two_logs_are_compared(tmp_path: Path) -> None:

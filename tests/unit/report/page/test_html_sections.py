@@ -283,7 +283,7 @@ def test_a_difference_without_an_interval_is_shown_without_one() -> None:
         part="data", before_s=0.1, after_s=0.2, low_s=None, high_s=None, beyond_noise=False
     )
     pair = Pair(
-        view=one, result="slower", sentence="told",
+        view=one, result="slower", message="told",
         comparison=replace(found, parts=(change,), notes=("a note",), same_work=()),
     )  # fmt: skip
     words = told(differences_section(RunsView(views=(one, one), pairs=(pair,))))

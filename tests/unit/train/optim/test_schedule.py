@@ -1,4 +1,4 @@
-"""Learning rates against torch's own schedulers, closed forms, and the sentence of a rescale."""
+"""Learning rates against torch's own schedulers, closed forms, and the message of a rescale."""
 
 import math
 import warnings
@@ -147,19 +147,19 @@ def test_a_part_of_the_schedule_beyond_the_end_is_an_error(
 
 def test_a_rescaled_rate_says_why() -> None:
     section = OptimizerSection(lr=1e-4, lr_scaling="linear", reference_batch=8)
-    lr, sentence = scaled_lr(section, batch_size=4, accumulate=4, devices=2)
+    lr, message = scaled_lr(section, batch_size=4, accumulate=4, devices=2)
     assert lr == pytest.approx(4e-4)
-    assert sentence == ("lr 0.0001 x 4 = 0.0004: effective batch 32 against reference 8 (linear)")
+    assert message == ("lr 0.0001 x 4 = 0.0004: effective batch 32 against reference 8 (linear)")
 
 
 def test_the_square_root_rule_and_the_default_reference() -> None:
     section = OptimizerSection(lr=1e-4, lr_scaling="sqrt")
-    lr, sentence = scaled_lr(section, batch_size=2, accumulate=8, devices=4)
+    lr, message = scaled_lr(section, batch_size=2, accumulate=8, devices=4)
     assert lr == pytest.approx(1e-4 * math.sqrt(8))
-    assert "effective batch 64 against reference 8 (sqrt)" in sentence
+    assert "effective batch 64 against reference 8 (sqrt)" in message
 
 
 def test_no_rule_leaves_the_rate_alone() -> None:
-    lr, sentence = scaled_lr(OptimizerSection(lr=0.5), batch_size=2, accumulate=8, devices=4)
+    lr, message = scaled_lr(OptimizerSection(lr=0.5), batch_size=2, accumulate=8, devices=4)
     assert lr == 0.5
-    assert sentence == "lr 0.5: effective batch 64, not scaled"
+    assert message == "lr 0.5: effective batch 64, not scaled"

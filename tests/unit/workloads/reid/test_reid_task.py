@@ -178,7 +178,7 @@ def test_a_frozen_backbone_learns_nothing_and_the_rest_does(root: Path, tmp_path
 def test_accumulation_is_said_not_to_be_the_large_batch(root: Path) -> None:
     config = config_of(root, "train.accumulate=2")
     setup = build_trainer(config, build_reid(config), Ranks(), CPU)
-    assert any("is not a batch of 16" in sentence for sentence in setup.sentences)
+    assert any("is not a batch of 16" in message for message in setup.messages)
 
 
 def test_an_evaluation_searches_with_what_the_model_encodes(root: Path) -> None:

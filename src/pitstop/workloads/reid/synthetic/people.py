@@ -174,7 +174,7 @@ def describe(person: Person, view: str, random: Random) -> str:
     parts = [
         text for share, text in _remarks(person, view, random) if text and random.chance(share)
     ]
-    return _sentence(random.choice(words), view, random.shuffled(parts), random)
+    return _message(random.choice(words), view, random.shuffled(parts), random)
 
 
 def _remarks(person: Person, view: str, random: Random) -> Iterator[tuple[float, str]]:
@@ -206,7 +206,7 @@ def _worn(garment: Garment, random: Random) -> str:
     return f"{_word(garment.colour, random)} {_word(garment.name, random)}"
 
 
-def _sentence(who: str, view: str, parts: list[str], random: Random) -> str:
+def _message(who: str, view: str, parts: list[str], random: Random) -> str:
     seen = {"front": "facing the camera", "back": "seen from behind", "side": "from the side"}
     opening = f"A {who} {seen[view]}" if random.chance(0.4) else f"The {who}"
     if not parts:

@@ -1,4 +1,4 @@
-"""The verdict in one sentence: what decides, what is not known, what came once."""
+"""The verdict in one message: what decides, what is not known, what came once."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -16,9 +16,9 @@ from pitstop.records.verdict import Finding
 _WORTH_A_CLAUSE: Final = 0.10
 
 
-def sentence_of(principal: Finding | None, findings: Sequence[Finding], facts: Facts) -> str:
+def message_of(primary: Finding | None, findings: Sequence[Finding], facts: Facts) -> str:
     """Say what holds a run back, or that nothing does and where its time goes."""
-    said = _nothing(facts) if principal is None else _bottleneck(principal, findings, facts)
+    said = _nothing(facts) if primary is None else _bottleneck(primary, findings, facts)
     return said + _stalled(facts)
 
 
@@ -53,17 +53,17 @@ def _of_device(facts: Facts) -> str:
     return "" if busy is None else f" on the host; the device works {percent(busy)} of the time"
 
 
-def _bottleneck(principal: Finding, findings: Sequence[Finding], facts: Facts) -> str:
+def _bottleneck(primary: Finding, findings: Sequence[Finding], facts: Facts) -> str:
     missing = deciding_unsampled(facts)
     before = f"{' and '.join(missing)} were not sampled; of what was: " if missing else ""
-    said = before + principal.summary
-    if principal.bound is None or principal.bound.speedup is None:
+    said = before + primary.summary
+    if primary.bound is None or primary.bound.speedup is None:
         return said
-    said += f"; mending it makes the run at most {principal.bound.speedup:.2f}x as fast"
-    equals = equals_of(principal, findings)
+    said += f"; mending it makes the run at most {primary.bound.speedup:.2f}x as fast"
+    equals = equals_of(primary, findings)
     if equals:
         said += f"; {listing(equals, most=2)} {'is' if len(equals) == 1 else 'are'} about equal"
-    doubts = [doubt for doubt in principal.doubts if not doubt.startswith("kernels were not")]
+    doubts = [doubt for doubt in primary.doubts if not doubt.startswith("kernels were not")]
     return said + (f"; in doubt: {doubts[0]}" if doubts else "")
 
 
