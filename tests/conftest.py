@@ -8,10 +8,11 @@ import pytest
 from hypothesis import settings
 
 # Machines are shared: how long an example takes says nothing about the code.
-settings.register_profile("unhurried", deadline=None, derandomize=True)
-# For a run by night: examples drawn anew.
-settings.register_profile("random", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
+settings.register_profile("quick", deadline=None, derandomize=True)
+settings.register_profile("ci", settings.get_profile("quick"), max_examples=300)
+# For runs by night: other examples each time.
+settings.register_profile("nightly", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
