@@ -7,7 +7,7 @@ import pytest
 from tests.scripts.corpus import FOLDER, command
 from tests.scripts.run_corpus import doctor
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.quiet]
 
 STAND_IN = """
 class Slow:

@@ -27,6 +27,7 @@ def shown(folder: Path, disease: Disease) -> tuple[dict[str, object], str]:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 def test_another_disease_leads_to_another_second_run(tmp_path: Path) -> None:
     evaluating, told = shown(tmp_path / "one", Disease.evaluation)
     feeding, told_of_feeding = shown(tmp_path / "two", Disease.data)
@@ -45,6 +46,7 @@ def test_another_disease_leads_to_another_second_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.usefixtures("heeding_signals")
 def test_a_newcomer_sees_the_bottleneck_the_cure_and_the_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pitstop", "demo", "--output", "demo"]

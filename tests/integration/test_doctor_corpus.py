@@ -20,6 +20,7 @@ def looked_at(line: list[str], steps: int, *, expected: list[str]) -> Said:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.parametrize("case", SICK, ids=lambda case: case.name)
 def test_the_planted_disease_is_named_first(case: Case) -> None:
     said = looked_at(case.command(cured=False), case.steps, expected=[case.code])
@@ -32,6 +33,7 @@ def test_the_planted_disease_is_named_first(case: Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
 def test_a_healthy_script_is_not_accused(case: Healthy) -> None:
     said = looked_at(case.command(), case.steps, expected=[])

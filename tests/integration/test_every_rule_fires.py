@@ -50,6 +50,7 @@ def test_every_script_is_there(case: Fires) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.parametrize(
     "case", [case for case in FIRES if case.device == "cpu"], ids=lambda case: case.code
 )
@@ -68,6 +69,7 @@ def test_a_rule_speaks_on_a_real_script_on_a_gpu(case: Fires) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.parametrize(
     ("where", "part"),
     [("update", "optimizer"), ("host", "host"), ("evaluation", "evaluation, outside the step")],

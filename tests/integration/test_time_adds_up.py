@@ -31,6 +31,7 @@ class Stopwatch(Observer):
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 def test_parts_and_unaccounted_are_the_wall_clock_of_a_real_run(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     clips = tmp_path / "clips"

@@ -27,6 +27,7 @@ def furthest(said: Said) -> float:
     return max(abs(shares[part] - share) for part, share in stopwatch(said).items())
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("kind", ["items", "collate", "stream", "generator", "function"])
 def test_modules_that_make_batches_are_data(kind: str) -> None:
     said = doctor(command("odd/modules_in_the_dataset.py", (kind,)), steps=1_000)
@@ -36,6 +37,7 @@ def test_modules_that_make_batches_are_data(kind: str) -> None:
     assert said.codes[0] == "DATA001"
 
 
+@pytest.mark.quiet
 def test_a_batch_made_between_the_passes_is_data() -> None:
     line = command("odd/batch_between_the_passes.py")
     # What looks at the stack meet depends on who else wants the cores: the best of three.
@@ -66,6 +68,7 @@ def test_gradients_without_an_update_are_called_that() -> None:
     assert "not training" not in said.stderr
 
 
+@pytest.mark.quiet
 def test_a_compiled_model_that_is_thrown_away_is_found() -> None:
     said = doctor(command("odd/compile_thrown_away.py"), steps=1_000)
     assert said.exit_code == 0, said.stderr
@@ -74,6 +77,7 @@ def test_a_compiled_model_that_is_thrown_away_is_found() -> None:
     assert "compile_thrown_away.py:8" in found["evidence"][0]
 
 
+@pytest.mark.quiet
 def test_a_sampler_that_yields_less_than_it_promises_is_found() -> None:
     said = doctor(command("odd/sampler_promises_more.py"), steps=1_000)
     assert said.exit_code == 0, said.stderr
