@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.shared_runs import shared_doctor
 from tests.scripts.corpus import HEALTHY, ON_GPU, SICK, Case, Healthy
 from tests.scripts.run_corpus import Said, doctor, main, printed_rate
 
@@ -13,7 +14,7 @@ STEPS = 80
 
 def looked_at(line: list[str], steps: int, *, expected: list[str]) -> Said:
     """Run the doctor; once more where it names something else, for machines are shared."""
-    said = doctor(line, steps=min(STEPS, steps))
+    said = shared_doctor(line, steps=min(STEPS, steps))
     if said.codes[:1] != expected:
         said = doctor(line, steps=min(STEPS, steps))
     return said

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from pitstop.doctor.rules.catalogue import CATALOGUE, RANK_RULES, RULES
+from tests.integration.shared_runs import shared_doctor
 from tests.scripts.corpus import FIRES, FOLDER, ON_GPU, SICK, Fires, command
 from tests.scripts.run_corpus import Said, doctor, doctor_by_hand
 
@@ -27,6 +28,8 @@ def busy_neighbours(count: int) -> Iterator[None]:
 def measured(case: Fires) -> Said:
     if case.by_hand:
         return doctor_by_hand(case.command())
+    if case.driver is None and not case.neighbours:
+        return shared_doctor(case.command(), steps=case.steps)
     path = None if case.driver is None else str(FOLDER / case.driver)
     with busy_neighbours(case.neighbours):
         return doctor(case.command(), steps=case.steps, path=path)
@@ -75,7 +78,7 @@ def test_a_rule_speaks_on_a_real_script_on_a_gpu(case: Fires) -> None:
     [("update", "optimizer"), ("host", "host"), ("evaluation", "evaluation, outside the step")],
 )
 def test_a_script_that_hangs_once_is_still_judged_by_its_other_steps(where: str, part: str) -> None:
-    said = doctor(command("rules/stall.py", ("--at", where)), steps=85)
+    said = shared_doctor(command("rules/stall.py", ("--at", where)), steps=85)
     assert said.verdict["primary"] == "DATA001", said.verdict["message"]
     found = {finding["code"]: finding for finding in said.verdict["findings"]}
     # A busy machine may add stalls of its own.

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.integration.shared_runs import shared_doctor
 from tests.scripts.corpus import command
 from tests.scripts.run_corpus import Said, doctor
 
@@ -79,7 +80,7 @@ def test_a_compiled_model_that_is_thrown_away_is_found() -> None:
 
 @pytest.mark.quiet
 def test_a_sampler_that_yields_less_than_it_promises_is_found() -> None:
-    said = doctor(command("odd/sampler_promises_more.py"), steps=1_000)
+    said = shared_doctor(command("odd/sampler_promises_more.py"), steps=1_000)
     assert said.exit_code == 0, said.stderr
     assert "BAR001" in said.codes
     (found,) = [one for one in said.verdict["findings"] if one["code"] == "BAR001"]
