@@ -14,6 +14,10 @@ settings.register_profile("ci", settings.get_profile("quick"), max_examples=300)
 settings.register_profile("nightly", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# As many workers as cores: what a test starts must not take the cores of the other worker.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -42,7 +42,10 @@ def test_modules_that_make_batches_are_data(kind: str) -> None:
 def test_a_batch_made_between_the_passes_is_data() -> None:
     line = command("odd/batch_between_the_passes.py")
     # What looks at the stack meet depends on who else wants the cores: the best of three.
-    said = min((doctor(line, steps=1_000) for _ in range(3)), key=furthest)
+    said = doctor(line, steps=1_000)
+    for _ in range(2):
+        if furthest(said) >= 2 * POINTS:
+            said = min(said, doctor(line, steps=1_000), key=furthest)
     assert furthest(said) < 2 * POINTS, said.verdict["shares"]
     assert said.codes[0] == "DATA001"
 
