@@ -99,8 +99,8 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remark:
-    """Something the engine said about a step. Kind ``remark``."""
+class EngineWarning:
+    """Something the engine warned about at a step. Kind ``warning``."""
 
     step: int
     about: str
@@ -117,7 +117,7 @@ _KIND_OF: Final[Mapping[type, str]] = {
     CacheUse: "cache",
     EngineSetup: "engine",
     Applied: "applied",
-    Remark: "remark",
+    EngineWarning: "warning",
 }
 
 

@@ -35,7 +35,7 @@ MAX_CHANNELS: Final = 256
 """Channels that a program of the fused backward pass can hold."""
 
 MAX_ROWS: Final = 2**31 // TILE
-"""Rows that can be told apart when a row and a place in a tile share 32 bits."""
+"""Rows that can be distinguished when a row and a place in a tile share 32 bits."""
 
 Picture: TypeAlias = tuple[int, int]
 """Height and width of one picture of rows; rows of further pictures follow."""

@@ -462,7 +462,7 @@ def test_steps_that_are_not_finite_are_skipped_or_rolled_back(tmp_path: Path) ->
             checkpoint__keep_last=9,
             optimizer__lr=0.05,
         )
-        assert len(diary.remarks) == 1
+        assert len(diary.warnings) == 1
         models[policy] = [saved_at(folder, step)["model"] for step in (3, 6)]
     assert_equal_trees(models["skip"][0], models["rollback"][0])
     assert_equal_trees(*models["rollback"])

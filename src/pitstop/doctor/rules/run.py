@@ -7,7 +7,7 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.numbers import listing, percent, place_text, times
-from pitstop.doctor.readings import Remark
+from pitstop.doctor.readings import EngineWarning
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.records.script import Compiled, Setup, Work
 from pitstop.records.verdict import Finding
@@ -31,7 +31,7 @@ def non_finite(facts: Facts) -> Finding | None:
             count = f"{int(bad.sum())} of {times(len(bad), 'value')}"
             evidence.append(f"{name}: {count} not finite, the first at step {first}")
             ended_bad = ended_bad or bool(bad[-1])
-    skipped = [r for r in facts.readings.all(Remark) if r.about == "nonfinite"]
+    skipped = [r for r in facts.readings.all(EngineWarning) if r.about == "nonfinite"]
     share = len(skipped) / max(1, facts.summary.steps)
     if share > _USUAL_SKIPS:
         evidence.append(f"{times(len(skipped), 'update')} left out ({percent(share)} of all)")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pitstop.doctor.readings import Applied, Remark
+from pitstop.doctor.readings import Applied, EngineWarning
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.script import Compiled, Ended, Kernels, Setup, Work
@@ -30,7 +30,7 @@ _MOST_ROWS: Final = 120
 
 def settings_section(view: RunView) -> Section | None:
     """What was asked for and what really happened."""
-    blocks = [*_applied(view), *_seen(view), *_work(view), *_log_settings(view), *_remarks(view)]
+    blocks = [*_applied(view), *_seen(view), *_work(view), *_log_settings(view), *_warnings(view)]
     if not blocks:
         return None
     return Section(key="settings", title="Settings, with proof", blocks=tuple(blocks))
@@ -149,12 +149,12 @@ def _log_settings(view: RunView) -> Iterable[Block]:
         )
 
 
-def _remarks(view: RunView) -> Iterable[Block]:
-    remarks = view.readings("remark", Remark)
-    if remarks:
+def _warnings(view: RunView) -> Iterable[Block]:
+    warnings = view.readings("warning", EngineWarning)
+    if warnings:
         yield _pairs(
-            "Remarks of the run",
-            ((f"step {one.step:,}, {one.about}", one.text) for one in remarks),
+            "Warnings of the run",
+            ((f"step {one.step:,}, {one.about}", one.text) for one in warnings),
             headings=("where", "what"),
             note="Written by the run while it went on.",
         )

@@ -181,7 +181,7 @@ def _tensors(tree: object) -> list[Tensor]:
 
 
 def _worth_keeping(_context: object, op: Any, *args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    """Tell which outcomes selective recompute keeps, by operation and shape."""
+    """Say which outputs selective recompute keeps, by operation and shape."""
     name = op.__name__.partition(".")[0]
     if name in {"mm", "addmm"}:
         keep = args[-1].shape[0] >= _MIN_DEPTH

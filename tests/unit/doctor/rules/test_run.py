@@ -34,7 +34,7 @@ def test_the_first_bad_step_is_named() -> None:
 
 
 def test_a_scaler_may_leave_a_step_out_now_and_then() -> None:
-    left_out = raw("remark", step=5, about="nonfinite", text="left out")
+    left_out = raw("warning", step=5, about="nonfinite", text="left out")
     assert non_finite(facts(STEP, readings=[left_out] * 2)) is None
     found = non_finite(facts(STEP, readings=[left_out] * 20))
     assert found is not None

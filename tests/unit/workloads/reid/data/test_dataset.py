@@ -11,7 +11,7 @@ import torch
 from pitstop.config.workloads.reid import ReidData
 from pitstop.data.cache.cached_samples import CacheableSamples
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.loader.fetch import BatchFetcher, Desk, NamedSamples, Request
+from pitstop.data.loader.fetch import BatchFetcher, NamedSamples, Request, WorkerBoard
 from pitstop.data.sampling.pk_sampler import PKSampler
 from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.reid.data.augment import Augment
@@ -227,7 +227,7 @@ def test_a_damaged_image_is_named_or_skipped(tmp_path: Path) -> None:
     samples = records(root)
 
     def fetch(corrupt: Any) -> Any:
-        fetcher = BatchFetcher(samples, collate, corrupt=corrupt, desk=Desk(0))
+        fetcher = BatchFetcher(samples, collate, corrupt=corrupt, board=WorkerBoard(0))
         return fetcher[Request(0, [0, 2])]
 
     failed = fetch("raise")
