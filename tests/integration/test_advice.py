@@ -38,9 +38,9 @@ def finding(script: str, code: str, *args: str) -> str:
 @pytest.mark.parametrize(
     ("script", "code", "args"),
     [
-        ("sick/evaluate_often.py", "EVAL001", ("--eval-every", "4")),
-        ("sick/save_often.py", "CKPT001", ("--save-every", "4")),
-        ("sick/optimizer_loop.py", "OPT001", ("--update", "loop")),
+        ("slow/evaluate_often.py", "EVAL001", ("--eval-every", "4")),
+        ("slow/save_often.py", "CKPT001", ("--save-every", "4")),
+        ("slow/optimizer_loop.py", "OPT001", ("--update", "loop")),
         ("advice/costly_loss.py", "LOSS001", ("frozen",)),
     ],
 )

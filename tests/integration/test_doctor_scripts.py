@@ -172,7 +172,7 @@ def test_a_script_that_never_trains_is_told_so() -> None:
 def test_training_in_a_subprocess_is_found_there() -> None:
     said = doctor(command("odd/in_a_subprocess.py"), steps=1_000)
     assert said.exit_code == 3
-    # Enough to judge by; steps that were looked at more closely count for nothing.
+    # Enough to judge by; profiled steps are not counted.
     assert said.verdict["steps"] >= 20
     # The process that trained ended well, as far as it knew.
     assert "the command ended with code 3" in said.verdict["notes"]

@@ -1,7 +1,7 @@
 """Which of two runs is faster, beyond noise; refuses to compare unequal work.
 
 Steps that follow each other are alike, so single steps overstate how sure one can be. Each run is
-cut into stretches, and how these differ says how much the run varies by itself. Two runs of the
+cut into windows, and how these differ says how much the run varies by itself. Two runs of the
 same program differ by more than that on a busy host; a change must also exceed `LEAST_CHANGE`.
 """
 
@@ -24,7 +24,7 @@ from pitstop.records.script import Setup, Work
 LEAST_CHANGE: Final = 0.05
 
 _FEWEST_STEPS: Final = 20
-_STRETCHES: Final = 10
+_WINDOWS: Final = 10
 _DRAWS: Final = 4_000
 _SEED: Final = 20_240_501
 _CONFIDENCE: Final = (0.5, 99.5)
@@ -199,15 +199,15 @@ def _period_us(facts: Facts) -> Array:
     return facts.wall_us + apart_us / max(1, facts.steps)
 
 
-def _stretches(times_us: Array, middle: Callable[[Array], Any]) -> Array:
-    """One figure a stretch of the run."""
-    pieces = np.array_split(times_us, min(_STRETCHES, max(1, len(times_us) // 2)))
+def _windows(times_us: Array, middle: Callable[[Array], Any]) -> Array:
+    """One figure a window of the run."""
+    pieces = np.array_split(times_us, min(_WINDOWS, max(1, len(times_us) // 2)))
     figures = [middle(piece) for piece in pieces if len(piece)]
     return np.array(figures or [np.nan])
 
 
 def _ratio(before: Array, after: Array) -> Ratio:
-    """Ratio of two runs' figures, with an interval from drawing their stretches anew."""
+    """Ratio of two runs' figures, with an interval from drawing their windows anew."""
     value = float(after.mean() / before.mean())
     draws = np.random.default_rng(_SEED)
     old = draws.choice(before, (_DRAWS, len(before))).mean(axis=1)
@@ -217,13 +217,13 @@ def _ratio(before: Array, after: Array) -> Ratio:
 
 
 def _steps_us(facts: Facts) -> Array:
-    """The usual step of each stretch."""
-    return _stretches(facts.wall_us, np.median)
+    """The usual step of each window."""
+    return _windows(facts.wall_us, np.median)
 
 
 def _periods_us(facts: Facts) -> Array:
-    """Mean time from step to step in each stretch, what lay apart included."""
-    return _stretches(_period_us(facts), np.mean)
+    """Mean time from step to step in each window, what lay apart included."""
+    return _windows(_period_us(facts), np.mean)
 
 
 def ratios_of(first: Facts, second: Facts) -> tuple[Ratio, Ratio] | None:
@@ -315,9 +315,9 @@ def _part_change(name: str, first: Facts, second: Facts) -> PartChange:
 
 
 def _part_us(facts: Facts, name: str) -> tuple[float, Array] | None:
-    """Mean time of a part in a step, and in a step of each stretch; what lay apart spread evenly.
+    """Mean time of a part in a step, and in a step of each window; what lay apart spread evenly.
 
-    The mean is that of all steps, as shares are. The stretches tell how it varies: each is one of
+    The mean is that of all steps, as shares are. The windows tell how it varies: each is one of
     ten equal pieces of the run, however many of its steps were looked at.
     """
     inside = facts.unaccounted_us if name == "unaccounted" else facts.parts_us.get(name)
@@ -325,13 +325,13 @@ def _part_us(facts: Facts, name: str) -> tuple[float, Array] | None:
     even_us = 0.0 if apart is None else apart.total_us / facts.steps
     if inside is None or not len(inside):
         return None if apart is None else (even_us, np.array([even_us]))
-    stretch = facts.looked * min(_STRETCHES, max(1, facts.steps // 2)) // facts.steps
-    means = [inside[stretch == number].mean() for number in np.unique(stretch)]
+    window = facts.looked * min(_WINDOWS, max(1, facts.steps // 2)) // facts.steps
+    means = [inside[window == number].mean() for number in np.unique(window)]
     return facts.mean_us(inside) + even_us, np.array(means) + even_us
 
 
 def _difference(before: tuple[float, Array], after: tuple[float, Array]) -> tuple[float, float]:
-    """Interval of the difference of two means: around it, as wide as stretches drawn anew give."""
+    """Interval of the difference of two means: around it, as wide as windows drawn anew give."""
     draws = np.random.default_rng(_SEED)
     old, new = (
         mean_us + draws.choice(figures - figures.mean(), (_DRAWS, len(figures))).mean(axis=1)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.loader_facts import feeding_of
+from pitstop.doctor.loader_facts import loader_facts_of
 from pitstop.doctor.numbers import ms, percent
 from pitstop.doctor.thresholds import (
     HOST_WORTH,
@@ -76,21 +76,21 @@ def uneven_part(facts: Facts) -> str | None:
 
 def _workers_disagree(facts: Facts) -> Iterator[str]:
     """Set the wait for data against the times of those who make the batches."""
-    feeding, waits = feeding_of(facts), facts.parts_us.get("data")
-    if feeding is None or waits is None or not feeding.batches or not feeding.busy_us:
+    loader, waits = loader_facts_of(facts), facts.parts_us.get("data")
+    if loader is None or waits is None or not loader.batches or not loader.busy_us:
         return
-    made_us = feeding.busy_us / feeding.batches * (facts.micro_steps or 1)
+    made_us = loader.busy_us / loader.batches * (facts.micro_steps or 1)
     wait_us = facts.mean_us(waits)
-    if not feeding.workers:
+    if not loader.workers:
         if not 1 / _FACTOR <= wait_us / made_us <= _FACTOR:
             yield (
                 f"the loop waits {ms(wait_us)} a step, but making a batch in the same process "
                 f"takes {ms(made_us)} by its own times"
             )
-    elif made_us / feeding.workers * _FACTOR < facts.step_us and feeding.unfinished_share is None:
+    elif made_us / loader.workers * _FACTOR < facts.step_us and loader.unfinished_share is None:
         yield (
-            f"by their own times {feeding.workers} workers make a batch every "
-            f"{ms(made_us / feeding.workers)}, and a step takes {ms(facts.step_us)}: it may not be "
+            f"by their own times {loader.workers} workers make a batch every "
+            f"{ms(made_us / loader.workers)}, and a step takes {ms(facts.step_us)}: it may not be "
             "their work that the loop waits for"
         )
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pitstop.doctor.outside_steps import Apart, apart_between
 from pitstop.doctor.readings import Readings
-from pitstop.doctor.sampled import Estimate, Rows, Sample, estimate, stretch_weights
+from pitstop.doctor.sampled import Estimate, Rows, Sample, estimate, window_weights
 from pitstop.doctor.stalls import Stall, settled_apart, settled_steps
 from pitstop.records.run import Array, RankRecord, SpanPath, StepTable
 from pitstop.records.script import Kernels, Modules, Setup, Work
@@ -65,7 +65,7 @@ class Spill:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recomputed:
-    """What ran forward again inside backward, each stretch of time once."""
+    """What ran forward again inside backward, each window of time once."""
 
     host_us: float
     """Over all counted steps; an estimate as `Facts.inside_us` is."""
@@ -343,7 +343,7 @@ def facts_of(rank: RankRecord) -> Facts:
     top = top if len(looked) else []  # what nobody looked at is not there, rather than nothing
     table, stalls = settled_steps(table, rows, looked, top)
     host = np.nan_to_num(table.host_us[rows[looked]], nan=0.0)
-    sample = Sample(looked=looked, weights=stretch_weights(looked, len(rows)))
+    sample = Sample(looked=looked, weights=window_weights(looked, len(rows)))
     apart, start_up_us = apart_between(rank, rows)
     apart, stalls_apart = settled_apart(apart, table.wall_us[rows], table.index[rows])
     bare = Facts(

@@ -20,7 +20,7 @@ _NO_DATA_ENDINGS = (".py", ".pyc", ".so", ".pth", ".egg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feeding:
+class LoaderFacts:
     """How batches were made, over all workers. Microseconds."""
 
     workers: int
@@ -62,7 +62,7 @@ class Feeding:
         return max(self.stages_us, key=self.stages_us.__getitem__, default=None)
 
 
-def feeding_of(facts: Facts) -> Feeding | None:
+def loader_facts_of(facts: Facts) -> LoaderFacts | None:
     """Gather what the workers told; None where they told nothing."""
     told = facts.readings.all(WorkerTimes)
     loaders = () if facts.setup is None else facts.setup.loaders
@@ -108,10 +108,10 @@ def usable_cores(facts: Facts) -> float | None:
     return next((count for count in counts if count and 0 < count < math.inf), None)
 
 
-def _of_workers(workers: tuple[WorkerTimes, ...]) -> Feeding:
+def _of_workers(workers: tuple[WorkerTimes, ...]) -> LoaderFacts:
     reading = sum(worker.read_us for worker in workers)
     collating = sum(worker.collate_us for worker in workers)
-    return Feeding(
+    return LoaderFacts(
         # Workers that start anew for every pass have their numbers again.
         workers=len({times.worker for times in workers if times.worker >= 0}),
         batches=sum(worker.batches for worker in workers),
@@ -125,12 +125,12 @@ def _of_workers(workers: tuple[WorkerTimes, ...]) -> Feeding:
     )
 
 
-def _of_readings(readings: tuple[LoaderReading, ...]) -> Feeding:
+def _of_readings(readings: tuple[LoaderReading, ...]) -> LoaderFacts:
     stages: dict[str, int] = {}
     for reading in readings:
         for name, us in reading.stages_us.items():
             stages[name] = stages.get(name, 0) + us
-    return Feeding(
+    return LoaderFacts(
         workers=readings[-1].workers,
         batches=sum(reading.batches for reading in readings),
         stages_us=stages,

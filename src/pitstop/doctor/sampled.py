@@ -16,7 +16,7 @@ Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 # Where steps get longer or shorter, so does the share of them that is looked at; over so many steps
 # it is one share, and those that were looked at stand for all.
-_STRETCH: Final = 64
+_WINDOW: Final = 64
 
 # Fewer steps than this tell no slope.
 _FEWEST_FOR_A_SLOPE: Final = 10
@@ -35,12 +35,12 @@ class Estimate:
     """One standard error, where the steps are taken for a sample of a longer run."""
 
 
-def stretch_weights(looked: Rows, steps: int) -> Array:
-    """Let the looked-at steps of each stretch stand for all steps of it."""
-    stretch = looked // _STRETCH
-    there = np.bincount(np.arange(steps) // _STRETCH)
-    found = np.bincount(stretch, minlength=len(there))
-    return there[stretch] / np.maximum(1, found[stretch])
+def window_weights(looked: Rows, steps: int) -> Array:
+    """Let the looked-at steps of each window stand for all steps of it."""
+    window = looked // _WINDOW
+    there = np.bincount(np.arange(steps) // _WINDOW)
+    found = np.bincount(window, minlength=len(there))
+    return there[window] / np.maximum(1, found[window])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

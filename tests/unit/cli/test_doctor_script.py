@@ -144,7 +144,7 @@ def test_what_cannot_be_run_or_recorded_is_one_line(run: Run, tmp_path: Path, wh
         ("run", ["--batch-size", "4"], "--batch-size is for a log"),
         ("run", ["--format", "timm"], "--format is for a log"),
         ("log", ["--detach", "--record", "x"], "--detach, --record are for a command"),
-        ("log", ["--bound", "data"], "--bound is for a command"),
+        ("log", ["--ablate", "data"], "--ablate is for a command"),
         ("script", ["--world-size", "2"], "--world-size is for a log"),
     ],
 )

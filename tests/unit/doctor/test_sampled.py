@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop.doctor.facts import facts_of
-from pitstop.doctor.sampled import Sample, estimate, stretch_weights
+from pitstop.doctor.sampled import Sample, estimate, window_weights
 from pitstop.records.run import RankRecord
 from tests.unit.doctor.records import rank
 
@@ -27,7 +27,7 @@ def sampled(record: RankRecord, every: int = 10, seed: int = 0) -> RankRecord:
 
 def sample_of(looked: list[int], steps: int) -> Sample:
     rows = np.array(looked)
-    return Sample(looked=rows, weights=stretch_weights(rows, steps))
+    return Sample(looked=rows, weights=window_weights(rows, steps))
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=80))
@@ -119,7 +119,7 @@ def test_stretches_that_were_looked_at_more_closely_count_no_more_than_others() 
 
 def test_the_devices_clock_of_a_sample_stands_for_all_steps() -> None:
     """Steps grow from 10 to 30 ms: all of the first are looked at, of the others one in four."""
-    # Fifty steps are warm-up; then four whole stretches.
+    # Fifty steps are warm-up; then four whole windows.
     closely = np.arange(640) < 50 + 4 * 64
     times = np.where(closely, 10_000.0, 30_000.0)
     whole = rank({"forward": times}, steps=640, device={"forward": 9_000.0})

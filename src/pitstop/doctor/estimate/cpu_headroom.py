@@ -20,7 +20,7 @@ from pitstop.records.verdict import WALL_CLOCK, Finding
 _COMPUTING: Final = ("forward", "loss", "backward", "clip", "optimizer", "zero_grad")
 
 # Without these the processor computes more of the time. Without a part that computes, or an
-# exchange on the cores that compute, it does so no longer at a stretch than before.
+# exchange on the cores that compute, it does so no longer at a window than before.
 _BESIDE_COMPUTING: Final = (
     "data",
     "host",

@@ -16,7 +16,7 @@ from pitstop.records.verdict import Finding, Outcome, Severity, Verdict
 
 LOG_NAMES: Final[Mapping[str, str]] = {
     "DRIFT001": "getting slower",
-    "DRIFT002": "slow in stretches",
+    "DRIFT002": "slow in windows",
     "LOSS002": "not learning",
     "LR001": "learning rate at a standstill",
     "START001": "slow to start",

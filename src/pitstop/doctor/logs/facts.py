@@ -31,7 +31,7 @@ TRAINING: Final[tuple[Kind, ...]] = (
 )
 """Kinds of rows that cover training steps, each step once."""
 
-# Means over a stretch that holds more than steady steps: its start-up, or all of its past.
+# Means over a window that holds more than steady steps: its start-up, or all of its past.
 LONG_MEANS: Final[frozenset[Meaning]] = frozenset(
     {"running mean of the epoch", "running mean of the run", "per epoch", "total"}
 )

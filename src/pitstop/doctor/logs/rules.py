@@ -165,7 +165,7 @@ def slow_windows(case: LogCase) -> Finding | None:
         code="DRIFT002",
         # A single one may be a break that somebody made; it is no pattern.
         severity="warning" if count > 1 else "info",
-        summary="single stretches of the run are much slower than the rest",
+        summary="single windows of the run are much slower than the rest",
         evidence=(
             f"{count} of {len(step_s)} windows took more than {USUAL:g} times the median step; "
             f"the time beyond it adds up to {duration(lost_s)}, {lost.share:.1%} of "

@@ -267,10 +267,10 @@ def time_apart(facts: Facts) -> Finding | None:
         for name in others[:3]
     )
     return Finding(
-        code="APART001",
+        code="OUTSIDE001",
         severity=severity_of(share),
         summary="much of the run is spent beside the steps",
         evidence=(f"{share:.1%} of the run was no training step", *evidence),
         bound=Bound(part="apart", share=share),
-        remedy=remedy_for(facts, "APART001"),
+        remedy=remedy_for(facts, "OUTSIDE001"),
     )

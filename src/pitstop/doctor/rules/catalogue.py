@@ -70,7 +70,7 @@ CATALOGUE: Final[tuple[Entry, ...]] = (
     Entry(code="SETTING001", name="a setting without effect"),
     Entry(code="TIME001", name="not measured"),
     Entry(code="STALL001", name="stalled once"),
-    Entry(code="APART001", name="busy beside the steps"),
+    Entry(code="OUTSIDE001", name="busy beside the steps"),
 )
 
 ENTRIES: Final[Mapping[str, Entry]] = {entry.code: entry for entry in CATALOGUE}

@@ -8,8 +8,8 @@ import numpy as np
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.host_lines import HostTime, line_text, lines_of_part
 from pitstop.doctor.loader_facts import (
-    Feeding,
-    feeding_of,
+    LoaderFacts,
+    loader_facts_of,
     train_loader,
     usable_cores,
     workers_of,
@@ -57,7 +57,7 @@ def data_wait(facts: Facts) -> Finding | None:
     bound = facts.waste("data")
     if bound is None or not is_sure(facts, "data", bound.share):
         return None
-    feeding = feeding_of(facts)
+    loader = loader_facts_of(facts)
     host = lines_of_part(facts, "data")
     share, waits = facts.share("data") or 0.0, facts.parts_us.get("data")
     evidence = [
@@ -69,8 +69,8 @@ def data_wait(facts: Facts) -> Finding | None:
         evidence.append(f"{spread_ms(waits).replace('median', 'median wait', 1)}")
     if facts.on_gpu:
         evidence.append(f"the device had nothing to do in {percent(bound.share)} of the time")
-    evidence += _stage_evidence(feeding, host)
-    crowded = contention(facts) if _are_ready_in_time(facts, feeding) else None
+    evidence += _stage_evidence(loader, host)
+    crowded = contention(facts) if _are_ready_in_time(facts, loader) else None
     if crowded is not None:
         evidence.append(f"batches are ready in time, but {crowded}")
     return Finding(
@@ -80,68 +80,68 @@ def data_wait(facts: Facts) -> Finding | None:
         summary="the training loop waits for data",
         evidence=tuple(evidence),
         bound=bound,
-        remedy=tuple(_data_remedy(facts, feeding)),
+        remedy=tuple(_data_remedy(facts, loader)),
     )
 
 
-def _are_ready_in_time(facts: Facts, feeding: Feeding | None) -> bool:
+def _are_ready_in_time(facts: Facts, loader: LoaderFacts | None) -> bool:
     """Whether all workers together make batches several times as fast as the loop takes them."""
-    if feeding is None or not feeding.workers or not feeding.batches:
+    if loader is None or not loader.workers or not loader.batches:
         return False
-    made_every_us = feeding.busy_us / feeding.batches / feeding.workers
+    made_every_us = loader.busy_us / loader.batches / loader.workers
     return made_every_us * _MUCH_FASTER < facts.step_us * (1 - (facts.share("data") or 0.0))
 
 
-def _stage_evidence(feeding: Feeding | None, host: HostTime | None) -> Iterator[str]:
-    if feeding is not None and feeding.busy_us and feeding.batches:
+def _stage_evidence(loader: LoaderFacts | None, host: HostTime | None) -> Iterator[str]:
+    if loader is not None and loader.busy_us and loader.batches:
         stages = ", ".join(
-            f"{name} {percent(us / feeding.busy_us)}" for name, us in feeding.stages_us.items()
+            f"{name} {percent(us / loader.busy_us)}" for name, us in loader.stages_us.items()
         )
-        each = ms(feeding.busy_us / feeding.batches)
-        count = feeding.workers
+        each = ms(loader.busy_us / loader.batches)
+        count = loader.workers
         place = f"one of {times(count, 'worker')}" if count else "the training process itself"
         yield f"making a batch takes {each} in {place}: {stages}"
-        yield from _worker_evidence(feeding)
+        yield from _worker_evidence(loader)
     elif host is not None:
         for line in host.lines[:3]:
             yield f"{percent(line.samples / host.samples)} of the wait at {line_text(line)}"
 
 
-def _worker_evidence(feeding: Feeding) -> Iterator[str]:
-    if feeding.processor_share is not None:
+def _worker_evidence(loader: LoaderFacts) -> Iterator[str]:
+    if loader.processor_share is not None:
         rest = "the processor"
-        if feeding.waits_for_storage:
+        if loader.waits_for_storage:
             other = "a processor, a lock or the network"
-            rest = "storage, or a processor" if _reads_storage(feeding) else other
-        share = percent(feeding.processor_share)
+            rest = "storage, or a processor" if _reads_storage(loader) else other
+        share = percent(loader.processor_share)
         yield f"workers computed for {share} of that, so the stage waits for {rest}"
-    if feeding.unfinished_share is not None:
-        share = percent(feeding.unfinished_share)
+    if loader.unfinished_share is not None:
+        share = percent(loader.unfinished_share)
         yield f"{share} of the wait was for batches not finished, the rest for handing them over"
-    if feeding.used_share is not None:
-        yield f"workers worked for {percent(feeding.used_share)} of their life"
-    per_s = _delivered_bytes_per_s(feeding)
+    if loader.used_share is not None:
+        yield f"workers worked for {percent(loader.used_share)} of their life"
+    per_s = _delivered_bytes_per_s(loader)
     if per_s is not None and per_s >= _LEAST_DELIVERED:
-        place = "storage" if feeding.volume is None else feeding.volume
+        place = "storage" if loader.volume is None else loader.volume
         yield f"{place} delivered {size(per_s)} a second"
-    elif feeding.volume is not None:
-        yield f"the files lie under {feeding.volume}"
+    elif loader.volume is not None:
+        yield f"the files lie under {loader.volume}"
 
 
-def _delivered_bytes_per_s(feeding: Feeding) -> float | None:
+def _delivered_bytes_per_s(loader: LoaderFacts) -> float | None:
     """What storage delivered to all workers; None where nobody counted."""
-    if feeding.read_bytes is None or not feeding.alive_us:
+    if loader.read_bytes is None or not loader.alive_us:
         return None
-    return feeding.read_bytes * feeding.workers / (feeding.alive_us / 1e6)
+    return loader.read_bytes * loader.workers / (loader.alive_us / 1e6)
 
 
-def _reads_storage(feeding: Feeding) -> bool:
+def _reads_storage(loader: LoaderFacts) -> bool:
     """Whether storage may be what workers wait for: it delivers something, or nobody counted."""
-    per_s = _delivered_bytes_per_s(feeding)
+    per_s = _delivered_bytes_per_s(loader)
     return per_s is None or per_s >= _LEAST_DELIVERED
 
 
-def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
+def _data_remedy(facts: Facts, loader: LoaderFacts | None) -> Iterator[str]:
     workers, enough = workers_of(facts), enough_workers(facts)
     if steps_environments(facts, "data"):
         yield VECTORISE
@@ -150,15 +150,15 @@ def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
         yield more_workers(facts)
         yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
         return
-    if feeding is not None and feeding.waits_for_storage and _reads_storage(feeding):
-        place = feeding.volume or "the dataset"
+    if loader is not None and loader.waits_for_storage and _reads_storage(loader):
+        place = loader.volume or "the dataset"
         yield f"copy {place} to a local disk, or pack its small files into few large ones"
         yield _cache_words(facts)
-    elif feeding is not None and _is_handed_over_late(feeding):
+    elif loader is not None and _is_handed_over_late(loader):
         yield _prefetch_words(facts)
         yield "hand over less: uint8 instead of float32, no copies in collate"
     elif enough is not None and workers >= enough:
-        stage = "" if feeding is None or feeding.stage is None else f" ({feeding.stage})"
+        stage = "" if loader is None or loader.stage is None else f" ({loader.stage})"
         yield f"there is no core left for more workers: make a batch cheaper to prepare{stage}"
         yield "decode only what the crop needs; prepare once what is the same every epoch"
     else:
@@ -166,11 +166,11 @@ def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
         yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
 
 
-def _is_handed_over_late(feeding: Feeding) -> bool:
+def _is_handed_over_late(loader: LoaderFacts) -> bool:
     """Whether batches are finished in time and the loop waits all the same."""
-    if feeding.unfinished_share is not None:
-        return feeding.unfinished_share < 0.5
-    return feeding.used_share is not None and feeding.used_share < _WORKERS_SATURATED
+    if loader.unfinished_share is not None:
+        return loader.unfinished_share < 0.5
+    return loader.used_share is not None and loader.used_share < _WORKERS_SATURATED
 
 
 def _prefetch_words(facts: Facts) -> str:

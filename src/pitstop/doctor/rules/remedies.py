@@ -255,7 +255,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "CMD`",
         ),
     ),
-    "APART001": Remedy(
+    "OUTSIDE001": Remedy(
         ("do less of it, or less often",),
         ("do less of it, or less often",),
     ),

@@ -1,4 +1,4 @@
-"""Rules on feeding the loop: who is late, which stage, which volume, which cache setting."""
+"""Rules on loader the loop: who is late, which stage, which volume, which cache setting."""
 
 from dataclasses import replace
 
