@@ -18,8 +18,9 @@ from pitstop.train.model.compiling import (
     records_cuda_graphs,
     require_compiled,
 )
-from pitstop.train.model.recompute import RecomputeCall, apply_recompute, plain_call, saved_bytes
+from pitstop.train.model.recompute import RecomputeCall, apply_recompute, plain_call
 from pitstop.train.optim.build import build_optimizer, optimizer_facts
+from tests.saved_bytes import saved_bytes
 from tests.unit.train.tasks import Batch, SquareTask, make_trainer, one_step, weights_of
 
 try:

@@ -70,11 +70,6 @@ class TuningTry:
         whole = self.own_us + self.wait_us
         return self.short_us / whole if whole else 0.0
 
-    @property
-    def held_bytes(self) -> int:
-        """What prepared batches may hold at once."""
-        return self.workers * self.prefetch * self.batch_bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningReading:

@@ -29,13 +29,14 @@ from pitstop.errors import CheckpointError, ConfigError, MissingExtra
 from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
 from pitstop.train.model.compiling import apply_compile
-from pitstop.train.model.recompute import RecomputeCall, plain_call, saved_bytes
+from pitstop.train.model.recompute import RecomputeCall, plain_call
 from pitstop.train.run import TrainingRun
 from pitstop.train.state.checkpoint import find_newest_whole, open_checkpoint
 from pitstop.train.task import Loss
 from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur
+from tests.saved_bytes import saved_bytes
 from tests.unit.train.runs import LINE, Batch, LineMetrics, LineTask, line_config
 from tests.unit.train.test_run import POISON, Diary, assert_equal_trees
 

@@ -11,7 +11,7 @@ sample of each, and the next batch has the neighbour of each.
 
 import zlib
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +20,6 @@ from pitstop.data.sampling.samplers import ShuffledBatches, raw_bits, shuffled
 from pitstop.errors import DataError
 
 _SEQUENCE_STREAM: Final = 0x5345_5155
-
-
-@runtime_checkable
-class SequencedSamples(Protocol):
-    """A dataset that can say which sequence each sample was cut from."""
-
-    @property
-    def sequences(self) -> npt.NDArray[np.integer]:
-        """Number of the sequence of each sample; samples of one are in the order of time."""
-        ...
 
 
 @dataclass(slots=True)

@@ -21,9 +21,10 @@ from pitstop.train.model.compiling import (
     require_compiled,
 )
 from pitstop.train.model.part_spans import part_spans
-from pitstop.train.model.recompute import apply_recompute, saved_bytes
+from pitstop.train.model.recompute import apply_recompute
 from pitstop_probe import Clock
 from tests.fakes import ListSink
+from tests.saved_bytes import saved_bytes
 
 # The compiler's own code warns about things that are not ours to change.
 pytestmark = pytest.mark.filterwarnings("default")

@@ -56,12 +56,6 @@ class _Clip:
         return kinds
 
 
-def is_clips(root: Path) -> bool:
-    """Tell whether a folder, or a pack, holds clips: one split with a blurred clip will do."""
-    storage = open_storage(root)
-    return any(_split_has_clips(storage, split) for split in storage.folders(root))
-
-
 def check_clips(root: Path, section: DeblurData | None = None) -> DataCheck:
     """Read every frame and every spike file of a dataset.
 

@@ -21,12 +21,10 @@ from pitstop.workloads.reid.data.index import VIEWS, ImageTable, ReidIndex
 from pitstop.workloads.reid.data.modalities import (
     IMAGE_MODALITIES,
     MODALITIES,
-    mask_of,
-    modalities_in,
 )
 from pitstop.workloads.reid.data.strings import Strings
 from pitstop.workloads.reid.data.tokens import WordTokenizer
-from tests.unit.workloads.reid.people_files import FULL, names, write_people
+from tests.unit.workloads.reid.people_files import FULL, mask_of, modalities_in, names, write_people
 
 torch.set_num_threads(1)
 
