@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-_SOURCE = Path(__file__).parents[1] / "src" / "pitstop"
+_ROOT = Path(__file__).resolve().parents[1]
+_SOURCE = _ROOT / "src" / "pitstop"
 
 
 def messages(source: str) -> Iterator[tuple[int, str]]:
@@ -46,8 +47,13 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
+def _shown(path: Path) -> Path:
+    path = path.resolve()
+    return path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path
+
+
 if __name__ == "__main__":
     for file in _files([Path(name) for name in sys.argv[1:]] or [_SOURCE]):
         for line, text in messages(file.read_text(encoding="utf-8")):
             if " " in text.strip():
-                print(f"{file}:{line}: {text!r}")
+                print(f"{_shown(file)}:{line}: {text!r}")

@@ -64,11 +64,11 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
 
 
 def _is_grave(verdict: "Verdict", fail_on: "Severity | None") -> bool:
-    """Whether a finding is as grave as the user named, or graver."""
+    """Whether a finding is as severe as the user named, or more."""
     if fail_on is None:
         return False
-    grave = _ORDER.index(fail_on)
-    return any(_ORDER.index(finding.severity) >= grave for finding in verdict.findings)
+    least = _ORDER.index(fail_on)
+    return any(_ORDER.index(finding.severity) >= least for finding in verdict.findings)
 
 
 @contextmanager
@@ -82,7 +82,9 @@ def _folder_for(options: ScriptOptions) -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix="pitstop-doctor-"))
     except OSError as error:
-        raise PitstopError(f"no place for a record: {error}; name one with --record") from error
+        raise PitstopError(
+            f"nowhere to write a record: {error}; name a folder with --record"
+        ) from error
     try:
         yield folder
     finally:
@@ -150,12 +152,12 @@ def _say_next(folder: Path) -> None:
     _say(next_command(folder))
 
 
-def _say(words: "RenderableType") -> None:
+def _say(text: "RenderableType") -> None:
     """Print to stderr; where nobody takes it, the command's exit code counts all the same."""
     from pitstop.report.terminal import make_console
 
     try:
-        make_console(sys.stderr).print(words)
+        make_console(sys.stderr).print(text)
     except OSError:
         silence(sys.stderr)
 
@@ -180,7 +182,7 @@ def _with_ablation(
 
     part = options.ablate
     assert part is not None
-    _say(f"\nrunning again without {part}, to measure what that could give")
+    _say(f"\nrunning again without {part}, to measure the gain (ablation)")
     without = folder / f"without-{part}"
     try:
         run_script(command, without, steps=options.steps, ablate=part, quiet_stdout=True)

@@ -78,7 +78,7 @@ def long_step(facts: Facts, step: int) -> LongStep | None:
 
 def _usual_lines(facts: Facts, found: HostLines) -> tuple[HostLine, ...]:
     """Take the looks that fell in stalls off their lines, as the stalls are off the parts."""
-    within = [stall.step for stall in facts.stalls if not stall.is_apart]
+    within = [stall.step for stall in facts.stalls if not stall.is_outside]
     stalled = [long.line for step in within if (long := long_step(facts, step)) is not None]
     looks = {_place(line): 0 for line in stalled}
     for line in stalled:

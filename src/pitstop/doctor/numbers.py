@@ -25,19 +25,19 @@ def duration(microseconds: float) -> str:
 
 
 def spread_ms(times_us: Array) -> str:
-    """Median and middle half of many times."""
+    """Median and interquartile range of many times."""
     low, middle, high = (us_text(us) for us in np.percentile(times_us, (25, 50, 75)))
-    return f"median {middle}, middle half {low} to {high}"
+    return f"median {middle}, IQR {low} to {high}"
 
 
 def spill(facts: Facts, name: str) -> tuple[str, ...]:
-    """What something apart adds to the steps it falls in, where that is told from noise."""
+    """What something outside steps adds to the steps it falls in, where that exceeds noise."""
     us = facts.spill(name).us
     if not us:
         return ()
     share = percent(us / facts.total_us)
-    words = "lies in the steps themselves: those it falls in take longer than the others"
-    return (f"of that, {share} {words}",)
+    why = "is inside steps: those with it take longer than the others"
+    return (f"of that, {share} {why}",)
 
 
 def size(count: float) -> str:

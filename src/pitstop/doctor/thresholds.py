@@ -5,10 +5,10 @@ from typing import Final
 from pitstop.doctor.facts import Facts
 from pitstop.records.verdict import Severity
 
-# Below a tenth a cure gives less than 1.11x, which the noise between two runs can hide.
+# Below a tenth a fix gives less than 1.11x, which the noise between two runs can hide.
 WORTH_A_WARNING: Final = 0.10
 
-# From here on one cure gives more than 1.4x: nothing else should be looked at first.
+# From here on one fix gives more than 1.4x: nothing else should come first.
 CRITICAL: Final = 0.30
 
 # Some Python between the parts is in every loop and cannot go, so a little more is asked for.
@@ -28,7 +28,7 @@ DEVICE_DECIDES: Final = 0.50
 
 
 def severity_of(share: float) -> Severity:
-    """How much a share of the wall clock weighs."""
+    """Severity of a share of the wall clock."""
     if share >= CRITICAL:
         return "critical"
     return "warning" if share >= WORTH_A_WARNING else "info"

@@ -1,4 +1,4 @@
-"""What remains of a run may get quicker when something goes: the part of a bound Amdahl leaves out.
+"""CPU headroom: the rest of a step may run faster once a part is removed, which Amdahl leaves out.
 
 Amdahl's law takes the rest of a step to last as long as it did. On processors it does not: a core
 that rested during a wait computes more slowly for a while, and what else ran in between has
@@ -20,7 +20,7 @@ from pitstop.records.verdict import WALL_CLOCK, Finding
 _COMPUTING: Final = ("forward", "loss", "backward", "clip", "optimizer", "zero_grad")
 
 # Without these the processor computes more of the time. Without a part that computes, or an
-# exchange on the cores that compute, it does so no longer at a window than before.
+# exchange on the cores that compute, it does so for no longer at a time than before.
 _BESIDE_COMPUTING: Final = (
     "data",
     "host",
@@ -29,7 +29,7 @@ _BESIDE_COMPUTING: Final = (
     "checkpoint",
     "epoch boundary",
     "compile",
-    "apart",
+    "outside steps",
 )
 
 _QUICKEST: Final = 0.25
@@ -39,7 +39,7 @@ _FEWEST_STEPS: Final = 20
 _MOST: Final = 1 / 8
 
 # Less is within what two runs differ by, and not worth a line.
-_WORTH_TELLING: Final = 0.01
+_WORTH_REPORTING: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +59,23 @@ class CpuHeadroom:
         if bound is None or bound.pool != WALL_CLOCK or bound.part not in _BESIDE_COMPUTING:
             return finding
         share = min(self.share, 1 - bound.share)
-        if share < _WORTH_TELLING:
+        if share < _WORTH_REPORTING:
             return finding
-        told = (
-            f"computing takes {ms(self.usual_us)} a step beside it; the bound counts on "
-            f"{ms(self.quick_us)} without it, which a quarter of the steps did not exceed"
+        text = (
+            f"computing takes {ms(self.usual_us)} per step next to it; the bound assumes "
+            f"{ms(self.quick_us)} without it, the 25th percentile of the steps"
         )
         return replace(
             finding,
             bound=replace(bound, cpu_headroom_share=share),
-            evidence=(*finding.evidence, told),
+            evidence=(*finding.evidence, text),
         )
 
 
 def cpu_headroom(facts: Facts) -> CpuHeadroom:
     """Find how quick computing is in the quickest quarter of the steps.
 
-    Steps in which something lay apart are left out: what that adds to them is counted with its
+    Steps with time outside them are left out: what that adds to them is counted with its
     cause. Nothing on a GPU, whose device neither rests nor computes where the host's parts lie.
     """
     plain = facts.kinds_apart[facts.looked] == 0
@@ -85,7 +85,7 @@ def cpu_headroom(facts: Facts) -> CpuHeadroom:
     computing_us = np.sum(found, axis=0)[plain]
     usual_us = float(computing_us.mean())
     quick_us = max(float(np.quantile(computing_us, _QUICKEST)), (1 - _MOST) * usual_us)
-    # Where a few steps are far quicker than all others, the mean may lie below the quartile.
+    # Where a few steps are far shorter than all others, the mean may lie below the quartile.
     saved_us = max(0.0, usual_us - quick_us) * facts.steps
     share = saved_us / facts.total_us if facts.total_us else 0.0
     return CpuHeadroom(share=share, usual_us=usual_us, quick_us=quick_us)

@@ -28,7 +28,7 @@ _MEMORY_IS_TIGHT: Final = 0.8
 
 # Single compiles after warm-up are usual (a last batch of another size); a series is not.
 _MANY_RECOMPILES: Final = 3
-# One break may lie around a harmless line; several cut the model to pieces.
+# One break may lie around a harmless line; several split the model.
 _MANY_BREAKS: Final = 3
 
 
@@ -112,13 +112,13 @@ def recompute_cost(facts: Facts) -> Finding | None:
         return None
     used = _memory_used(facts)
     evidence = [
-        f"{percent(share)} of {facts.steps} steps goes into running forward again in backward",
+        f"recomputing the forward pass in backward takes {percent(share)} of {facts.steps} steps",
     ]
     evidence += [] if used is None else [f"{percent(used)} of the device's memory is used"]
     if (facts.readings.proof("train.recompute") or {}).get("policy") == "selective":
         evidence.append(
-            "selective recomputing slows the first forward pass as well, which is not in this "
-            "share: train.recompute none may give more"
+            "selective recomputation also slows the first forward pass (not included): "
+            "train.recompute: none may gain more"
         )
     tight = used is not None and used >= _MEMORY_IS_TIGHT
     return Finding(
@@ -139,8 +139,8 @@ def _recompute_remedy(facts: Facts, *, tight: bool) -> Iterator[str]:
     """
     first, *rest = remedy_for(facts, "RECOMP001")
     free = _free_memory(facts)
-    known = "how much memory is free was not measured" if free is None else f"{free} is free"
-    yield f"{first}: {'it hardly fits' if tight else 'try it, it may not fit'}, {known}"
+    known = "free memory was not measured" if free is None else f"{free} is free"
+    yield f"{first}: {'it may well not fit' if tight else 'try it, it may not fit'}, {known}"
     yield from rest
 
 
@@ -197,7 +197,7 @@ def _memory_used(facts: Facts) -> float | None:
 
 
 def recompilation(facts: Facts) -> Finding | None:
-    """Report a model that is compiled again and again after warm-up."""
+    """Report a model that is recompiled after warm-up."""
     compiled = facts.readings.last(Compiled)
     if compiled is None or not compiled.recompiles_after_warm_up:
         return None
@@ -212,17 +212,17 @@ def recompilation(facts: Facts) -> Finding | None:
     if many and severity == "info":
         severity = "warning"
     # Where its time is known, so are the steps that it fell in; in evaluations it is their time.
-    apart = facts.apart.get("compile")
-    once = bool(spent_us) and (apart is None or apart.count == 1)
+    outside = facts.outside.get("compile")
+    once = bool(spent_us) and (outside is None or outside.count == 1)
     return Finding(
         code="COMPILE001",
         severity="info" if once else severity,
-        summary="the model is compiled again after warm-up",
+        summary="the model is recompiled after warm-up",
         evidence=(
             f"{times(compiled.recompiles_after_warm_up, 'recompile')} after warm-up, "
             f"{ms(spent_us)} of {ms(facts.total_us)}",
             *spill(facts, "compile"),
-            *(("in one training step at most, so no series of it is known",) if once else ()),
+            *(("in one training step only: whether it recurs is not known",) if once else ()),
             *compiled.reasons[:3],
         ),
         bound=Bound(part="compile", share=share),
@@ -231,7 +231,7 @@ def recompilation(facts: Facts) -> Finding | None:
 
 
 def graph_breaks(facts: Facts) -> Finding | None:
-    """Report a compiled model that is cut to pieces."""
+    """Report a compiled model that graph breaks split."""
     counts = _breaks(facts)
     if counts is None:
         return None
@@ -241,9 +241,9 @@ def graph_breaks(facts: Facts) -> Finding | None:
     return Finding(
         code="COMPILE002",
         severity="warning" if breaks >= _MANY_BREAKS else "info",
-        summary="the compiled model is cut by graph breaks",
+        summary="graph breaks split the compiled model",
         evidence=(f"{times(breaks, 'break')}, {times(graphs, 'graph')}", *reasons[:3]),
-        # What a break costs cannot be told from its count.
+        # What a break costs does not follow from the count.
         bound=None,
         remedy=remedy_for(facts, "COMPILE002"),
     )

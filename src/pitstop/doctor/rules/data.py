@@ -48,7 +48,7 @@ _MUCH_FASTER = 3.0
 # Bytes a second; the slowest of disks delivers more where it is what others wait for.
 _LEAST_DELIVERED = 1 << 18
 
-# Workers that work less than this share of their life are not what the loop waits for.
+# Workers busy for less than this share of their life are not what the loop waits for.
 _WORKERS_SATURATED = 0.7
 
 
@@ -63,12 +63,12 @@ def data_wait(facts: Facts) -> Finding | None:
     evidence = [
         f"waiting for the next batch took {percent(share, facts.share_error('data'))} "
         f"of {facts.steps} steps"
-        + ("" if facts.steps_share > 0.99 else " and what lay between them")
+        + ("" if facts.steps_share > 0.99 else " and the time between them")
     ]
     if waits is not None:
         evidence.append(f"{spread_ms(waits).replace('median', 'median wait', 1)}")
     if facts.on_gpu:
-        evidence.append(f"the device had nothing to do in {percent(bound.share)} of the time")
+        evidence.append(f"the device idled {percent(bound.share)} of the time")
     evidence += _stage_evidence(loader, host)
     crowded = contention(facts) if _are_ready_in_time(facts, loader) else None
     if crowded is not None:
@@ -109,23 +109,23 @@ def _stage_evidence(loader: LoaderFacts | None, host: HostTime | None) -> Iterat
 
 def _worker_evidence(loader: LoaderFacts) -> Iterator[str]:
     if loader.processor_share is not None:
-        rest = "the processor"
+        rest = "the CPU"
         if loader.waits_for_storage:
-            other = "a processor, a lock or the network"
-            rest = "storage, or a processor" if _reads_storage(loader) else other
+            other = "a CPU core, a lock or the network"
+            rest = "storage, or a CPU core" if _reads_storage(loader) else other
         share = percent(loader.processor_share)
-        yield f"workers computed for {share} of that, so the stage waits for {rest}"
+        yield f"workers computed for {share} of that; the stage waits for {rest}"
     if loader.unfinished_share is not None:
         share = percent(loader.unfinished_share)
-        yield f"{share} of the wait was for batches not finished, the rest for handing them over"
+        yield f"{share} of the wait was for unfinished batches, the rest for their transfer"
     if loader.used_share is not None:
-        yield f"workers worked for {percent(loader.used_share)} of their life"
+        yield f"workers were busy {percent(loader.used_share)} of the time"
     per_s = _delivered_bytes_per_s(loader)
     if per_s is not None and per_s >= _LEAST_DELIVERED:
         place = "storage" if loader.volume is None else loader.volume
-        yield f"{place} delivered {size(per_s)} a second"
+        yield f"{place} delivered {size(per_s)}/s"
     elif loader.volume is not None:
-        yield f"the files lie under {loader.volume}"
+        yield f"the files are under {loader.volume}"
 
 
 def _delivered_bytes_per_s(loader: LoaderFacts) -> float | None:
@@ -153,13 +153,13 @@ def _data_remedy(facts: Facts, loader: LoaderFacts | None) -> Iterator[str]:
     if loader is not None and loader.waits_for_storage and _reads_storage(loader):
         place = loader.volume or "the dataset"
         yield f"copy {place} to a local disk, or pack its small files into few large ones"
-        yield _cache_words(facts)
+        yield _cache_text(facts)
     elif loader is not None and _is_handed_over_late(loader):
-        yield _prefetch_words(facts)
-        yield "hand over less: uint8 instead of float32, no copies in collate"
+        yield _prefetch_text(facts)
+        yield "send less from the workers: uint8 instead of float32, no copies in collate"
     elif enough is not None and workers >= enough:
         stage = "" if loader is None or loader.stage is None else f" ({loader.stage})"
-        yield f"there is no core left for more workers: make a batch cheaper to prepare{stage}"
+        yield f"no core is free for more workers: make a batch cheaper to prepare{stage}"
         yield "decode only what the crop needs; prepare once what is the same every epoch"
     else:
         yield more_workers(facts)
@@ -173,13 +173,13 @@ def _is_handed_over_late(loader: LoaderFacts) -> bool:
     return loader.used_share is not None and loader.used_share < _WORKERS_SATURATED
 
 
-def _prefetch_words(facts: Facts) -> str:
+def _prefetch_text(facts: Facts) -> str:
     if facts.is_engine_run:
-        return "prepare further ahead: raise loader.prefetch; loader.pin: true"
-    return "prepare further ahead: DataLoader(..., prefetch_factor=4, pin_memory=True)"
+        return "prefetch more: raise loader.prefetch; loader.pin: true"
+    return "prefetch more: DataLoader(..., prefetch_factor=4, pin_memory=True)"
 
 
-def _cache_words(facts: Facts) -> str:
+def _cache_text(facts: Facts) -> str:
     if facts.is_engine_run:
         return "keep decoded samples in memory: cache.budget"
     return "keep decoded samples in memory, once for all workers"
@@ -190,15 +190,15 @@ def epoch_stalls(facts: Facts) -> Finding | None:
     stalls = _boundary_stalls(facts) or _waiting_stalls(facts)
     if stalls is None:
         return None
-    share, bound, stalls_us, words = stalls
+    share, bound, stalls_us, when = stalls
     loader = train_loader(facts)
     evidence = [
-        f"{times(len(stalls_us), 'stall')} {words} took {percent(share)} of the time",
+        f"{times(len(stalls_us), 'stall')} {when} took {percent(share)} of the time",
         spread_ms(stalls_us).replace("median", "median stall", 1),
         *spill(facts, _EPOCH_BOUNDARY),
     ]
     if loader is not None:
-        kept = "stay" if loader.persistent else "start anew for each pass"
+        kept = "persistent" if loader.persistent else "restarted every pass"
         evidence.append(f"{times(loader.workers, 'worker')} ({kept}), {loader.passes} passes")
     return Finding(
         code="DATA002",
@@ -216,13 +216,13 @@ _Stalls = tuple[float, Bound, np.ndarray, str]
 
 def _boundary_stalls(facts: Facts) -> _Stalls | None:
     name = _EPOCH_BOUNDARY
-    apart, share, most = facts.apart.get(name), facts.whole_share(name), facts.most_share(name)
-    if apart is None or share is None or most is None:
+    outside, share, most = facts.outside.get(name), facts.whole_share(name), facts.most_share(name)
+    if outside is None or share is None or most is None:
         return None
-    if share - apart.once_us / facts.total_us < WORTH_A_WARNING:
+    if share - outside.once_us / facts.total_us < WORTH_A_WARNING:
         return None
     bound = Bound(part=name, share=most, error=cadence_error(facts, name))
-    return share, bound, np.array(apart.times_us), "between epochs"
+    return share, bound, np.array(outside.times_us), "between epochs"
 
 
 def _waiting_stalls(facts: Facts) -> _Stalls | None:
@@ -250,7 +250,7 @@ def _waiting_stalls(facts: Facts) -> _Stalls | None:
 def _waits_of_all(facts: Facts, timed: np.ndarray, least: float) -> np.ndarray:
     """Give the wait of each step.
 
-    Of short steps few are looked at. Where all long ones among these were long for want of data,
+    Of short steps few are sampled. Where all long ones among these were long for want of data,
     the other long ones are taken for the same; else those are not known to have waited.
     """
     if len(timed) == facts.steps:
@@ -279,7 +279,7 @@ def hit_rate(facts: Facts) -> Finding | None:
     evidence = (
         f"{percent(rate)} of {times(lookups, 'lookup')} after the first pass were hits",
         f"{cache.items:,} of {cache.dataset_items:,} items are held, policy {cache.policy}, "
-        f"read {cache.order}: at most {percent(most)} of a pass can hit with so many",
+        f"read {cache.order}: at most {percent(most)} of a pass can hit",
     )
     return Finding(
         code="DATA003",
@@ -320,19 +320,19 @@ def _after_first_pass(readings: tuple[CacheUse, ...]) -> tuple[CacheUse, int, in
 def _cache_cause(
     facts: Facts, cache: CacheUse, rate: float, most: float
 ) -> tuple[str, float, tuple[str, ...]] | None:
-    """Blame sampler, policy or budget; give the rate that mending it could reach."""
+    """Blame sampler, policy or budget; give the rate that fixing it could reach."""
     ours, shared = facts.is_engine_run, cache.is_shared_by_samples
     if rate < _ENOUGH_OF_THE_MOST * most:
         if shared and cache.order == "shuffled":
             group = "read neighbours together: group samples of a sequence in the sampler"
-            known = "cache.policy: epoch" if ours else "drop what the known order needs last"
+            known = "cache.policy: epoch" if ours else "evict what the known order needs last"
             return "sampler", most, (group, f"where the order must stay: {known}")
         if shared and cache.order in _NEIGHBOURS and cache.policy == "keep":
-            drop = "cache.policy: lru" if ours else "drop the least recently used when it is full"
+            drop = "cache.policy: lru" if ours else "evict the least recently used when it is full"
             return "policy", most, (drop, "neighbours are read soon after each other, then not")
         if not shared and cache.policy == "lru":
             keep = "cache.policy: keep" if ours else "stop evicting when the cache is full"
-            why = "every item is read once a pass, so the oldest goes just before it is needed"
+            why = "every item is read once a pass, so LRU evicts it just before it is needed"
             return "policy", most, (keep, why)
     if rate < _ENOUGH_OF_THE_MOST and cache.items < (cache.dataset_items or 0):
         larger = "raise cache.budget" if ours else "give the cache more memory"
@@ -369,7 +369,7 @@ def too_many_workers(facts: Facts) -> Finding | None:
     if shares:
         evidence.append(f"the job kept {percent(float(np.median(shares)))} of these cores busy")
     if held and max(held) > 0:
-        evidence.append(f"it was held back for its quota {percent(float(np.mean(held)))}")
+        evidence.append(f"its CPU quota throttled it {percent(float(np.mean(held)))} of the time")
     contended = bool(shares) and float(np.median(shares)) >= 0.9
     contended = contended or (bool(held) and float(np.mean(held)) >= 0.05)
     fit = max(1, int(cores / ranks) - 1)
@@ -386,7 +386,7 @@ def too_many_workers(facts: Facts) -> Finding | None:
 
 
 def _local_ranks(facts: Facts) -> int:
-    # Ranks of one host are not told apart from those of others; one host is what most have.
+    # Ranks of one host are not distinguished from those of others; most runs have one host.
     return max(1, facts.summary.world_size)
 
 
@@ -418,8 +418,8 @@ def announced_length(facts: Facts) -> Finding | None:
         ),
         bound=None,
         remedy=(
-            "make len() of the batch sampler the number of batches it yields: bars, schedules and "
-            "estimates of the time left count on it",
-            "check which part of the data an epoch really draws",
+            "make len() of the batch sampler the number of batches it yields: progress bars, "
+            "schedules and ETAs use it",
+            "check which part of the dataset an epoch really samples",
         ),
     )

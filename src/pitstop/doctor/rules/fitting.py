@@ -28,7 +28,7 @@ FROZEN_HALF: Final = (
     "run a frozen network in the loss under bf16 autocast, and its target's half under "
     "torch.no_grad()"
 )
-FROZEN_LAYERS: Final = "use fewer of its layers, or a crop of the pictures"
+FROZEN_LAYERS: Final = "use fewer of its layers, or a crop of the images"
 BARS: Final = "tqdm(..., mininterval=1.0); set_postfix(refresh=False)"
 LOG_FILE: Final = "keep the log file open; write to it from a queue or once every 50 steps"
 HALF_BYTES: Final = "halve the bytes: with torch.autocast('cuda', dtype=torch.bfloat16):"

@@ -64,7 +64,7 @@ def host_growth(facts: Facts) -> Finding | None:
         evidence.append(f"{percent(own_share)} of it in the training process itself")
     hours = _hours_to_full(readings[-1], slope)
     if hours is not None:
-        evidence.append(f"at this pace memory is full in {seconds_text(hours * 3600)}")
+        evidence.append(f"at this rate memory is full in {seconds_text(hours * 3600)}")
     held = holders_text(readings[-1])
     evidence += [] if held is None else [held]
     severity: Severity = "critical" if hours is not None and hours < _SOON_HOURS else "warning"
@@ -79,7 +79,7 @@ def host_growth(facts: Facts) -> Finding | None:
 
 
 def unsettled_growth(facts: Facts) -> str | None:
-    """Say that memory rose in too short a time to tell whether it goes on; None where it did not.
+    """Say that memory rose in too short a time to see a trend; None where it did not.
 
     More frequent readings are no way out: one takes as long as a step or several, and a cache that
     fills looks like a leak for as long as it does.
@@ -92,8 +92,7 @@ def unsettled_growth(facts: Facts) -> str | None:
         return None
     took = seconds_text(readings[-1].at_s - readings[0].at_s)
     return (
-        f"host memory rose by {size(risen)} in {took}, too "
-        "short to tell whether it goes on: measure more steps"
+        f"host memory rose by {size(risen)} in {took}, too short to see a trend: measure more steps"
     )
 
 
@@ -144,9 +143,9 @@ def _growth_cause(
         "look for lists and dicts that gain an entry in every step",
     )
     if not workers_of(facts) or (own_share is not None and own_share >= _OWN_PROCESS):
-        return "the training process keeps what it should let go", leak
+        return "the training process keeps objects it should free", leak
     if own_share is None:
-        return "the training process or its workers keep what they should let go", leak
+        return "the training process or its workers keep objects they should free", leak
     cache = facts.readings.last(CacheUse)
     if cache is not None and cache.copies > 1:
         return "every worker fills a cache of its own", (
@@ -159,7 +158,7 @@ def _growth_cause(
             "share one cache between all workers, or bound its size in each",
         )
     return "workers copy what they only read, or keep it", (
-        "hold metadata in arrays (numpy, torch) instead of lists of Python objects: each look at "
+        "hold metadata in arrays (numpy, torch) instead of lists of Python objects: each access to "
         "an object writes its reference count, which copies the page",
         keeps,
     )
@@ -223,14 +222,14 @@ def large_cache(facts: Facts) -> Finding | None:
 
 
 def device_memory(facts: Facts) -> Finding | None:
-    """Report a device's memory that is cut to pieces, or that is freed and asked for again."""
+    """Report a device's memory that is fragmented, or that is freed and allocated again."""
     owners = facts.readings.last(Owners)
     retries = _retries(facts, owners)
     evidence: list[str] = []
     if retries:
         evidence.append(
-            f"the allocator gave its cache back and asked again {times(retries, 'time')}, "
-            "each of which waits for the device"
+            f"the allocator freed its cache and retried {times(retries, 'time')}; "
+            "each retry waits for the device"
         )
     split = _split(owners)
     if split is not None:
@@ -243,7 +242,7 @@ def device_memory(facts: Facts) -> Finding | None:
     return Finding(
         code="MEM003",
         severity="warning",
-        summary="device memory is cut to pieces or nearly full",
+        summary="device memory is fragmented or nearly full",
         evidence=tuple(evidence),
         # What one retry costs is not recorded.
         bound=None,
@@ -252,9 +251,9 @@ def device_memory(facts: Facts) -> Finding | None:
 
 
 def _others_on_device(facts: Facts, owners: Owners | None) -> str | None:
-    """Say what strangers hold of the device, where that is a relevant part of it.
+    """Say what other processes hold of the device, where that is a relevant part of it.
 
-    What the driver counts beyond torch's own is their memory only where a stranger was seen: some
+    What the driver counts beyond torch's own is their memory only where another one was seen: some
     of it is the context that every process on a GPU has.
     """
     number = "" if owners is None else owners.device.partition(":")[2]
@@ -290,5 +289,5 @@ def _split(owners: Owners | None) -> str | None:
         return None
     return (
         f"{size(owners.inactive_split_bytes)} of {size(owners.reserved_bytes)} reserved "
-        f"({percent(share)}) lie in gaps; {percent(full)} of the device is reserved"
+        f"({percent(share)}) is fragmented; {percent(full)} of the device is reserved"
     )

@@ -19,7 +19,7 @@ _ENVIRONMENT: Final = re.compile(r"\benvs?\w*\.(step|reset)\(|\bgym(nasium)?\b|\
 
 
 def places_of(facts: Facts, part: str) -> tuple[str, ...]:
-    """Name the lines that a part of the step, or what lies apart from it, was met on most often."""
+    """Name the lines most often sampled in a part of the step, or outside steps."""
     lines = _lines_of(facts, part)
     looks = sum(line.samples for line in lines)
     named = [line for line in lines[:_MOST_PLACES] if line.samples >= _WORTH_NAMING * looks]

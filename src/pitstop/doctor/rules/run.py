@@ -12,14 +12,14 @@ from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.records.script import Compiled, Setup, Work
 from pitstop.records.verdict import Finding
 
-# A dynamic loss scale leaves a step out now and then; more than this is no longer its usual work.
+# A dynamic loss scale leaves a step out now and then; more than this is not its normal behaviour.
 _USUAL_SKIPS: Final = 0.02
 
 _NARROW: Final = ("bfloat16", "float16", "bf16", "fp16", "half")
 
 
 def non_finite(facts: Facts) -> Finding | None:
-    """Report losses that are not finite, and updates that were left out for that."""
+    """Report losses that are not finite, and updates that were skipped for that."""
     evidence: list[str] = []
     ended_bad = False
     for name, series in facts.record.scalars.items():
@@ -34,7 +34,7 @@ def non_finite(facts: Facts) -> Finding | None:
     skipped = [r for r in facts.readings.all(EngineWarning) if r.about == "nonfinite"]
     share = len(skipped) / max(1, facts.summary.steps)
     if share > _USUAL_SKIPS:
-        evidence.append(f"{times(len(skipped), 'update')} left out ({percent(share)} of all)")
+        evidence.append(f"{times(len(skipped), 'update')} skipped ({percent(share)} of all)")
     if not evidence:
         return None
     return Finding(
@@ -57,11 +57,11 @@ def without_effect(facts: Facts) -> Finding | None:
         return None
     return Finding(
         code="SETTING001",
-        severity="warning" if any(grave for _, _, grave in found) else "info",
+        severity="warning" if any(expected for _, _, expected in found) else "info",
         summary=f"a setting has no effect: {listing([what for what, _, _ in found], most=2)}",
         evidence=tuple(what for what, _, _ in found),
         bound=None,
-        remedy=tuple(cure for _, cure, _ in found),
+        remedy=tuple(fix for _, fix, _ in found),
     )
 
 
@@ -75,15 +75,14 @@ def _arithmetic(facts: Facts, setup: Setup) -> Iterator[_Idle]:
         narrow = sum(n for name, n in work.flops_by_dtype.items() if "16" in name)
         if narrow < work.flops / 2:
             yield (
-                f"autocast to {setup.autocast} reaches {percent(narrow / work.flops)} of the "
-                "arithmetic",
-                "put forward and loss inside torch.autocast, and leave out .float() in the model",
+                f"autocast to {setup.autocast} covers {percent(narrow / work.flops)} of the FLOPs",
+                "put forward and loss inside torch.autocast, and remove .float() in the model",
                 True,
             )
     if setup.scaler and setup.autocast not in ("float16", "fp16", "half"):
         yield (
             f"a GradScaler without float16 (autocast: {setup.autocast or 'off'})",
-            "leave out the GradScaler: only float16 needs it",
+            "remove the GradScaler: only float16 needs it",
             False,
         )
 
@@ -91,7 +90,7 @@ def _arithmetic(facts: Facts, setup: Setup) -> Iterator[_Idle]:
 def _loading(setup: Setup) -> Iterator[_Idle]:
     on_cpu = setup.device is not None and setup.device.startswith("cpu")
     if on_cpu and any(loader.pinned for loader in setup.loaders if loader.trains):
-        yield ("pin_memory=True without a GPU", "leave out pin_memory", False)
+        yield ("pin_memory=True without a GPU", "remove pin_memory", False)
 
 
 def _compiling(facts: Facts) -> Iterator[_Idle]:

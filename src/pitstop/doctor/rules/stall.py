@@ -10,13 +10,13 @@ from pitstop.doctor.stalls import Stall
 from pitstop.doctor.thresholds import WORTH_A_WARNING
 from pitstop.records.verdict import Finding
 
-# Of less, left out once, nobody need be told; from a second on it may be a warning.
+# A shorter one is not reported; from a second on it may be a warning.
 WORTH_A_LINE_US: Final = 1e5
 _WORTH_A_WARNING_US: Final = 1e6
 
 
 def stall(facts: Facts) -> Finding | None:
-    """Report steps that took far longer than the others, once; no share holds them."""
+    """Report steps that took far longer than the others, once; they are in no share."""
     stalls, lost_us = facts.stalls, facts.stalled_us
     if lost_us < WORTH_A_LINE_US:
         return None
@@ -29,7 +29,7 @@ def stall(facts: Facts) -> Finding | None:
         summary=f"{took}, {percent(share)} of the run",
         evidence=(
             *(stall_text(facts, stall) for stall in stalls),
-            "no share holds this time: it came once, or without a rhythm",
+            "not included in any share: it happened once, or irregularly",
         ),
         # How often it comes is not known, nor, so, what a longer run loses by it.
         bound=None,
@@ -44,7 +44,7 @@ def stall_text(facts: Facts, stall: Stall) -> str:
         where = f"step {stall.step}: {duration(stall.us)} longer, in a step that was not sampled"
         usually = f"a step usually takes {ms(stall.usual_us)}"
     else:
-        beside = ", outside the step" if stall.is_apart else ""
+        beside = ", outside the step" if stall.is_outside else ""
         where = f"step {stall.step}: {duration(stall.us)} longer in {stall.part}{beside}"
     found = long_step(facts, stall.step)
     # Most of the looks at a step that is nearly all stall met the line that stalled.

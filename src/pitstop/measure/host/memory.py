@@ -96,7 +96,7 @@ def largest_holders(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Size and free room of a file system, in bytes."""
+    """Size and free space of a file system, in bytes."""
 
     total_bytes: int
     free_bytes: int

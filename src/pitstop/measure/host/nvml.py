@@ -1,7 +1,7 @@
 """What the NVIDIA driver says of each GPU: load, clocks, power, temperature, who else is on it.
 
 The bindings come with the extra ``train`` and the library with the driver; neither being there is a
-normal state, told in a note.
+normal state, reported in a note.
 """
 
 import os

@@ -26,7 +26,7 @@ SMALL_SHM_BYTES: Final = GIB
 def advise(
     cpu: Cpu, ram: Ram, *, gpus: int, decoding: tuple[DecodeRate, ...], volume: Volume | None
 ) -> tuple[Advice, ...]:
-    """Suggest loader workers, a cache budget and, where it is small, room in /dev/shm."""
+    """Suggest loader workers, a cache budget and, where it is small, space in /dev/shm."""
     ranks = max(1, gpus)
     found: list[Advice] = []
     workers = workers_per_rank(cpu.usable_cores, ranks)

@@ -73,7 +73,7 @@ def view_of(record: RunRecord) -> RunView:
     verdict = examine(record)
     ranks = [facts_of(rank) for rank in with_host_readings(record.ranks)]
     facts = next(one for one in ranks if one.summary.rank == verdict.rank)
-    parts = [*facts.parts_us, *facts.apart, *(path[0] for path in facts.record.paths)]
+    parts = [*facts.parts_us, *facts.outside, *(path[0] for path in facts.record.paths)]
     return RunView(
         record=record,
         name=_name(record),

@@ -8,7 +8,13 @@ import pytest
 
 from pitstop.doctor.facts import facts_of
 from pitstop.doctor.host_lines import is_logging
-from pitstop.doctor.rules.cadence import checkpoint, evaluation, host_work, logging, time_apart
+from pitstop.doctor.rules.cadence import (
+    checkpoint,
+    evaluation,
+    host_work,
+    logging,
+    time_outside_steps,
+)
 from pitstop.records.script import HostLine
 from tests.unit.doctor.records import (
     KERNELS,
@@ -309,10 +315,10 @@ def test_logging_is_told_by_what_is_called(text: str, calls: str | None, logs: b
 
 
 def test_time_apart_without_a_rule_of_its_own_is_named() -> None:
-    found = time_apart(facts(STEP, apart={"plotting": every(10, 100_000)}))
+    found = time_outside_steps(facts(STEP, apart={"plotting": every(10, 100_000)}))
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(0.5)
     assert found.evidence[1] == "plotting: 9 times, 900 ms"
-    assert time_apart(facts(STEP, apart={"plotting": every(10, 20_000)})) is None
-    assert time_apart(facts(STEP, apart={"evaluation": every(10, 90_000)})) is None
+    assert time_outside_steps(facts(STEP, apart={"plotting": every(10, 20_000)})) is None
+    assert time_outside_steps(facts(STEP, apart={"evaluation": every(10, 90_000)})) is None

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pitstop.doctor.facts import Facts, facts_of
-from pitstop.doctor.rules.cadence import evaluation, time_apart, unaccounted_time
+from pitstop.doctor.rules.cadence import evaluation, time_outside_steps, unaccounted_time
 from pitstop.doctor.rules.catalogue import RULES
 from pitstop.doctor.rules.data import data_wait
 from pitstop.records.store import read_run
@@ -104,7 +104,7 @@ def test_an_evaluation_beside_the_steps_is_a_share_of_the_run(tmp_path: Path) ->
     assert finding.bound is not None
     assert (finding.code, finding.bound.share, finding.bound.speedup) == ("EVAL001", 0.2, 1.25)
     assert finding.evidence[1] == "45 times, one in 1 steps"
-    assert time_apart(facts) is None, "it has a rule of its own"
+    assert time_outside_steps(facts) is None, "it has a rule of its own"
 
 
 @settings(
