@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def heeding_signals() -> Iterator[None]:
+def with_signal_handlers() -> Iterator[None]:
     """What a shell starts in the background, or with nohup, ignores some; so would its children."""
     default = {
         signal.SIGINT: signal.default_int_handler,

@@ -202,7 +202,7 @@ def test_a_loop_that_swallows_everything_is_still_ended_when_enough_was_measured
     assert 60 <= said.verdict["steps"] < 200
 
 
-@pytest.mark.usefixtures("heeding_signals")
+@pytest.mark.usefixtures("with_signal_handlers")
 def test_interrupting_a_script_that_hangs_still_gives_a_verdict(tmp_path: Path) -> None:
     out = tmp_path / "verdict.json"
     options = ("--steps", "1000", "--json", str(out), "--record", str(tmp_path / "record"))

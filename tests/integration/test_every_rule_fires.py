@@ -84,4 +84,4 @@ def test_a_script_that_hangs_once_is_still_judged_by_its_other_steps(where: str,
     # A busy machine may add stalls of its own.
     lines = [line for line in found["STALL001"]["evidence"] if f" longer in {part} (" in line]
     assert any("`time.sleep(" in line for line in lines), found["STALL001"]["evidence"]
-    assert "; besides, step " in said.verdict["message"]
+    assert "; also, step " in said.verdict["message"]

@@ -4,8 +4,8 @@ The base of every share is the wall clock after warm-up: the counted steps, and 
 between them (evaluation, checkpoints, epoch boundaries). So parts of the step and cadences stand
 on one scale, and all shares with ``unaccounted`` add up to one.
 
-Of short steps only some are looked at. The parts of the others are not known, and those that were
-looked at stand for them: `Facts.inside_us` is what a part took in all steps, estimated so.
+Of short steps only some are sampled. The parts of the others are not known, and the sampled ones
+stand for them: `Facts.inside_us` is what a part took in all steps, estimated so.
 
 On a GPU the host runs ahead of the device. There `Facts.waste` is what host time can cost at most,
 and `Facts.cost` what a computing part costs; both say None where the record does not tell.
@@ -87,9 +87,9 @@ class Facts:
     wall_us: Array
     """Wall clock of each step after warm-up."""
     sample: Sample
-    """Which of these steps' parts were looked at: most often all, of short steps a sample."""
+    """Which of these steps were sampled: most often all, of short steps some."""
     parts_us: Mapping[str, Array]
-    """Host time of each top-level part in each step that was looked at; zero where it was not
+    """Host time of each top-level part in each sampled step; zero where it was not
     opened."""
     inner_us: Mapping[SpanPath, float]
     """Host time of each part of a part, over all counted steps; an estimate as `inside_us` is."""
@@ -103,7 +103,7 @@ class Facts:
     """Spent before the first counted step; None where the record does not tell."""
     device: DeviceTimes | None
     device_step_us: float | None
-    """Mean of the counted steps on the device's clock, from those that were looked at; None where
+    """Mean of the counted steps on the device's clock, from the sampled ones; None where
     it was not read."""
     samples: float | None
     """Samples of one step on this rank: the median."""
@@ -144,17 +144,17 @@ class Facts:
 
     @property
     def looked(self) -> Rows:
-        """Steps that were looked at, counted from the first after warm-up."""
+        """Sampled steps, counted from the first after warm-up."""
         return self.sample.looked
 
     @property
     def looked_wall_us(self) -> Array:
-        """Wall clock of each step that was looked at: what its parts add up to."""
+        """Wall clock of each sampled step: what its parts add up to."""
         return self.wall_us[self.looked]
 
     @property
     def unaccounted_us(self) -> Array:
-        """Wall clock of each step that was looked at and that no part saw."""
+        """Wall clock of each sampled step that is in no part."""
         return self.looked_wall_us - sum(self.parts_us.values(), start=np.zeros(len(self.looked)))
 
     def inside_us(self, times_us: Array) -> float:
@@ -261,7 +261,7 @@ class Facts:
         return shares
 
     def busy_share(self) -> float | None:
-        """Share of the wall clock in which the device computed; None when nobody looked."""
+        """Share of the wall clock in which the device computed; None where it was not sampled."""
         found = [kernels.busy_us for kernels in self.readings.all(Kernels) if kernels.busy_us >= 0]
         if not found or not self.step_us:
             return None

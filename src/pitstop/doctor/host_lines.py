@@ -157,7 +157,7 @@ def is_sync(facts: Facts, line: HostLine) -> bool:
 def may_load(facts: Facts, line: HostLine) -> bool:
     """Whether a line may make the next batch: it does not stand below the passes of its function.
 
-    A function that makes a batch when it is called is not told from other Python.
+    A function that makes a batch when it is called is not distinguished from other Python.
     """
     found = facts.readings.last(HostLines)
     passes = [

@@ -63,17 +63,17 @@ class LoaderFacts:
 
 
 def loader_facts_of(facts: Facts) -> LoaderFacts | None:
-    """Gather what the workers told; None where they told nothing."""
-    told = facts.readings.all(WorkerTimes)
+    """Gather what the workers reported; None where they reported nothing."""
+    reported = facts.readings.all(WorkerTimes)
     loaders = () if facts.setup is None else facts.setup.loaders
     training = {pid for loader in loaders if loader.trains for pid in loader.pids}
     # Where no loader names its processes: one of training and evaluation may have workers, and the
     # other load in the process itself.
     itself = workers_of(facts) == 0
     workers = (
-        tuple(times for times in told if times.pid in training)
-        or tuple(times for times in told if (times.worker < 0) == itself)
-        or told
+        tuple(times for times in reported if times.pid in training)
+        or tuple(times for times in reported if (times.worker < 0) == itself)
+        or reported
     )
     if workers:
         return _of_workers(workers)
@@ -101,7 +101,7 @@ def workers_of(facts: Facts) -> int | None:
 
 
 def usable_cores(facts: Facts) -> float | None:
-    """Cores this process may use; None where nobody looked."""
+    """Cores this process may use; None where they were not read."""
     load, machine = facts.readings.last(HostLoad), facts.readings.last(Machine)
     counts = (load and load.usable_cores, machine and machine.cpu.usable_cores)
     # A damaged record may hold any number.
@@ -149,7 +149,7 @@ def _unfinished(readings: tuple[LoaderReading, ...]) -> float | None:
 
 
 def volume_of(files: Iterable[str]) -> str | None:
-    """Name the folder that most of the data files lie under; None where none can be told."""
+    """Name the folder that most of the data files lie under; None where it is not known."""
     folders = [
         str(PurePosixPath(file).parent)
         for file in files

@@ -70,7 +70,7 @@ class Exchange:
     exchange_us: float
     """From the first bucket sent to the last received."""
     overlapped_us: float
-    """The part of it that ran beside computing."""
+    """The part of it that overlapped with computing."""
     exchanges_per_step: float | None = None
     """How often gradients were exchanged for one update; None where nobody counted."""
 

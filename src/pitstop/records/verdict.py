@@ -130,7 +130,7 @@ class Verdict:
     cumulative_gains: tuple[CumulativeGain, ...] = ()
     """Fixing one of these after the other, in the order given."""
     whole_run_hours: float | None = None
-    """The whole training at the measured pace; None where its length is not known."""
+    """The whole training at the measured throughput; None where its length is not known."""
     steps: int = 0
     """Steps the verdict rests on, warm-up left out."""
     rank: int = 0

@@ -49,7 +49,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
     return invoke
 
 
-@pytest.mark.usefixtures("heeding_signals")
+@pytest.mark.usefixtures("with_signal_handlers")
 def test_an_interrupt_sent_to_us_alone_reaches_the_command_once() -> None:
     with subprocess.Popen(
         [*DOCTOR, "--", sys.executable, "-c", COUNTING],
@@ -66,7 +66,7 @@ def test_an_interrupt_sent_to_us_alone_reaches_the_command_once() -> None:
     assert "it was interrupted" in err
 
 
-@pytest.mark.usefixtures("heeding_signals")
+@pytest.mark.usefixtures("with_signal_handlers")
 def test_ctrl_c_on_a_terminal_reaches_the_command_once() -> None:
     pid, terminal = pty.fork()
     if pid == 0:

@@ -136,7 +136,7 @@ class LogFacts:
         return self.rank.scalars[name].step, self.rank.scalars[name].value
 
     def steady_of(self, column: str, unit: str) -> Steady | None:
-        """Give median and middle half of a column over the steady rows; None without any."""
+        """Give median and IQR of a column over the steady rows; None without any."""
         rows = self.steady & np.isfinite(getattr(self.windows, column))
         if not rows.any():
             return None

@@ -14,7 +14,7 @@ from pitstop.records.run import Array, Event
 from pitstop.records.units import seconds_text, share_text
 
 _FEWEST_FOR_A_TREND = 9
-_LEAST_ERROR = 0.01  # of the estimate: a pace that is printed in few digits has no spread
+_LEAST_ERROR = 0.01  # of the estimate: a step time that is printed in few digits has no spread
 _RECURRING = ("evaluation", "checkpoint", "epoch boundary")
 
 
@@ -91,7 +91,7 @@ def shares_of_work(facts: LogFacts, time: RunTime) -> dict[str, float]:
 
 
 def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> Eta | None:
-    """Reckon what is left from the recent pace; None when the end or the pace is not known."""
+    """Estimate what is left from recent step times; None when these or the end are not known."""
     last, end = facts.last_step, facts.end_step
     recent, early = _thirds(facts)
     if end is None or last is None or recent is None or facts.is_done:
@@ -189,6 +189,6 @@ def _longest_event_s(events: Mapping[str, EventTotal]) -> float:
 
 
 def _eta_text(left: int, step_s: float, how: str, outside: float) -> str:
-    pace = f"{left:,} steps x {seconds_text(step_s)} ({how})"
+    steps = f"{left:,} steps x {seconds_text(step_s)} ({how})"
     more = "evaluations, checkpoints and epoch starts as so far"
-    return f"{pace} + {share_text(outside)} for {more}" if outside else pace
+    return f"{steps} + {share_text(outside)} for {more}" if outside else steps

@@ -23,7 +23,7 @@ _LEAST_GROWTH_BYTES: Final = 64 << 20
 # Standard errors that the slope must lie above zero.
 _SURE_OF_SLOPE: Final = 4.0
 # A cache that fills up grows ever more slowly, and a jump grows once; a leak grows in every third
-# of the run, at this share of its pace at least.
+# of the run, at this share of its rate at least.
 _STILL_GROWING: Final = 0.25
 _OWN_PROCESS: Final = 0.7
 # A process with less has not even imported torch.
@@ -33,10 +33,10 @@ _SOON_HOURS: Final = 24.0
 _MOST_CACHE_SHARE: Final = 0.5
 
 # Memory in blocks that are cut up, of all that is reserved, and how full the device must be for
-# that to matter: a device with room to spare simply takes a new block.
+# that to matter: a device with free memory simply takes a new block.
 _FRAGMENTED: Final = 0.25
 _NEARLY_FULL: Final = 0.8
-# Of a device, the least that strangers must hold for it to matter to this run.
+# Of a device, the least that other processes must hold for it to matter to this run.
 _RELEVANT: Final = 0.1
 
 

@@ -176,7 +176,7 @@ def _exposed_share(facts: Facts) -> float | None:
 def _most_share(facts: Facts) -> float | None:
     """Share that exchanging costs at most, where it runs on processors that computing needs.
 
-    What runs beside computing is then not free: computing waits for a core meanwhile. Gradients
+    What overlaps with computing is then not free: computing waits for a core meanwhile. Gradients
     that are copied into the exchange and out of it take their time, too, and nobody times it. All
     of that lies in the backward pass, of which as much as a forward pass is surely computing. None
     where there are cores to spare, or no exchange was timed.

@@ -21,7 +21,7 @@ from pitstop.doctor.rules.fitting import (
 
 
 class Remedy(NamedTuple):
-    """The same cure in two languages, most effective first."""
+    """The same fix as settings and as code, most effective first."""
 
     settings: tuple[str, ...]
     code: tuple[str, ...]

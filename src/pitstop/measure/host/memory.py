@@ -74,7 +74,7 @@ def largest_holders(
     """
     root = os.getpid() if root is None else root
     own = set(tree_pids(root, proc=proc))
-    # Ranks that one launcher started are no strangers.
+    # Ranks that one launcher started are of this job.
     ranks = set(tree_pids(os.getppid(), proc=proc)) - own if "LOCAL_RANK" in os.environ else set()
 
     def role(pid: int) -> Role:
@@ -89,9 +89,9 @@ def largest_holders(
         for pid, (name, size) in resident_sizes(proc=proc).items()
     ]
     found.sort(key=lambda holder: -holder.resident_bytes)
-    strangers = [holder for holder in found if holder.role == "other"]
+    others = [holder for holder in found if holder.role == "other"]
     ours = [holder for holder in found if holder.role != "other"]
-    return (*ours[:most], *strangers[:most])
+    return (*ours[:most], *others[:most])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ class EventTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eta:
-    """What is left of a run, reckoned from its own pace."""
+    """What is left of a run, estimated from its own step times."""
 
     steps: int
     """Steps left."""

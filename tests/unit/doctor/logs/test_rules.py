@@ -48,8 +48,8 @@ def test_a_log_that_waits_half_its_time_is_starved() -> None:
     assert share(finding) == 0.5
     assert "50.0% of 2,000 steps in 40 windows" in finding.evidence[0]
     assert (
-        "wait 300 ms, middle half 300 ms to 300 ms (median of 40 windows; printed as window "
-        "mean: data_time)" in finding.evidence
+        "wait 300 ms, IQR 300 ms to 300 ms (median of 40 windows; printed as window mean: "
+        "data_time)" in finding.evidence
     )
 
 
@@ -101,7 +101,7 @@ def test_a_single_event_is_no_rhythm_unless_the_training_is_over() -> None:
 def test_events_that_are_not_timed_make_the_share_a_least_one() -> None:
     events = [event("evaluation", 1000), event("evaluation", None)]
     assert (
-        "1 more is not timed, so this is the least"
+        "1 more is not timed, so this is a lower bound"
         in found(evaluations, log_record(1.0, events=events)).evidence[0]
     )
 
