@@ -199,7 +199,7 @@ class Facts:
         return (inside + (0.0 if outside is None else outside.total_us)) / self.total_us
 
     @property
-    def kinds_apart(self) -> npt.NDArray[np.intp]:
+    def kinds_outside(self) -> npt.NDArray[np.intp]:
         """How many kinds of things outside steps fell in each step."""
         kinds = np.zeros(self.steps, dtype=np.intp)
         for outside in self.outside.values():
@@ -218,7 +218,7 @@ class Facts:
         outside = self.outside.get(name)
         if outside is None or self.on_gpu:
             return Spill()
-        kinds = self.kinds_apart
+        kinds = self.kinds_outside
         alone = [place for place in outside.places if kinds[place] == 1]
         struck, others = self.wall_us[alone], self.wall_us[kinds == 0]
         if min(len(struck), len(others)) < _FEWEST_ALIKE:

@@ -119,7 +119,7 @@ def test_kernels_longer_than_a_step_and_marks_against_kernels_are_doubted() -> N
     update = {"optimizer": 6_000, "forward": 4_000}
     long = replace(KERNELS, busy_us=15_000.0)
     _, found = judged(rank(update, device=update, readings=[SETUP, long, WORK]))
-    assert found.doubts == ("kernels of a profiled step take 15.0 ms, and a step 10.0 ms",)
+    assert found.doubts == ("kernels of a profiled step take 15.0 ms, but a step 10.0 ms",)
 
 
 def test_what_was_not_sampled_is_said_before_a_bottleneck_is_named() -> None:

@@ -4,8 +4,8 @@ Amdahl's law takes the rest of a step to last as long as it did. On processors i
 that rested during a wait computes more slowly for a while, and what else ran in between has
 emptied its caches. Beside waits computing took up to an eighth longer (docs/lab-notes.md,
 "Computing beside waits"), and where they come often no step shows how long it would take without
-them. The quickest quarter of the steps comes nearest. A bound is an upper one, so it counts on all
-steps to be as quick as those.
+them. The fastest quarter of the steps comes nearest. A bound is an upper one, so it assumes that
+all steps are as fast as those.
 """
 
 from dataclasses import dataclass, replace
@@ -32,10 +32,10 @@ _BESIDE_COMPUTING: Final = (
     "outside steps",
 )
 
-_QUICKEST: Final = 0.25
+_FASTEST: Final = 0.25
 _FEWEST_STEPS: Final = 20
 
-# Steps may be quick for having less to compute, too: no more than waits were seen to cost.
+# Steps may be fast for having less to compute, too: no more than waits were seen to cost.
 _MOST: Final = 1 / 8
 
 # Less is within what two runs differ by, and not worth a line.
@@ -50,8 +50,8 @@ class CpuHeadroom:
     """Of the wall clock."""
     usual_us: float = 0.0
     """Computing in a step, the mean."""
-    quick_us: float = 0.0
-    """Computing in a step that is as quick as is counted on."""
+    fast_us: float = 0.0
+    """Computing in a step, as the bound assumes it."""
 
     def counted_in(self, finding: Finding) -> Finding:
         """Widen a bound on something that lies beside the computing; leave others as they are."""
@@ -63,7 +63,7 @@ class CpuHeadroom:
             return finding
         text = (
             f"computing takes {ms(self.usual_us)} per step next to it; the bound assumes "
-            f"{ms(self.quick_us)} without it, the 25th percentile of the steps"
+            f"{ms(self.fast_us)} without it, the 25th percentile of the steps"
         )
         return replace(
             finding,
@@ -73,19 +73,19 @@ class CpuHeadroom:
 
 
 def cpu_headroom(facts: Facts) -> CpuHeadroom:
-    """Find how quick computing is in the quickest quarter of the steps.
+    """Find how fast computing is in the fastest quarter of the steps.
 
     Steps with time outside them are left out: what that adds to them is counted with its
     cause. Nothing on a GPU, whose device neither rests nor computes where the host's parts lie.
     """
-    plain = facts.kinds_apart[facts.looked] == 0
+    plain = facts.kinds_outside[facts.looked] == 0
     found = [facts.parts_us[name] for name in _COMPUTING if name in facts.parts_us]
     if facts.on_gpu or not found or np.count_nonzero(plain) < _FEWEST_STEPS:
         return CpuHeadroom()
     computing_us = np.sum(found, axis=0)[plain]
     usual_us = float(computing_us.mean())
-    quick_us = max(float(np.quantile(computing_us, _QUICKEST)), (1 - _MOST) * usual_us)
+    fast_us = max(float(np.quantile(computing_us, _FASTEST)), (1 - _MOST) * usual_us)
     # Where a few steps are far shorter than all others, the mean may lie below the quartile.
-    saved_us = max(0.0, usual_us - quick_us) * facts.steps
+    saved_us = max(0.0, usual_us - fast_us) * facts.steps
     share = saved_us / facts.total_us if facts.total_us else 0.0
-    return CpuHeadroom(share=share, usual_us=usual_us, quick_us=quick_us)
+    return CpuHeadroom(share=share, usual_us=usual_us, fast_us=fast_us)
