@@ -121,7 +121,7 @@ class Nvml:
         return None
 
     def _others(self, pids: Sequence[int], own_pids: Collection[int]) -> tuple[int, ...] | None:
-        """Find other jobs' processes; None when the driver numbers those of another namespace.
+        """Find the processes of other jobs; None when the driver counts in another namespace.
 
         Inside a container the driver may report the host's numbers: a number this system does not
         know cannot be compared with ours.
