@@ -171,7 +171,7 @@ def measure(followed: Followed, *, pairs: int, quiet_s: float) -> Row | None:
 
 
 def line_of(row: Row) -> str:
-    """A row in words."""
+    """A row as text."""
     advised = "" if row.advised else "; NOT ADVISED"
     beyond = "; BEYOND THE BOUND" if row.is_beyond_bound else ""
     explain = "; below 0.5: explain" if row.quotient < 0.5 else ""

@@ -146,7 +146,7 @@ def test_a_record_in_which_nobody_looked_at_any_step_has_no_parts() -> None:
 
 
 def line_without(left_out: int | None, times: np.ndarray, walls: np.ndarray, to: float) -> float:
-    """What a line through all looked-at steps but one gives at some length, by another fit."""
+    """What a line through all sampled steps but one gives at some length, by another fit."""
     kept = np.arange(len(times)) != left_out
     slope, offset = np.polyfit(walls[kept], times[kept], 1)
     return float(offset + slope * to)

@@ -112,14 +112,14 @@ def test_idle_time_with_another_cause_is_not_blamed_on_launches(
 
 
 def test_a_small_batch_is_named_where_memory_is_left() -> None:
-    room = replace(OWNERS, peak_bytes=8 * GIB)
-    found = small_batch(gpu(room, busy_us=4_000.0, launches=1_000))
+    free = replace(OWNERS, peak_bytes=8 * GIB)
+    found = small_batch(gpu(free, busy_us=4_000.0, launches=1_000))
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(0.58)
     assert "10.0% of 80.0 GiB" in found.evidence[1]
     assert small_batch(gpu(busy_us=4_000.0, launches=1_000)) is None, "memory is full"
-    assert small_batch(gpu(room)) is None, "the device is busy"
+    assert small_batch(gpu(free)) is None, "the device is busy"
 
 
 @pytest.mark.parametrize(

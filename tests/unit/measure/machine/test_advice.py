@@ -82,7 +82,7 @@ def test_workers_are_advised_for_the_host_not_for_a_rank() -> None:
     assert "= 3 at most a rank, 12 for the host" in workers.arithmetic
 
 
-def test_sixteen_cores_and_one_gpu_get_fifteen_workers_with_the_sum_in_words() -> None:
+def test_sixteen_cores_and_one_gpu_get_fifteen_workers_with_the_sum_as_text() -> None:
     workers = given_advice(16.0, 120 * GIB)["loader.workers"]
     assert workers.value == "15"
     assert "16 usable cores / 1 rank, less one core" in workers.arithmetic
