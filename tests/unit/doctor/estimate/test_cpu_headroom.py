@@ -119,7 +119,7 @@ def test_only_what_lies_beside_the_computing_is_widened(
     part: str, bound: dict[str, object], is_widened: bool
 ) -> None:
     before = finding(part, 0.4, **bound)
-    after = CpuHeadroom(share=0.05, usual_us=10_000, quick_us=9_000).counted_in(before)
+    after = CpuHeadroom(share=0.05, usual_us=10_000, fast_us=9_000).counted_in(before)
     assert after.bound is not None
     assert after.bound.cpu_headroom_share == (0.05 if is_widened else 0)
     assert (after == before) is not is_widened
@@ -128,14 +128,14 @@ def test_only_what_lies_beside_the_computing_is_widened(
 
 def test_a_finding_without_a_bound_and_a_hundredth_are_left_alone() -> None:
     bare = replace(finding("data", 0.4), bound=None)
-    rest = CpuHeadroom(share=0.05, usual_us=10_000, quick_us=9_000)
+    rest = CpuHeadroom(share=0.05, usual_us=10_000, fast_us=9_000)
     assert rest.counted_in(bare) is bare
     slight = finding("data", 0.4)
     assert replace(rest, share=0.009).counted_in(slight) is slight
 
 
 def test_no_more_can_go_than_there_is() -> None:
-    rest = CpuHeadroom(share=0.1, usual_us=10_000, quick_us=9_000)
+    rest = CpuHeadroom(share=0.1, usual_us=10_000, fast_us=9_000)
     after = rest.counted_in(finding("data", 0.95)).bound
     assert after is not None
     assert after.saved_share == pytest.approx(1)
