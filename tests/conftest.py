@@ -9,7 +9,7 @@ from hypothesis import settings
 
 # Machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("quick", deadline=None, derandomize=True)
-settings.register_profile("ci", settings.get_profile("quick"), max_examples=300)
+settings.register_profile("ci", settings.get_profile("quick"), max_examples=200)
 # For runs by night: other examples each time.
 settings.register_profile("nightly", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
