@@ -1,0 +1,52 @@
+"""Every block of the page about our parts runs as it stands."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "use-our-parts.md"
+PARTS = re.findall(
+    r"^## (.+?)$.*?^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+)
+TRAINERS = {"Lightning": "lightning", "Hugging Face Trainer": "transformers"}
+
+
+def test_the_page_shows_every_part_with_a_block() -> None:
+    headings = re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)
+    assert [name for name, _ in PARTS] == headings
+    assert {"SharedCache", "PKSampler", "DevicePrefetcher", "build_optimizer"} < set(headings)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        pytest.param(name, code, id=name, marks=[pytest.mark.slow] if name in TRAINERS else [])
+        for name, code in PARTS
+    ],
+)
+def test_a_block_runs_as_it_stands(
+    name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name in TRAINERS and importlib.util.find_spec(TRAINERS[name]) is None:
+        pytest.skip(f"{TRAINERS[name]} is not installed")
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    # Two processes share the cores: more threads than one only wait for each other.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    done = subprocess.run(
+        [sys.executable, script.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if "runs/" in code:
+        assert list((tmp_path / "runs").rglob("rank-0.jsonl")), done.stderr
