@@ -9,6 +9,7 @@ threads and processes. For `train` it also gives the frames of pitstop on the st
 step begins.
 """
 
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,7 +36,9 @@ class Walk:
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         """Take a call in; see `sys.setprofile`."""
         path = frame.f_code.co_filename
-        if event != "call" or not path.startswith(SOURCES) or frame.f_code.co_name == "<module>":
+        # Bodies of modules and classes run when they are imported: they are not a walk.
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        if event != "call" or not is_function or not path.startswith(SOURCES):
             return
         name = path.removeprefix(SOURCES)
         self.files[name] = self.files.get(name, 0) + 1
