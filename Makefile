@@ -3,7 +3,7 @@
 #   make test    tests (SLOW=1 adds the slow ones; PART=doctor: only tests/unit/doctor and the
 #                integration tests with "doctor" in their file name)
 #   make check   ruff, basedpyright, import-linter, deptry, generated docs up to date, pins resolve
-#   make fix     format, mend what ruff can mend, write generated docs again
+#   make fix     format, fix what ruff can fix, write generated docs again
 #   make docs    the documentation site, into site/
 #   make lock    constraints.txt, from pyproject.toml and constraints.in (UPGRADE=1: newest versions)
 #   make zoo     foreign-shaped scripts bare and under the doctor (PUBLIC=FOLDER: public checkouts)

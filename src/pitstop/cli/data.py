@@ -226,7 +226,10 @@ def _stored(config: Path, overrides: list[str] | None) -> "StoresData":
 
     _, task = _task(config, overrides)
     if not isinstance(task, StoresData):
-        raise ConfigError(f"the workload {task.name} cannot look through its dataset or pack it")
+        raise ConfigError(
+            f"the workload {task.name} cannot be checked or packed by its configuration; give the "
+            "folder of its dataset to `pitstop data check`"
+        )
     return task
 
 

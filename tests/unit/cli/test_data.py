@@ -188,5 +188,5 @@ def test_a_workload_without_stored_data_says_so(
         name = "other"
 
     monkeypatch.setattr("pitstop.cli.evaluate.load_task", lambda *_: (None, Other()))
-    with pytest.raises(ConfigError, match="the workload other cannot look through its dataset"):
+    with pytest.raises(ConfigError, match="the workload other cannot be checked or packed"):
         run("check", config)
