@@ -86,7 +86,7 @@ def _evaluates_without_workers(config: RunConfig) -> bool:
     return (loader.workers if loader.eval_workers is None else loader.eval_workers) == 0
 
 
-def _is_weighed(config: RunConfig) -> bool:
+def _is_estimated(config: RunConfig) -> bool:
     """Whether bytes alone decide how far workers read ahead."""
     loader = config.loader
     return loader.prefetch_bytes is not None and loader.tune == "off" and loader.workers != 0
@@ -117,7 +117,7 @@ _LOADER_INERT: Final = (
     Rule(
         key="loader.prefetch",
         reads=("loader.workers", "loader.prefetch_bytes", "loader.tune"),
-        broken=_is_weighed,
+        broken=_is_estimated,
         why="has no effect: loader.prefetch_bytes says how many batches are prepared ahead; leave "
         "one of them out",
     ),

@@ -99,7 +99,7 @@ class TrainingRun(Generic[BatchT]):
     """The configuration as text; every checkpoint carries it."""
     task: Task[BatchT]
     observers: Sequence[Observer] = ()
-    """Who is told, beside the record; on the first rank only."""
+    """Observers besides the record; on the first rank only."""
     resume: Path | str | None = None
     """See `find_starting_point`."""
     folder: Path = field(init=False)

@@ -1,4 +1,4 @@
-"""Whatever comes in: a configuration that can be used, or a ConfigError in words."""
+"""Whatever comes in: a configuration that can be used, or a ConfigError with its text."""
 
 import random
 import string

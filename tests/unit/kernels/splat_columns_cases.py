@@ -263,7 +263,7 @@ def test_a_plan_of_columns_makes_the_fused_splat_sum_columns() -> None:
     plan = plan_of(cells, frustum, num_cells=20, picture=(4, 5))
     depth, feat = inputs(frustum, 9)
     ranks = torch.arange(frustum.num_points)
-    # Ranks are not looked at where there is a plan.
+    # Ranks are not read where there is a plan.
     wrong = torch.zeros_like(ranks)
     for by_weight, by_cell in ((ranks, cells), (wrong, wrong)):
         shaped = depth.view(2, 18, 3, 6), feat.view(2, 18, 3, 9)

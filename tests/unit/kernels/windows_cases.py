@@ -182,7 +182,7 @@ def test_the_operation_passes_the_checks_of_torch(places: int) -> None:
     torch.library.opcheck(torch.ops.pitstop.attend_windows.default, arguments)
 
 
-def test_gradients_are_of_the_types_that_the_compiler_was_told() -> None:
+def test_gradients_are_of_the_types_that_the_compiler_was_given() -> None:
     # Called by hand: autograd would bring them to these types in silence.
     qkv, bias, mask, grad = inputs(4, 9, places=2)
     arguments = (grad.half(), qkv.half(), bias.bfloat16(), mask, 0.25)

@@ -81,7 +81,7 @@ def order_of(batch_size: int, *, grouped: bool) -> Batches:
 
 
 def finding_of(folder: Path, task: FrameTask, policy: str, items: int) -> Finding | None:
-    """Train with room for so many items; judge what the record says of the cache."""
+    """Train with space for so many items; judge what the record says of the cache."""
     config = line_config(
         folder,
         cache__budget=f"{128 + items * ITEM_BYTES // 1024}KiB",

@@ -151,7 +151,7 @@ def poisoned(count: int) -> Batch:
     return inputs, weights
 
 
-@pytest.mark.parametrize("optimizer", [None, torch.optim.SGD], ids=["fused", "told by the host"])
+@pytest.mark.parametrize("optimizer", [None, torch.optim.SGD], ids=["fused", "skipped by the host"])
 def test_a_step_that_is_not_finite_leaves_no_trace(
     optimizer: type[torch.optim.Optimizer] | None,
 ) -> None:

@@ -1,6 +1,6 @@
 """Each switch of the engine, set in a configuration and seen at work in a whole run.
 
-The rooms have tests of their own; these are about the wiring between a key and what it does.
+The packages have tests of their own; these are about the wiring between a key and what it does.
 """
 
 import math
@@ -144,7 +144,7 @@ def test_precision_is_the_dtype_of_every_product(
     assert set(task.seen) == {tf32}
 
 
-def test_the_loss_scale_starts_where_it_is_set_and_moves_as_told(tmp_path: Path) -> None:
+def test_the_loss_scale_starts_where_it_is_set_and_moves_as_set(tmp_path: Path) -> None:
     settings = {"start": 1024, "growth": 4.0, "growth_every_steps": 5}
     train(
         tmp_path,

@@ -136,7 +136,7 @@ class CompileMonitor:
     def proof(self) -> CompileProof:
         """Say what happened since it was opened."""
         now, before = _Books.now(), self._before
-        told = self._handler is not None
+        is_counted = self._handler is not None
         return CompileProof(
             graphs=now.graphs - before.graphs,
             frames_left_eager=now.frames_left_eager - before.frames_left_eager,
@@ -145,11 +145,11 @@ class CompileMonitor:
                 for reason, count in now.breaks.items()
                 if count > before.breaks.get(reason, 0)
             },
-            recompiles=sum(map(_is_recompile, self._compiles)) if told else None,
+            recompiles=sum(map(_is_recompile, self._compiles)) if is_counted else None,
             recompile_reasons=tuple(
                 reason for reason in now.guards if now.guards[reason] > before.guards.get(reason, 0)
             ),
-            compile_s=self._spent_ns / _NS_PER_S if told else None,
+            compile_s=self._spent_ns / _NS_PER_S if is_counted else None,
             recorded_inputs=now.recorded_inputs - before.recorded_inputs,
             graphs_not_recorded=now.graphs_not_recorded - before.graphs_not_recorded,
         )

@@ -8,6 +8,7 @@ from pitstop.records.host.memory import DeviceMemory, MemoryReading
 from pitstop.records.host.memory_holders import held_by_others, holders_text
 
 FULL_SHARE = 0.90
+# Below FULL_SHARE: advice that aimed at the limit of the warning would warn again after it.
 TARGET_SHARE = 0.85
 RELEVANT_SHARE = 0.25
 """Of what must be freed, the least that a setting must be able to free to be named."""

@@ -69,7 +69,7 @@ def test_a_known_order_nearly_triples_the_hits_on_shuffled_windows() -> None:
     assert rates[1] < 0.4865, "more than the optimum is not to be had"
 
 
-def belady(keys: Sequence[int], room: int) -> int:
+def belady(keys: Sequence[int], capacity: int) -> int:
     """Most hits any policy can have, found by dropping what is used last of all."""
     held: set[int] = set()
     hits = 0
@@ -78,7 +78,7 @@ def belady(keys: Sequence[int], room: int) -> int:
             hits += 1
             continue
         later = {k: _next(keys, k, place) for k in (*held, key)}
-        if len(held) < room:
+        if len(held) < capacity:
             held.add(key)
         elif (last := max(later, key=lambda k: later[k])) != key:
             held.remove(last)
@@ -97,9 +97,9 @@ def test_with_the_whole_order_known_no_policy_has_more_hits(seed: int) -> None:
     with SharedCache(16 * ITEM_BYTES, "epoch") as cache:
         cache.set_order(keys)
         rate = read(cache, keys)
-        room = cache.stats().items
-    assert 5 < room < 16
-    assert round(rate * len(keys)) == belady(keys, room)
+        capacity = cache.stats().items
+    assert 5 < capacity < 16
+    assert round(rate * len(keys)) == belady(keys, capacity)
 
 
 def test_without_an_order_nothing_is_dropped() -> None:

@@ -267,7 +267,7 @@ def test_locks_are_not_idle_while_another_process_holds_one(kind: str, tmp_path:
     locks, fd = locks_of(kind, tmp_path)
     receiver, sender = multiprocessing.Pipe()
     context = multiprocessing.get_context("fork")
-    holder = context.Process(target=hold_until_told, args=(kind, tmp_path, sender))
+    holder = context.Process(target=hold_until_released, args=(kind, tmp_path, sender))
     holder.start()
     assert receiver.recv() == "held"
     assert not locks.idle(10)
@@ -278,7 +278,7 @@ def test_locks_are_not_idle_while_another_process_holds_one(kind: str, tmp_path:
     os.close(fd)
 
 
-def hold_until_told(kind: str, folder: Path, pipe: Any) -> None:
+def hold_until_released(kind: str, folder: Path, pipe: Any) -> None:
     locks, _ = locks_of(kind, folder)
     locks.take(7, wait=True)
     pipe.send("held")

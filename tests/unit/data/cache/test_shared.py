@@ -644,8 +644,8 @@ def test_without_nameless_memory_a_small_shared_mount_is_passed_by_and_named(
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    room = {"/dev/shm": 64 * MIB, str(tmp_path): 10_000 * MIB}
-    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(0, 0, room[str(path)]))
+    free = {"/dev/shm": 64 * MIB, str(tmp_path): 10_000 * MIB}
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(0, 0, free[str(path)]))
     with SharedCache(100 * MIB) as cache:
         assert cache.put(1, item_of(1))
         backing = cache.stats().backing
@@ -653,7 +653,7 @@ def test_without_nameless_memory_a_small_shared_mount_is_passed_by_and_named(
         assert "/dev/shm has 64 MiB free" in backing
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
-    room[str(tmp_path)] = 70 * MIB
+    free[str(tmp_path)] = 70 * MIB
     with pytest.raises(ConfigError, match=r"fits nowhere: .*shm has 64 MiB free, .* 70 MiB free"):
         SharedCache(100 * MIB)
 

@@ -93,15 +93,15 @@ def test_batches_carry_their_epoch_also_through_workers_that_stay(workers: int) 
 def test_workers_stay_the_same_between_epochs_or_not() -> None:
     for persistent in (True, False):
         with loader_of(Numbers(), workers=2, persistent=persistent) as loader:
-            crews = []
+            pids = []
             for epoch in range(2):
                 loader.set_epoch(epoch)
                 batches = iter(loader)
                 next(batches)
-                crews.append({child.pid for child in multiprocessing.active_children()})
+                pids.append({child.pid for child in multiprocessing.active_children()})
                 list(batches)
-            assert len(crews[0]) == len(crews[1]) == 2
-            assert (crews[0] == crews[1]) == persistent
+            assert len(pids[0]) == len(pids[1]) == 2
+            assert (pids[0] == pids[1]) == persistent
 
 
 def test_position_counts_what_was_handed_out_not_what_was_read_ahead() -> None:
@@ -392,19 +392,19 @@ class Blocks(Numbers):
 
 
 @pytest.mark.parametrize(
-    ("room", "ranks", "workers", "expected"),
+    ("budget", "ranks", "workers", "expected"),
     [
         ("16kB", 1, 2, (2, 2)),  # four batches of 4,000 bytes
         ("16kB", 2, 4, (2, 1)),  # two for each rank
         (15_999, 1, 2, (2, 1)),
-        ("4kB", 1, 2, (1, 1)),  # room for one batch, so for one worker
+        ("4kB", 1, 2, (1, 1)),  # space for one batch, so for one worker
         ("1GB", 1, 2, (2, 8)),  # as many as the epoch has
     ],
 )
 def test_bytes_of_the_host_become_batches_ahead(
-    room: str | int, ranks: int, workers: int, expected: tuple[int, int]
+    budget: str | int, ranks: int, workers: int, expected: tuple[int, int]
 ) -> None:
-    section = LoaderSection.model_validate({"workers": workers, "prefetch_bytes": room})
+    section = LoaderSection.model_validate({"workers": workers, "prefetch_bytes": budget})
     batches = ShuffledBatches(60, 4, seed=0, drop_last=True)
     with build_loader(Blocks(), batches, stack, section, world_size_on_host=ranks) as loader:
         assert (loader.applied.workers, loader.applied.prefetch) == expected
@@ -422,10 +422,10 @@ def test_no_more_is_read_ahead_than_the_bytes_allow() -> None:
     samples = Blocks()
     with loader_of(samples, workers=1, prefetch_bytes=12_000) as loader:
         read = samples.__dict__["read"]
-        weighed = int(read)
+        estimated = int(read)
         for _, consumed in loader:
             # Three batches may be ahead of those that were taken, and they are; never a fourth.
-            allowed = weighed + 4 * (consumed + 3)
+            allowed = estimated + 4 * (consumed + 3)
             until(lambda allowed=allowed: int(read) >= allowed)
             assert int(read) == allowed
 
@@ -444,14 +444,14 @@ class Opens(Numbers):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is inherited here")
-def test_weighing_leaves_nothing_open_that_workers_would_inherit() -> None:
+def test_estimating_leaves_nothing_open_that_workers_would_inherit() -> None:
     samples = Opens()
     with loader_of(samples, workers=1, prefetch_bytes="1MB", start_method="fork") as loader:
         assert loader.applied.prefetch == 3
         assert "opened_by" not in samples.__dict__
 
 
-def test_a_sample_that_cannot_be_weighed_is_named() -> None:
+def test_a_sample_whose_size_cannot_be_read_is_named() -> None:
     with pytest.raises(DataError, match=r"sample 0 \(clip_0\) cannot be read"):
         loader_of(NamedNumbers(broken=frozenset({0})), workers=1, prefetch_bytes="1MB")
 
@@ -467,7 +467,7 @@ def test_batches_that_grow_from_an_epoch_on_have_fewer_ahead_in_time() -> None:
         assert ahead == [15, 4, 4, 4]
 
 
-def test_evaluation_weighs_its_own_batches_unless_it_has_a_count() -> None:
+def test_evaluation_estimates_its_own_batches_unless_it_has_a_count() -> None:
     settings: dict[str, Any] = {"workers": 1, "prefetch_bytes": 8_000}
     with loader_of(Blocks(), for_eval=True, batch_size=2, **settings) as loader:
         assert loader.applied.prefetch == 4

@@ -19,7 +19,7 @@ from pitstop.data.loader.prefetch import DevicePrefetcher, look_ahead, on_device
 
 torch.set_num_threads(1)
 
-# Has shapes and types but no memory, so that "moved" can be told from "left alone" on any machine.
+# Has shapes and types but no memory, so that "moved" differs from "left alone" on any machine.
 META = torch.device("meta")
 
 

@@ -142,7 +142,7 @@ def test_a_lender_without_memory_gives_up(monkeypatch: pytest.MonkeyPatch) -> No
 
 @dataclass(frozen=True)
 class Squares:
-    """Samples that can be told apart, larger from an epoch on."""
+    """Samples that differ, larger from an epoch on."""
 
     grows_in: int = 99
 

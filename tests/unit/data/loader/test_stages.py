@@ -31,10 +31,10 @@ def test_stages_add_up_to_the_time_that_passed_in_them(tree: Tree) -> None:
                 clock.advance(own)
                 walk(inner)
 
-    with gathering(clock.now_us) as tally:
+    with gathering(clock.now_us) as times:
         walk(tree)
-    assert tally.total_ns == wanted
-    assert sum(tally.total_ns.values()) == clock.now_us()
+    assert times.total_ns == wanted
+    assert sum(times.total_ns.values()) == clock.now_us()
 
 
 def test_a_stage_that_fails_is_counted_and_closed() -> None:
@@ -45,12 +45,12 @@ def test_a_stage_that_fails_is_counted_and_closed() -> None:
             clock.advance(5)
             raise EOFError
 
-    with gathering(clock.now_us) as tally:
+    with gathering(clock.now_us) as times:
         with pytest.raises(EOFError):
             fail()
         with stage("decode"):
             clock.advance(2)
-    assert tally.total_ns == {"read": 5, "decode": 2}
+    assert times.total_ns == {"read": 5, "decode": 2}
 
 
 def test_nobody_gathers_what_other_threads_do() -> None:
@@ -58,13 +58,13 @@ def test_nobody_gathers_what_other_threads_do() -> None:
         with stage("elsewhere"):
             pass
 
-    with gathering() as tally:
+    with gathering() as times:
         thread = threading.Thread(target=read)
         thread.start()
         thread.join()
     with stage("afterwards"):
         pass
-    assert tally.total_ns == {}
+    assert times.total_ns == {}
 
 
 def test_stages_need_no_torch() -> None:

@@ -1,4 +1,4 @@
-"""The tuner against a simulated pipeline: workers in turn, batches in order, room for so many."""
+"""The tuner against a simulated pipeline: workers in turn, batches in order, space for so many."""
 
 import math
 from collections.abc import Callable

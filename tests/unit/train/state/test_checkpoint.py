@@ -380,7 +380,7 @@ def test_a_full_disk_is_told_with_what_to_do(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match=r"step 1 in .*file/c"):
         save(writer_of(tmp_path / "file" / "c"), 1)
@@ -593,18 +593,18 @@ def test_killed_at_a_random_moment_leaves_a_whole_checkpoint(
             [sys.executable, "-c", SAVER, str(folder), background], stdout=subprocess.PIPE
         )
         assert saver.stdout is not None
-        told = [int(saver.stdout.readline()) for _ in range(rng.randint(2, 5))]
+        reported = [int(saver.stdout.readline()) for _ in range(rng.randint(2, 5))]
         # Somewhere inside one of the saves that follow; each takes a few milliseconds.
         with pytest.raises(subprocess.TimeoutExpired):
             saver.wait(timeout=rng.random() * 0.05)
         saver.kill()
-        told += map(int, saver.stdout.read().split())
+        reported += map(int, saver.stdout.read().split())
         saver.wait()
         saver.stdout.close()
         found = newest_step(folder)
-        # In the background, the save told of last may be the one that was under way.
+        # In the background, the save reported of last may be the one that was under way.
         assert found is not None
-        assert told[-1] - (background == "1") <= found <= told[-1] + 1
+        assert reported[-1] - (background == "1") <= found <= reported[-1] + 1
 
 
 RANK = """

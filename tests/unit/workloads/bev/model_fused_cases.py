@@ -143,7 +143,7 @@ def test_fused_attention_gives_the_maps_and_gradients_of_the_plain_backbone() ->
         [maps] = backbone(pictures)
         maps.backward(torch.randn(maps.shape, generator=generator))
         learned = dict(backbone.named_parameters())
-        # What all keys have in common weighs nothing: its gradient is rounding alone.
+        # What all keys have in common has no weight: its gradient is rounding alone.
         grads = [part.grad for path, part in learned.items() if "k_proj.bias" not in path]
         found.append([maps.detach(), *(grad for grad in grads if grad is not None)])
     for true, mine in zip(*found, strict=True):

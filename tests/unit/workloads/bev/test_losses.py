@@ -117,8 +117,8 @@ def test_the_sum_of_weighted_terms_is_the_loss() -> None:
 def test_a_term_has_its_own_cadence_and_one_of_weight_zero_is_not_computed() -> None:
     logits, targets, mask = scene(4)
     every_third = mono_terms(MonoLoss(prior=PriorTerm(every_steps=3)), (0.1, 0.2, 0.3), CPU)
-    told = [set(judge(every_third, logits, targets, mask, step=step).terms) for step in range(4)]
-    assert told == [{"bce", "prior"}, {"bce"}, {"bce"}, {"bce", "prior"}]
+    seen = [set(judge(every_third, logits, targets, mask, step=step).terms) for step in range(4)]
+    assert seen == [{"bce", "prior"}, {"bce"}, {"bce"}, {"bce", "prior"}]
     alone = mono_terms(MonoLoss(prior=PriorTerm(weight=0)), (0.1, 0.2, 0.3), CPU)
     assert [term.name for term in alone] == ["bce"]
 

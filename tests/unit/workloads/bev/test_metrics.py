@@ -38,7 +38,7 @@ def overlaps(
     chances: Tensor, targets: Tensor, mask: Tensor, threshold: float
 ) -> dict[str, float | None]:
     """Count sets of cells."""
-    told: dict[str, float | None] = {}
+    scores: dict[str, float | None] = {}
     for k, name in enumerate(NAMES):
         found, there = set(), set()
         for b, i, j in mask.nonzero().tolist():
@@ -46,8 +46,8 @@ def overlaps(
                 found.add((b, i, j))
             if targets[b, k, i, j]:
                 there.add((b, i, j))
-        told[name] = len(found & there) / len(found | there) if found | there else None
-    return told
+        scores[name] = len(found & there) / len(found | there) if found | there else None
+    return scores
 
 
 def result_of(metrics: CellOverlap) -> dict[str, float]:
@@ -74,21 +74,23 @@ def test_overlaps_are_those_of_counted_cells(
     for one in range(2):
         part = slice(one, one + 1)
         metrics.update(chance[part].logit(), batch_of(wanted[part], seen[part]))
-    told = result_of(metrics)
+    scores = result_of(metrics)
 
     by_threshold = [overlaps(chance, wanted, seen, threshold) for threshold in THRESHOLDS]
     for name in NAMES:
         at_half = by_threshold[3][name]
         known = [value for row in by_threshold if (value := row[name]) is not None]
-        assert told.get(f"iou_at_050/{name}") == pytest.approx(at_half)
-        assert told.get(f"iou_best/{name}") == pytest.approx(max(known) if known else None)
+        assert scores.get(f"iou_at_050/{name}") == pytest.approx(at_half)
+        assert scores.get(f"iou_best/{name}") == pytest.approx(max(known) if known else None)
     for total, prefix in (("miou_at_050", "iou_at_050/"), ("miou_best", "iou_best/")):
-        parts = [value for name, value in told.items() if name.startswith(prefix)]
-        assert told.get(total) == pytest.approx(sum(parts) / len(parts) if parts else None)
-    on_map = [told[key] for key in ("iou_best/drivable_area", "iou_best/walkway") if key in told]
+        parts = [value for name, value in scores.items() if name.startswith(prefix)]
+        assert scores.get(total) == pytest.approx(sum(parts) / len(parts) if parts else None)
+    on_map = [
+        scores[key] for key in ("iou_best/drivable_area", "iou_best/walkway") if key in scores
+    ]
     expected = sum(on_map) / len(on_map) if on_map else None
-    assert told.get("map_miou_best") == pytest.approx(expected)
-    assert set(told) <= set(metric_names(NAMES))
+    assert scores.get("map_miou_best") == pytest.approx(expected)
+    assert set(scores) <= set(metric_names(NAMES))
 
 
 def test_a_chance_on_the_threshold_is_not_found() -> None:
@@ -105,10 +107,10 @@ def test_a_class_that_neither_occurs_nor_is_found_has_no_number() -> None:
     targets = torch.zeros(1, 3, 2, 2)
     targets[:, 0, 0] = 1
     metrics.update(logits, batch_of(targets, torch.ones(1, 2, 2)))
-    told = result_of(metrics)
-    assert told["iou_at_050/drivable_area"] == 0.5
-    assert "iou_at_050/walkway" not in told
-    assert told["miou_at_050"] == 0.5
+    scores = result_of(metrics)
+    assert scores["iou_at_050/drivable_area"] == 0.5
+    assert "iou_at_050/walkway" not in scores
+    assert scores["miou_at_050"] == 0.5
 
 
 def test_a_class_that_is_found_and_not_there_is_zero() -> None:

@@ -213,12 +213,12 @@ def test_a_run_keeps_its_images_in_the_cache_of_its_host(
     TrainingRun(config=config, config_yaml=to_yaml(config), task=task).run()
     record = read_run(tmp_path / "one").ranks[0]
     last = [decode(one, CacheReading) for one in record.readings if one.kind == "cache"][-1]
-    keys = {key for index in range(len(task.train_samples())) for key in foretold(task, index)}
+    keys = {key for index in range(len(task.train_samples())) for key in expected(task, index)}
     assert (last.policy, last.items) == (policy, len(keys))
     assert last.hits > 0
 
 
-def foretold(task: BevTask, index: int) -> Iterator[Key]:
+def expected(task: BevTask, index: int) -> Iterator[Key]:
     yield from task.train_samples().cache_keys(index)
 
 

@@ -144,8 +144,8 @@ def test_a_file_that_is_no_image_is_named(folder: Path) -> None:
 
 
 def test_fewer_frames_than_a_stretch_are_refused(folder: Path) -> None:
-    told = refused(data_of(folder, clip_len=8))
-    assert "has 7 frames, and data.clip_len is 8; lower it" in told
+    reported = refused(data_of(folder, clip_len=8))
+    assert "has 7 frames, and data.clip_len is 8; lower it" in reported
 
 
 def test_a_folder_without_frames_is_refused(folder: Path) -> None:
@@ -160,11 +160,11 @@ def test_spikes_that_are_missing_dark_cut_or_left_over_are_named(folder: Path) -
     (spikes / "000048.dat").write_bytes(bytes(5 * 4))
     (spikes / "000049.dat").write_bytes(b"\x01" * 7)
     (spikes / "000099.dat").write_bytes(b"\x01" * 4)
-    told = refused(data, with_spikes=True)
-    assert f"cannot read {spikes / '000047.dat'}" in told
-    assert f"{spikes / '000048.dat'} holds no spike at all" in told
-    assert f"{spikes / '000049.dat'}" in told
-    assert f"{spikes / '000099.dat'} belongs to no frame" in told
+    reported = refused(data, with_spikes=True)
+    assert f"cannot read {spikes / '000047.dat'}" in reported
+    assert f"{spikes / '000048.dat'} holds no spike at all" in reported
+    assert f"{spikes / '000049.dat'}" in reported
+    assert f"{spikes / '000099.dat'} belongs to no frame" in reported
 
 
 def test_spikes_that_no_factor_brings_to_the_frames_are_refused(folder: Path) -> None:

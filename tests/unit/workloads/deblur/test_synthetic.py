@@ -160,7 +160,7 @@ def test_spikes_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_what_was_made_is_said(root: Path) -> None:
-    made = make(root.parent / "told")
+    made = make(root.parent / "reported")
     files = [path for path in Path(made.root).rglob("*") if path.is_file()]
     assert made.size_bytes == sum(path.stat().st_size for path in files)
     assert (made.height, made.width, made.spike_height, made.spike_width) == (48, 64, 24, 32)

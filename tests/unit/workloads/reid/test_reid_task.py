@@ -138,12 +138,12 @@ def test_the_epoch_of_a_step_decides_the_weights(root: Path) -> None:
     model, batch = task.build_model(), _batch(task)
     output = task.forward(model, batch)
 
-    def weighs(step: int) -> bool:
+    def has_weight(step: int) -> bool:
         loss = task.loss(output, batch, step)
         return not torch.isclose(loss.total / loss.count, loss.terms["id"]).item()
 
     # Six batches an epoch, two a step: the third epoch begins with step 6.
-    assert [weighs(step) for step in (0, 5, 6, 100)] == [False, False, True, True]
+    assert [has_weight(step) for step in (0, 5, 6, 100)] == [False, False, True, True]
 
 
 def _batch(task: ReidTask, count: int = 8) -> ReidBatch:
@@ -247,10 +247,10 @@ def test_a_trained_model_searches_a_folder(root: Path, tmp_path: Path) -> None:
         asked, build_reid(asked), tmp_path / config.run.name, tmp_path / "found"
     )
     assert record is not None
-    told = json.loads((tmp_path / "found" / "rankings.json").read_text())
+    reported = json.loads((tmp_path / "found" / "rankings.json").read_text())
     assert record.samples == len(list((root / "nir").rglob("*.jpg")))
     assert "mAP" in record.notes[-1]
-    assert told
+    assert reported
 
 
 @pytest.mark.slow

@@ -304,10 +304,10 @@ def test_a_cache_is_asked_for_what_was_foretold(world_root: Path, view: str) -> 
         cached = samples.with_cache(cache)
         for epoch in range(6):
             cached.sample(epoch, 0)
-        foretold = set(samples.cache_keys(0))
-        assert all(cache.get(key) is not None for key in foretold)
-        assert cache.stats().items == len(foretold)
-    assert {key[1] for key in foretold if isinstance(key, tuple)} == KEPT.get(view, {1})
+        expected = set(samples.cache_keys(0))
+        assert all(cache.get(key) is not None for key in expected)
+        assert cache.stats().items == len(expected)
+    assert {key[1] for key in expected if isinstance(key, tuple)} == KEPT.get(view, {1})
 
 
 def test_a_file_that_was_damaged_is_named_in_spite_of_a_cache(own_root: Path) -> None:

@@ -67,7 +67,7 @@ def maps_and_gradients(
 def assert_same(got: Mapping[str, Tensor], want: Mapping[str, Tensor]) -> None:
     assert list(got) == list(want)
     for name, mine in got.items():
-        # What all keys have in common weighs nothing: its gradient is rounding alone.
+        # What all keys have in common has no weight: its gradient is rounding alone.
         size = want[name.replace("k_proj.bias", "q_proj.bias")].abs().max()
         error = (mine - want[name]).abs().max() / size
         assert float(error) < 1e-5, f"{name} is off by {float(error)} of its size"

@@ -19,7 +19,7 @@ from tests.unit.workloads.reid.small_models import random_batch, small_model
 
 torch.set_num_threads(1)
 
-# The compiler looks whether an intermediate has a gradient, and silences torch's remark about it
+# The compiler looks whether an intermediate has a gradient, and silences torch's warning about it
 # in a way that warnings turned into errors undo.
 _GRAD = "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
 
@@ -33,7 +33,7 @@ class _Nobody:
 
 
 class _NothingRead(TorchDispatchMode):
-    """Fails where a value of the device is looked at by the host."""
+    """Fails where a value of the device is read by the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert "_local_scalar_dense" not in str(func), func
