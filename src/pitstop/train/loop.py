@@ -48,7 +48,7 @@ from pitstop.train.task import BatchT
 from pitstop.train.throughput import StepThroughput
 from pitstop_probe import Clock
 
-# Since the last good checkpoint; without a limit a run that fails every time would go back for ever.
+# Since the last good checkpoint: without a limit a run that always fails would go back for ever.
 MOST_ROLLBACKS = 3
 
 
