@@ -242,7 +242,7 @@ def attend_backward(
 
 
 def _no_parts(rows: Tensor, cut: Cut, launch: Launch, *, whole: bool) -> Tensor:
-    """Room for what each program sums of the bias' gradient: (programs, heads, keys, queries)."""
+    """Buffer for what each program sums of the bias' gradient: (programs, heads, keys, queries)."""
     tiles = triton.cdiv(cut.tokens, launch.keys if whole else launch.queries)
     turns = rows.numel() // (cut.num_heads * cut.tokens)
     groups = _groups(turns, tiles * cut.num_heads, launch)

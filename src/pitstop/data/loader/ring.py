@@ -26,7 +26,7 @@ from torch import Tensor
 
 ALIGNMENT_BYTES: Final = 64
 
-# Room for rounding up where the tensors of a batch begin.
+# Spare bytes for rounding up where the tensors of a batch begin.
 _SPARE_BYTES: Final = 1 << 14
 
 _RINGS: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()
