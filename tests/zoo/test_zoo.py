@@ -43,7 +43,7 @@ def _parts(result: Result) -> None:
 def _parts_roughly(result: Result) -> None:
     """What holds of an open claim: 15 points, by one of three runs, for few stack samples decide.
 
-    Runs on quiet cores were off by 1 to 17 points.
+    Three runs of 120 steps, on cores that others may have used, were off by 1, 9 and 17 points.
     """
     for _ in range(2):
         if result.difference is None or result.difference > 3 * POINTS:
