@@ -91,10 +91,10 @@ def test_the_page_is_silent_asks_only_its_server_and_fits(
 
 def test_a_new_view_shows_by_itself(tab: Tab, page: ServedPage, views: dict[str, LiveView]) -> None:
     open_page(tab, page)
-    assert tab.evaluate(text_of("#live-progress b")) == "Step 60,000 of 150,000, 40.0 %"
+    assert tab.evaluate(text_of("#live-progress b")) == "Step 60,000 of 150,000, 40.0%"
     page.publish(replace(views["full"], step=75_000))
-    step = until(tab, text_of("#live-progress b"), "Step 75,000 of 150,000, 50.0 %")
-    assert step == "Step 75,000 of 150,000, 50.0 %"
+    step = until(tab, text_of("#live-progress b"), "Step 75,000 of 150,000, 50.0%")
+    assert step == "Step 75,000 of 150,000, 50.0%"
     page.publish(views["ranks"])
     assert until(tab, text_of("#ranks h2"), "Ranks side by side") == "Ranks side by side"
     assert until(tab, "document.title", "street-clips: running") == "street-clips: running"

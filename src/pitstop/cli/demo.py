@@ -99,7 +99,7 @@ def demonstrate(
 
 def diagnosis_lines(verdict: "Verdict", changes: "Sequence[Change]") -> "Iterator[str]":
     """Say what was found, and for each finding the settings that follow from it."""
-    from pitstop.report.units import share_text
+    from pitstop.records.units import share_text
 
     yield f"3. the doctor says {verdict.outcome}: {verdict.message}"
     for finding in verdict.findings:
@@ -125,7 +125,7 @@ def comparison_lines(comparison: "Comparison") -> "Iterator[str]":
     """Give the median and the range of all pairs, and whether the same was computed."""
     from statistics import median
 
-    from pitstop.report.units import seconds_text, speedup_text
+    from pitstop.records.units import seconds_text, speedup_text
 
     ratios = comparison.ratios
     before, after = (seconds_text(median(s)) for s in (comparison.before_s, comparison.after_s))
@@ -149,7 +149,7 @@ def comparison_lines(comparison: "Comparison") -> "Iterator[str]":
 
 def quality_line(record: "RunRecord") -> str:
     """Compare what the model restored with what it was given, on the clip kept back."""
-    from pitstop.report.units import quality_text
+    from pitstop.records.units import quality_text
 
     values = record.first.scalars
     steps = int(values["eval/psnr"].step[-1])

@@ -6,6 +6,7 @@ from pitstop.config.host_limits import HostLimits
 from pitstop.config.problems import Problem
 from pitstop.config.quantities import format_bytes
 from pitstop.config.sections import CacheSection, LoaderSection, RunConfig
+from pitstop.records.units import bytes_text, share_text
 
 
 def host_risks(config: RunConfig, host: HostLimits) -> tuple[Problem, ...]:
@@ -37,6 +38,6 @@ def _too_much_memory(
 
 
 def _over_half(size_bytes: int, host: HostLimits) -> str:
-    limit = f"{host.memory_bytes / 2**30:.1f} GiB"
+    limit = bytes_text(host.memory_bytes)
     share = size_bytes / host.memory_bytes
-    return f"is {format_bytes(size_bytes)}, {share:.0%} of the {limit} this process may use"
+    return f"is {format_bytes(size_bytes)}, {share_text(share)} of the {limit} this process may use"

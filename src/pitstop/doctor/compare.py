@@ -265,7 +265,7 @@ def _message(change: Change, ratios: tuple[Ratio, Ratio] | None, *, fewest: int)
     decides = {"slower": _is_slower, "faster": _is_faster}.get(change)
     told = step if decides is None or decides(step) else run
     whose = "a step" if told is step else "the run, what lies between steps included,"
-    interval = f"99 % within {told.low:.2f} to {told.high:.2f}"
+    interval = f"99% within {told.low:.2f} to {told.high:.2f}"
     return f"{whose} takes {told.value:.2f} times as long ({interval})"
 
 

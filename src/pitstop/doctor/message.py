@@ -10,6 +10,7 @@ from pitstop.doctor.numbers import duration, listing, percent
 from pitstop.doctor.order import equals_of
 from pitstop.doctor.rules.compute import slowest_modules
 from pitstop.doctor.rules.stall import WORTH_A_LINE_US
+from pitstop.records.units import speedup_text
 from pitstop.records.verdict import Finding
 
 # A stall of less is told by its finding alone.
@@ -29,7 +30,7 @@ def largest_part(shares: Mapping[str, float]) -> str | None:
         return None
     shown = "in no part" if name == "unaccounted" else name
     lead = "most of the time is" if shares[name] > 1 / 2 else "the largest part is"
-    return f"{lead} {shown} ({shares[name]:.0%})"
+    return f"{lead} {shown} ({percent(shares[name])})"
 
 
 def _nothing(facts: Facts) -> str:
@@ -59,7 +60,7 @@ def _bottleneck(primary: Finding, findings: Sequence[Finding], facts: Facts) -> 
     said = before + primary.summary
     if primary.bound is None or primary.bound.speedup is None:
         return said
-    said += f"; mending it makes the run at most {primary.bound.speedup:.2f}x as fast"
+    said += f"; mending it makes the run at most {speedup_text(primary.bound.speedup)} as fast"
     equals = equals_of(primary, findings)
     if equals:
         said += f"; {listing(equals, most=2)} {'is' if len(equals) == 1 else 'are'} about equal"

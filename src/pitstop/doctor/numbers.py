@@ -6,34 +6,28 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.records.run import Array
-
-_GIB = 1 << 30
-_MIB = 1 << 20
+from pitstop.records.units import bytes_text, count_text, share_text, us_text
 
 
 def percent(share: float, error: float | None = None) -> str:
     """A share, with its standard error where that is worth a digit."""
-    if error is None or error < 0.0005:
-        return f"{share:.1%}"
-    return f"{share:.1%} ± {error:.1%}"
+    return share_text(share, error)
 
 
 def ms(microseconds: float) -> str:
-    """A time in milliseconds, or in seconds where that reads better."""
-    if microseconds >= 10e6:
-        return f"{microseconds / 1e6:.1f} s"
-    return f"{microseconds / 1e3:.1f} ms"
+    """A time that is kept in microseconds."""
+    return us_text(microseconds)
 
 
 def duration(microseconds: float) -> str:
-    """A long time: in seconds from one on."""
-    return f"{microseconds / 1e6:.1f} s" if microseconds >= 1e6 else ms(microseconds)
+    """A time that is kept in microseconds."""
+    return us_text(microseconds)
 
 
 def spread_ms(times_us: Array) -> str:
     """Median and middle half of many times."""
-    low, middle, high = np.percentile(times_us, (25, 50, 75)) / 1e3
-    return f"median {middle:.1f} ms, middle half {low:.1f} to {high:.1f} ms"
+    low, middle, high = (us_text(us) for us in np.percentile(times_us, (25, 50, 75)))
+    return f"median {middle}, middle half {low} to {high}"
 
 
 def spill(facts: Facts, name: str) -> tuple[str, ...]:
@@ -47,8 +41,8 @@ def spill(facts: Facts, name: str) -> tuple[str, ...]:
 
 
 def size(count: float) -> str:
-    """Bytes in GiB or MiB."""
-    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
+    """Bytes in binary units."""
+    return bytes_text(count)
 
 
 def listing(words: Sequence[object], *, most: int = 5) -> str:
@@ -59,7 +53,7 @@ def listing(words: Sequence[object], *, most: int = 5) -> str:
 
 def times(count: int, noun: str) -> str:
     """A count with its noun."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return count_text(count, noun)
 
 
 def place_text(place: str) -> str:

@@ -5,8 +5,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.comparison import Comparison, PartChange, RunThroughput
+from pitstop.records.units import count_text, rate_text, seconds_text
 from pitstop.report.terminal import literal
-from pitstop.report.units import count_text, rate_text, seconds_text
 
 
 def comparison_report(comparison: Comparison) -> RenderableType:
@@ -44,7 +44,7 @@ def _pace(pace: RunThroughput) -> str:
 def _table(changes: tuple[PartChange, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("part, a step")
-    for heading in ("before", "after", "difference", "99 % within"):
+    for heading in ("before", "after", "difference", "99% within"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for change in changes:

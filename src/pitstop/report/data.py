@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pitstop.report.units import bytes_text, count_text, seconds_text, share_text
+from pitstop.records.units import bytes_text, count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from pitstop.records.evaluation import EvaluationRecord, InferenceRecord, ModelPass
+from pitstop.records.units import count_text, quality_text, rate_text, seconds_text
 from pitstop.report.terminal import literal
-from pitstop.report.units import count_text, quality_text, rate_text, seconds_text
 
 
 def evaluation_report(record: EvaluationRecord, arguments: Sequence[str]) -> Text:

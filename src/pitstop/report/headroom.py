@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Final
 
 from pitstop.records.headroom import Headroom, KernelSource
-from pitstop.report.units import rate_text, seconds_text, share_text
+from pitstop.records.units import rate_text, seconds_text, share_text
 
 _FUNCTOR: Final = re.compile(r"(\w*Functor\w*|\w+_kernel_cuda|\w+_kernel_impl|\w+Ops)\b")
 
@@ -32,7 +32,7 @@ def headroom_sentence(headroom: Headroom) -> str:
 
 def small_share(share: float) -> str:
     """A share that may be next to nothing, which is not the same as nothing."""
-    return "under 0.1 %" if 0 < share < 0.001 else share_text(share)
+    return "under 0.1%" if 0 < share < 0.001 else share_text(share)
 
 
 def _without_rates(headroom: Headroom) -> str:

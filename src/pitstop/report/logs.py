@@ -10,9 +10,9 @@ from rich.text import Text
 from pitstop.records.logs.comparison import LogComparison, LogPair
 from pitstop.records.logs.summary import Eta, EventTotal, LogExamination, LogSummary, Steady
 from pitstop.records.logs.windows import ColumnNote
+from pitstop.records.units import count_text, digits, rate_text, seconds_text, share_text
 from pitstop.records.verdict import Verdict
 from pitstop.report.terminal import literal, verdict_report
-from pitstop.report.units import count_text, digits, rate_text, seconds_text, share_text
 
 NOT_KNOWN = "not known"
 

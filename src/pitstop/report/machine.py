@@ -8,7 +8,7 @@ from rich.text import Text
 
 from pitstop.records.host.machine import CopyRate, Machine, MatrixRate, VolumeRead
 from pitstop.records.quantity import Measured
-from pitstop.report.units import bytes_text, rate_text, seconds_text
+from pitstop.records.units import bytes_text, rate_text, seconds_text
 
 Row = tuple[str, str, str]
 

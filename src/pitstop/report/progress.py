@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from pitstop.records.host.memory import MemoryReading
 from pitstop.records.loader import CacheReading, SkippedReading, TuningReading
-from pitstop.report.units import bytes_text, count_text, digits, seconds_text, share_text
+from pitstop.records.units import bytes_text, count_text, digits, seconds_text, share_text
 from pitstop.train.observers import Observer, RunStart, Status
 from pitstop.train.throughput import Pace
 

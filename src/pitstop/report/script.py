@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pitstop.records.script import Ended, Untrained
+from pitstop.records.units import count_text, seconds_text, speedup_text
 from pitstop.records.verdict import Ablation
 from pitstop.report.terminal import literal
-from pitstop.report.units import count_text, seconds_text, speedup_text
 
 # What shells and argparse mean by their codes.
 _CODES: Final = {
@@ -101,7 +101,7 @@ def bound_report(test: Ablation) -> RenderableType:
     low, high = (speedup_text(end) for end in (test.low, test.high))
     lines = [
         f"without {test.part}: {speedup_text(test.measured)} as fast "
-        f"(99 % within {low} to {high}, {count_text(test.steps, 'step')}); {_beside(test)}",
+        f"(99% within {low} to {high}, {count_text(test.steps, 'step')}); {_beside(test)}",
         *(f"  left all the same: {literal(words)}" for words in test.left),
     ]
     return Group(*map(Text, lines))

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.summary import RunSummary, SpanSummary
+from pitstop.records.units import count_text, rate_text, seconds_text, share_text, speedup_text
 from pitstop.records.verdict import Bound, Finding, Verdict
 from pitstop.report.printable import literal
 from pitstop.report.terminal_tables import headroom_lines, module_lines
-from pitstop.report.units import count_text, rate_text, seconds_text, share_text, speedup_text
 
 # Where no terminal sets a width a row stays one line, so that it can be searched for.
 _PIPED_WIDTH = 400
@@ -65,7 +65,7 @@ def _headline(summary: RunSummary) -> str:
     if middle is not None:
         spread = summary.wall.quantile_us(0.9)
         pieces.append(f"median {seconds_text(middle / 1e6)}")
-        pieces.append(f"90 % within {seconds_text((spread or middle) / 1e6)}")
+        pieces.append(f"90% within {seconds_text((spread or middle) / 1e6)}")
     rate = summary.samples_per_s
     each = "" if summary.world_size == 1 else f" on each of {summary.world_size} ranks"
     known = None if rate is None else rate_text(rate, "samples/s") + each

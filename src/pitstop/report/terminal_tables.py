@@ -9,9 +9,9 @@ from rich.text import Text
 
 from pitstop.records.headroom import Headroom
 from pitstop.records.module_table import ModuleRow, ModuleTable
+from pitstop.records.units import seconds_text, share_text
 from pitstop.report.headroom import headroom_sentence, kernel_name, kernel_source
 from pitstop.report.printable import literal
-from pitstop.report.units import seconds_text, share_text
 
 _MOST_CLASSES: Final = 6
 _MOST_KERNELS: Final = 3

@@ -3,9 +3,9 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from pitstop.records.units import bytes_text, count_text
 from pitstop.report.page.html import PageWritten
 from pitstop.report.terminal import literal
-from pitstop.report.units import bytes_text, count_text
 
 
 def written_report(written: PageWritten) -> RenderableType:

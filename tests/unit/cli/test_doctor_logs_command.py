@@ -61,7 +61,7 @@ def test_the_guides_bars_typed_with_a_batch_size_each_differ_by_2_3_percent(
     first, other = bar(tmp_path / "b4.log", 7.45), bar(tmp_path / "b8.log", 3.64)
     code, out, _ = doctor(first, other, "--batch-size", 4, "--batch-size", 8)
     assert code == 0
-    assert "29.12 against 29.8 samples/s: 2.3% slower" in out
+    assert "29.1 samples/s against 29.8 samples/s: 2.3% slower" in out
     assert "in steps/s it would seem 51.1% slower" in out
 
 
@@ -90,7 +90,7 @@ def test_two_logs_are_compared_at_steady_state_without_warm_up_and_evaluations(
     code, out, _ = doctor(first, other, "--batch-size", 8)
     assert code == 0
     assert out.startswith("faster: ")
-    assert "40 against 20 samples/s" in out
+    assert "40.0 samples/s against 20.0 samples/s" in out
     assert doctor(other, first, "--batch-size", 8)[0] == 1
 
 

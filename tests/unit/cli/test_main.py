@@ -88,7 +88,7 @@ def test_the_table_shows_the_rank_that_was_judged(
         monkeypatch.setenv("RANK", str(rank))
         write_record(tmp_path, data_us=data_us, rank=rank)
     _, out, _ = run("doctor", tmp_path)
-    assert any(line.split()[:5] == ["data", "1.50", "s", "75.0", "%"] for line in out.splitlines())
+    assert any(line.split()[:4] == ["data", "1.50", "s", "75.0%"] for line in out.splitlines())
 
 
 def test_the_record_is_written_beside_the_words(run: Run, starved: Path, tmp_path: Path) -> None:

@@ -417,7 +417,7 @@ def test_a_cache_over_half_of_the_memory_is_warned_of() -> None:
     settings = {"model": {"kind": "vrt"}, "train": {"steps": 1}}
     [warning] = config_from(settings, ["cache.budget=12GiB"], host=host).warnings
     assert warning.key == "cache.budget"
-    assert warning.message == "is 12GiB, 75% of the 16.0 GiB this process may use"
+    assert warning.message == "is 12GiB, 75.0% of the 16.0 GiB this process may use"
     assert not config_from(settings, ["cache.budget=8GiB"], host=host).warnings
     both = config_from(settings, ["cache.budget=6GiB", "loader.prefetch_bytes=4GiB"], host=host)
     assert [warning.key for warning in both.warnings] == ["loader.prefetch_bytes"]

@@ -42,7 +42,7 @@ def test_the_largest_part_is_named_with_its_true_share(weights: dict[str, float]
     assert said is not None
     most = max(shares.values())
     named = [name for name, share in shares.items() if share == most]
-    assert any(f" {'in no part' if n == 'unaccounted' else n} ({most:.0%})" in said for n in named)
+    assert any(f" {'in no part' if n == 'unaccounted' else n} ({most:.1%})" in said for n in named)
     assert ("most of the time" in said) == (most > 0.5)
 
 
@@ -60,7 +60,7 @@ def test_the_sentence_of_a_run_without_a_finding_names_its_largest_part(
     run = facts(parts, steps=60)
     shares = run.shares()
     name = max(shares, key=shares.__getitem__)
-    assert f" {name} ({shares[name]:.0%})" in message_of(None, (), run)
+    assert f" {name} ({shares[name]:.1%})" in message_of(None, (), run)
 
 
 def test_a_run_whose_largest_parts_cannot_be_judged_is_not_called_healthy() -> None:
@@ -156,7 +156,7 @@ def test_on_a_gpu_the_closing_sentence_says_how_busy_the_device_is() -> None:
     verdict = examine(run_of(rank(steps, device=steps, readings=[SETUP, KERNELS, WORK])))
     assert verdict.outcome == "healthy"
     assert verdict.message.endswith(
-        "most of the time is forward (60%) on the host; the device works 95.0% of the time"
+        "most of the time is forward (60.0%) on the host; the device works 95.0% of the time"
     )
 
 

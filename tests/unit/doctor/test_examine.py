@@ -330,7 +330,7 @@ def test_why_kernels_were_not_sampled_is_told() -> None:
 def test_a_healthy_run_is_called_so_in_every_field() -> None:
     verdict = examine(run_of(rank({"data": 100, "forward": 4_000, "backward": 5_900})))
     assert (verdict.outcome, verdict.verdict, verdict.primary) == ("healthy", "healthy", None)
-    assert verdict.message.endswith("most of the time is backward (59%)")
+    assert verdict.message.endswith("most of the time is backward (59.0%)")
 
 
 def test_the_specific_finding_decides_over_the_general_one_it_explains() -> None:

@@ -50,10 +50,10 @@ def test_every_number_carries_its_formula() -> None:
     assert row(lines, "step") == (
         "500 ms, middle half 500 ms to 500 ms (median of 40 windows; printed as window mean: time)"
     )
-    assert row(lines, "samples/s").startswith("8.00, middle half 8.00 to 8.00 (4 samples / 0.5 s")
+    assert row(lines, "samples/s").startswith("8.00, middle half 8.00 to 8.00 (4 samples / 500 ms")
     assert row(lines, "wait for data").endswith("printed as window mean: data_time)")
     assert row(lines, "run") == "17 min 40 s (steps at their steady time + timed events)"
-    assert row(lines, "evaluation") == "1 time, 60.0 s, 5.7 % (printed as eval_runtime)"
+    assert row(lines, "evaluation") == "1 time, 60.0 s, 5.7% (printed as eval_runtime)"
 
 
 def test_what_is_not_known_is_said_and_how_to_make_it_known() -> None:
@@ -71,10 +71,10 @@ def test_what_is_not_known_is_said_and_how_to_make_it_known() -> None:
 
 def test_what_is_left_is_an_estimate_with_error_and_trend() -> None:
     steady = row(report(log_record(1.0, total_steps=4000)), "left")
-    assert steady.startswith("33 min 20 s ± 20.0 s, estimated: 2,000 steps x 1 s (median of the l")
+    assert steady.startswith("33 min 20 s ± 20.0 s, estimated: 2,000 steps x 1.00 s (median of th")
     assert steady.endswith("; the pace is steady")
     slower = row(report(log_record([1.0] * 20 + [1.5] * 10, total_steps=4000)), "left")
-    assert slower.endswith("; the last third runs 50.0 % slower than the first")
+    assert slower.endswith("; the last third runs 50.0% slower than the first")
 
 
 def test_a_comparison_says_who_is_faster_before_anything_else() -> None:
@@ -84,7 +84,7 @@ def test_a_comparison_says_who_is_faster_before_anything_else() -> None:
     ]
     lines = rendered(log_comparison_report(compare_logs(records)))
     assert lines[0].startswith(
-        "no difference beyond noise: b.log: 29.12 against 29.8 samples/s: 2.3% slower, no more th"
+        "no difference beyond noise: b.log: 29.1 samples/s against 29.8 samples/s: 2.3% slower, n"
     )
     assert lines[1] == "  ratio 0.977, 0.977 to 0.977 by middle halves"
     assert any("in steps/s it would seem 51.1% slower" in line for line in lines)

@@ -38,7 +38,7 @@ def test_a_run_in_a_pipe_is_told_in_plain_lines() -> None:
     for piece in (
         "night: steps 10 to 100, effective batch 32",
         "lr 0.0001 x 4 = 0.0004",
-        "step 20/100  loss 0.250  12.5 samples/s  waiting for data 5.0 %  40.0 s left",
+        "step 20/100  loss 0.250  12.5 samples/s  waiting for data 5.0%  40.0 s left",
         "step 20: evaluated, psnr 31.2",
         "warning: the update of step 21 was left out",
         "interrupted at step 30: SIGTERM",

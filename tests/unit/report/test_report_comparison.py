@@ -24,7 +24,7 @@ def test_the_result_comes_first_and_what_was_not_checked_last() -> None:
     lines = rendered(
         Comparison(
             change="slower",
-            message="a step takes 1.20 times as long (99 % within 1.18 to 1.22)",
+            message="a step takes 1.20 times as long (99% within 1.18 to 1.22)",
             before=BEFORE,
             after=AFTER,
             step=Ratio(value=1.2, low=1.18, high=1.22),
@@ -60,7 +60,7 @@ def test_the_result_comes_first_and_what_was_not_checked_last() -> None:
             notes=("one rank left no record",),
         )
     )
-    assert lines[0] == "slower: a step takes 1.20 times as long (99 % within 1.18 to 1.22)"
+    assert lines[0] == "slower: a step takes 1.20 times as long (99% within 1.18 to 1.22)"
     assert lines[2] == (
         "before: runs/a, 90 steps, 10.0 ms a step (mean of stretches' medians), 11.0 ms with "
         "what lies between steps, 400 samples/s"

@@ -127,7 +127,7 @@ def test_a_cache_too_large_is_counted_once_and_named() -> None:
     assert text.startswith("does not fit: data take up to 309 GiB of the 256 GiB this host grants")
     assert "3 ranks x 12 workers x 4 ahead = 144 batches" in text
     assert "cache.budget 290 GiB, once for the host, not for each process" in text
-    assert "it holds 50.0 % of the 580 GiB of decoded frames" in text
+    assert "it holds 50.0% of the 580 GiB of decoded frames" in text
     assert text.splitlines()[-1] == "next: lower cache.budget, the largest part"
 
 

@@ -27,12 +27,12 @@ def test_a_gain_above_the_predicted_one_is_told_with_its_noise(
     measured: float, low: float, words: str
 ) -> None:
     text = said(predicted=2.76, measured=measured, low=low, high=3.0, steps=197)
-    assert text.startswith(f"without data: {measured:.2f}x as fast (99 % within {low:.2f}x to 3.00")
+    assert text.startswith(f"without data: {measured:.2f}x as fast (99% within {low:.2f}x to 3.00")
     assert text.endswith(words)
 
 
 def test_what_could_not_be_predicted_or_measured_is_said() -> None:
-    text = said(predicted=None, measured=1.0, low=0.9, high=1.1, steps=197, left=("[5 %] at a.py",))
+    text = said(predicted=None, measured=1.0, low=0.9, high=1.1, steps=197, left=("[5%] at a.py",))
     assert "no finding predicted a gain" in text
-    assert "  left all the same: [5 %] at a.py\n" in text
+    assert "  left all the same: [5%] at a.py\n" in text
     assert said(predicted=2.0) == "the run without data left too little to compare with\n"

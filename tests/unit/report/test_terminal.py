@@ -52,16 +52,16 @@ def test_parts_are_a_tree_that_adds_up_to_the_wall(tmp_path: Path) -> None:
     assert lines[2].startswith("forward ")
     assert lines[3].startswith("  stage1 ")
     assert list(rows) == ["forward", "stage1", "unaccounted", "wall"]
-    assert rows["forward"][1:] == ["1.00", "s", "50.0", "%", "200", "ms", "500", "ms"]
-    assert rows["stage1"][1:] == ["800", "ms", "40.0", "%", "800", "ms", "400", "ms"]
-    assert rows["unaccounted"][1:] == ["1.00", "s", "50.0", "%"]
-    assert rows["wall"][1:] == ["2.00", "s", "100.0", "%"]
+    assert rows["forward"][1:] == ["1.00", "s", "50.0%", "200", "ms", "500", "ms"]
+    assert rows["stage1"][1:] == ["800", "ms", "40.0%", "800", "ms", "400", "ms"]
+    assert rows["unaccounted"][1:] == ["1.00", "s", "50.0%"]
+    assert rows["wall"][1:] == ["2.00", "s", "100.0%"]
     assert "forward check: 1 time, 7.00 s, apart" in lines
 
 
 def test_the_first_line_says_how_fast_the_run_was(tmp_path: Path) -> None:
     first = rendered(run_report(summary_of(tmp_path / "rank-0.jsonl")))[0]
-    assert first == "2 steps, median 1.00 s, 90 % within 1.00 s, 3.00 samples/s"
+    assert first == "2 steps, median 1.00 s, 90% within 1.00 s, 3.00 samples/s"
 
 
 def test_a_run_without_an_ending_is_called_unfinished(tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def test_several_cures_are_shown_one_after_the_other_with_hours() -> None:
     lines = rendered(verdict_report(verdict))
     assert lines[-6:] == [
         "mended one after the other:",
-        "  DATA001: at most 2.00x as fast, 10 h 00 min saved at most",
-        "  LOG001: at most 4.00x as fast, 15 h 00 min saved at most",
+        "  DATA001: at most 2.00x as fast, 10.0 h saved at most",
+        "  LOG001: at most 4.00x as fast, 15.0 h saved at most",
         "all of it together: at most 4.00x as fast",
         "the whole training takes 20 h 00 min at this pace; at most 15 h 00 min can be saved",
         "start-up 12.0 s (not included above)",

@@ -39,7 +39,7 @@ HEADROOM = Headroom(
 
 def test_headroom_says_what_the_arithmetic_would_take() -> None:
     assert headroom_sentence(HEADROOM) == (
-        "this step runs at 1.8 % of the measured bf16 rate of NVIDIA H200 (14.3 TFLOP/s of 800 "
+        "this step runs at 1.8% of the measured bf16 rate of NVIDIA H200 (14.3 TFLOP/s of 800 "
         "TFLOP/s); at that rate its arithmetic takes 33.0 ms of 1.84 s, the bytes it has to move "
         "100 ms (estimated, at 4.00 TB/s)"
     )
@@ -81,8 +81,8 @@ def test_modules_are_indented_and_their_coverage_said() -> None:
     assert lines[1].startswith("stage1 (Stage)")
     assert lines[2].startswith("  stage1.flow (Stage)")
     assert "not split" in lines[2]
-    assert lines[3].endswith("clock; covers 93.0 % of forward; backward is not split")
-    assert lines[4] == "by class, wherever they are: Align 20.0 % in 7 places"
+    assert lines[3].endswith("clock; covers 93.0% of forward; backward is not split")
+    assert lines[4] == "by class, wherever they are: Align 20.0% in 7 places"
     assert list(module_lines(None)) == []
 
 
@@ -95,5 +95,6 @@ def test_start_up_is_said_part_by_part() -> None:
         start_up_parts_s={"imports": 6.0, "data": 0.0, "compiling": 242.0, "the rest": 14.0},
     )
     assert start_up_text(verdict) == (
-        "start-up 262 s (not included above): imports 6.00 s, compiling 242 s, the rest 14.0 s"
+        "start-up 4 min 22 s (not included above): imports 6.00 s, compiling 4 min 02 s, the rest "
+        "14.0 s"
     )

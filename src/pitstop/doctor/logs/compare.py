@@ -8,11 +8,11 @@ from pitstop.doctor.compare import LEAST_CHANGE
 from pitstop.doctor.logs.case import LogCase
 from pitstop.doctor.logs.examine import case_of_log, examine_case
 from pitstop.doctor.logs.facts import LONG_MEANS
-from pitstop.doctor.logs.numbers import number
 from pitstop.doctor.logs.summary import computed_rate, printed_rate, untimed_words
 from pitstop.records.logs.comparison import LogComparison, LogPair, Result
 from pitstop.records.logs.summary import Steady
 from pitstop.records.run import RunRecord
+from pitstop.records.units import rate_text, share_text
 
 _MOST_SETTINGS = 5
 # Some tools print results among their settings.
@@ -130,8 +130,10 @@ def _result(ratio: float, low: float, high: float) -> Result:
 
 
 def _message(rates: _Rates, ratio: float, result: Result) -> str:
-    numbers = f"{number(rates.other.middle)} against {number(rates.first.middle)} samples/s"
-    change = f"{abs(ratio - 1):.1%} {'faster' if ratio >= 1 else 'slower'}"
+    numbers = " against ".join(
+        rate_text(one.middle, "samples/s") for one in (rates.other, rates.first)
+    )
+    change = f"{share_text(abs(ratio - 1))} {'faster' if ratio >= 1 else 'slower'}"
     if result != "no difference beyond noise":
         return f"{numbers}: {change}"
     return f"{numbers}: {change}, no more than two runs of one program may differ by"
@@ -149,7 +151,7 @@ def _step_note(
     """Say what steps per second would have claimed, where that is something else."""
     if step_ratio is None or abs(step_ratio - ratio) < 0.05 * ratio:
         return ()
-    claimed = f"{abs(step_ratio - 1):.1%} {'faster' if step_ratio >= 1 else 'slower'}"
+    claimed = f"{share_text(abs(step_ratio - 1))} {'faster' if step_ratio >= 1 else 'slower'}"
     sizes = f"{_samples(other)} samples here, {_samples(first)} in {first.log.source}"
     return (f"in steps/s it would seem {claimed}: a step has {sizes}",)
 

@@ -12,6 +12,7 @@ from pitstop.doctor.rules.catalogue import ENTRIES
 from pitstop.errors import RecordError
 from pitstop.records.logs.summary import LogExamination
 from pitstop.records.run import RunRecord
+from pitstop.records.units import speedup_text
 from pitstop.records.verdict import Finding, Outcome, Severity, Verdict
 
 LOG_NAMES: Final[Mapping[str, str]] = {
@@ -99,7 +100,9 @@ def _message(primary: Finding | None, case: LogCase, *, enough: bool) -> str:
     step = case.log.step
     if primary is not None:
         gain = None if primary.bound is None else primary.bound.speedup
-        most = "" if gain is None else f"; without it the run is at most {gain:.2f}x as fast"
+        most = (
+            "" if gain is None else f"; without it the run is at most {speedup_text(gain)} as fast"
+        )
         return f"{primary.summary}{most}"
     if step is None:
         return untimed_words(case.facts)

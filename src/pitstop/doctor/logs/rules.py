@@ -15,8 +15,6 @@ from pitstop.doctor.logs.level import Level
 from pitstop.doctor.logs.numbers import (
     at_row,
     covered_words,
-    duration,
-    number,
     spread_words,
     work_words,
 )
@@ -24,6 +22,7 @@ from pitstop.doctor.logs.statistics import USUAL
 from pitstop.doctor.logs.time import is_timed
 from pitstop.doctor.rules.remedies import REMEDIES
 from pitstop.doctor.thresholds import WORTH_A_WARNING, severity_of
+from pitstop.records.units import change_text, seconds_text, share_text
 from pitstop.records.verdict import Bound, Finding
 
 LogRule = Callable[[LogCase], Finding | None]
@@ -39,13 +38,13 @@ def data_wait(case: LogCase) -> Finding | None:
     if share is None or wait is None or step is None or share < WORTH_A_WARNING:
         return None
     of_run = case.shares.get("data")
-    run = () if of_run is None else (f"that is {of_run:.1%} of {work_words(case.log)}",)
+    run = () if of_run is None else (f"that is {share_text(of_run)} of {work_words(case.log)}",)
     return Finding(
         code="DATA001",
         severity=severity_of(share),
         summary="the training loop waits for data",
         evidence=(
-            f"waiting for data took {share:.1%} of {covered_words(wait)} "
+            f"waiting for data took {share_text(share)} of {covered_words(wait)} "
             "(sum of the waits / sum of the step times)",
             f"wait {spread_words(wait)}",
             f"step {spread_words(step)}",
@@ -102,14 +101,14 @@ def start_up(case: LogCase) -> Finding | None:
     if share < WORTH_A_WARNING:
         return None
     ended = log.total_steps is not None
-    left = f" + {duration(left_s)} estimated to be left" if left_s else ""
+    left = f" + {seconds_text(left_s)} estimated to be left" if left_s else ""
     return Finding(
         code="START001",
         severity="warning" if ended else "info",
         summary="much of the run is its start-up",
         evidence=(
-            f"start-up {duration(log.start_up_s)} = {share:.1%} of {duration(log.run_s)} "
-            f"({log.run_formula}){left}",
+            f"start-up {seconds_text(log.start_up_s)} = {share_text(share)} of "
+            f"{seconds_text(log.run_s)} ({log.run_formula}){left}",
             f"({log.events['start-up'].formula})",
         ),
         # Shares of other findings are of the run without start-up, so this one does not add.
@@ -168,12 +167,16 @@ def slow_windows(case: LogCase) -> Finding | None:
         summary="single stretches of the run are much slower than the rest",
         evidence=(
             f"{count} of {len(step_s)} windows took more than {USUAL:g} times the median step; "
-            f"the time beyond it adds up to {duration(lost_s)}, {lost.share:.1%} of "
+            f"the time beyond it adds up to {seconds_text(lost_s)}, {share_text(lost.share)} of "
             f"{work_words(case.log)}",
-            f"the worst, from {at_row(facts, worst)}: {number(step_s[worst])} s a step, "
+            f"the worst, from {at_row(facts, worst)}: {seconds_text(step_s[worst])} a step, "
             f"{step_s[worst] / level.step_s[worst]:.1f} times the usual",
             f"step {spread_words(facts.step)}",
-            *((f"{min(1.0, waited_s / lost_s):.0%} of that is wait for data",) if waited_s else ()),
+            *(
+                (f"{share_text(min(1.0, waited_s / lost_s))} of that is wait for data",)
+                if waited_s
+                else ()
+            ),
         ),
         # What is wait for data belongs to that bound and must not count twice.
         bound=_bound_within_steps(case, "slow windows", lost_s - waited_s),
@@ -194,8 +197,8 @@ def unaccounted_time(case: LogCase) -> Finding | None:
         severity="warning",
         summary="part of the run is in no record of the log",
         evidence=(
-            f"{share:.1%} of {work_words(case.log)} is neither steps at their steady time nor an "
-            "event with a known duration",
+            f"{share_text(share)} of {work_words(case.log)} is neither steps at their steady time "
+            "nor an event with a known duration",
         ),
         # What it holds is not known, so neither is what could be gained.
         bound=None,
@@ -226,10 +229,10 @@ def _apart(case: LogCase, *, name: str, code: str, summary: str) -> Finding | No
         severity=severity_of(total.share) if total.count > 1 or case.facts.is_done else "info",
         summary=summary,
         evidence=(
-            f"{name}, {often}: {duration(total.total_s)} = {total.share:.1%} of "
+            f"{name}, {often}: {seconds_text(total.total_s)} = {share_text(total.share)} of "
             f"{work_words(case.log)}{least}",
-            f"median {duration(middle)}, middle half {duration(low)} to {duration(high)} "
-            f"({total.formula})",
+            f"median {seconds_text(middle)}, middle half {seconds_text(low)} to "
+            f"{seconds_text(high)} ({total.formula})",
         ),
         bound=Bound(part=name, share=total.share),
         remedy=REMEDIES[code].code,
@@ -244,18 +247,18 @@ def _bound_within_steps(case: LogCase, part: str, lost_s: float) -> Bound | None
 
 def _drift_words(case: LogCase, level: Level) -> tuple[str, ...]:
     facts = case.facts
-    early, late = number(level.early[1]), number(level.late[1])
+    early, late = seconds_text(level.early[1]), seconds_text(level.late[1])
     formula = "" if facts.step is None else facts.step.formula.partition("; ")[2]
     if level.shape == "slope":
-        what = f"{early} s a step in the first third of the log, {late} s in the last"
+        what = f"{early} a step in the first third of the log, {late} in the last"
     else:
         where = at_row(facts, level.row)
-        what = f"{late} s a step from {where} on{_resumed(case, level.row)}, {early} s before"
+        what = f"{late} a step from {where} on{_resumed(case, level.row)}, {early} before"
     return (
-        f"{what}: {level.ratio - 1:+.1%} (medians of {level.early_rows} and {level.late_rows} "
-        f"windows; {formula})",
-        f"middle halves {number(level.early[0])} to {number(level.early[2])} s and "
-        f"{number(level.late[0])} to {number(level.late[2])} s",
+        f"{what}: {change_text(level.ratio - 1)} (medians of {level.early_rows} and "
+        f"{level.late_rows} windows; {formula})",
+        f"middle halves {seconds_text(level.early[0])} to {seconds_text(level.early[2])} and "
+        f"{seconds_text(level.late[0])} to {seconds_text(level.late[2])}",
     )
 
 
@@ -270,7 +273,8 @@ def _growth_of_wait(case: LogCase, level: Level) -> tuple[str, ...]:
     if not np.isfinite(data_s).all():
         return ()
     early, late = float(np.median(data_s[: level.row])), float(np.median(data_s[level.row :]))
-    return (f"the wait for data in it went from {number(early)} to {number(late)} s (medians)",)
+    went = f"{seconds_text(early)} to {seconds_text(late)}"
+    return (f"the wait for data in it went from {went} (medians)",)
 
 
 def _growth_of_wait_s(case: LogCase, level: Level) -> float:

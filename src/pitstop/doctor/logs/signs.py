@@ -9,12 +9,13 @@ import numpy as np
 from pitstop.doctor.logs.bar import bar_disagrees
 from pitstop.doctor.logs.case import LogCase
 from pitstop.doctor.logs.facts import LogFacts, is_loss, origin
-from pitstop.doctor.logs.numbers import number, repeated
+from pitstop.doctor.logs.numbers import repeated
 from pitstop.doctor.logs.rules import LogRule
 from pitstop.doctor.logs.statistics import change_point, slope
 from pitstop.doctor.rules.remedies import REMEDIES
 from pitstop.records.logs.windows import DisagreementCode
 from pitstop.records.run import ScalarSeries
+from pitstop.records.units import bytes_text, logged_text
 from pitstop.records.verdict import Finding
 
 _MIB = 1 << 20
@@ -95,10 +96,10 @@ def loss_is_flat(case: LogCase) -> Finding | None:
         severity="warning" if begins and is_long else "info",
         summary="the loss does not move",
         evidence=(
-            f"{name}: {number(first)} in the first third of the log, {number(last)} in the last "
-            f"(medians of {third} of {len(value)} values as printed, steps {int(step[0]):,} to "
-            f"{int(step[-1]):,})",
-            f"middle half of all {number(low)} to {number(high)}",
+            f"{name}: {logged_text(first)} in the first third of the log, {logged_text(last)} in "
+            f"the last (medians of {third} of {len(value)} values as printed, "
+            f"steps {int(step[0]):,} to {int(step[-1]):,})",
+            f"middle half of all {logged_text(low)} to {logged_text(high)}",
         ),
         # Speed is not what this run lacks.
         bound=None,
@@ -163,10 +164,10 @@ def memory_climbs(case: LogCase) -> Finding | None:
         severity="warning",
         summary="memory grows as the run goes on",
         evidence=(
-            f"{held[0] / _MIB:,.0f} MiB at step {int(steps[0]):,}, {held[-1] / _MIB:,.0f} MiB at "
+            f"{bytes_text(held[0])} at step {int(steps[0]):,}, {bytes_text(held[-1])} at "
             f"step {int(steps[-1]):,}, {len(rises)} rises in {len(held)} records "
             f"({origin(table.note('memory_bytes'))})",
-            f"{per_step * 1000 / _MIB:+,.1f} MiB a thousand steps (median slope of all pairs)",
+            f"{bytes_text(per_step * 1000)} more every 1,000 steps (median slope of all pairs)",
         ),
         bound=None,
         remedy=(
@@ -218,7 +219,7 @@ def _not_finite_words(name: str, series: ScalarSeries, count: int) -> str:
     bad = ~np.isfinite(series.value)
     first = int(np.argmax(bad))
     before = series.value[:first]
-    good = f", after {number(float(before[-1]))} in the record before" if len(before) else ""
+    good = f", after {logged_text(float(before[-1]))} in the record before" if len(before) else ""
     return (
         f"{name}: {count} of {len(bad)} values are not finite, first at step "
         f"{int(series.step[first]):,}{good}"

@@ -10,6 +10,7 @@ from pitstop.doctor.logs.time import eta_of, event_totals, run_time
 from pitstop.records.logs.summary import LogSummary, Steady
 from pitstop.records.logs.windows import COLUMNS
 from pitstop.records.run import RankRecord
+from pitstop.records.units import seconds_text
 
 _GAPS: Final = {
     "at_s": "timestamps",
@@ -87,7 +88,7 @@ def computed_rate(facts: LogFacts, *, ranks: int | None = None) -> Steady | None
         unit="samples/s",
         windows=step.windows,
         steps=step.steps,
-        formula=f"{log.batch_size} samples{each} / {step.middle:.3g} s a step{scope}",
+        formula=f"{log.batch_size} samples{each} / {seconds_text(step.middle)} a step{scope}",
     )
 
 

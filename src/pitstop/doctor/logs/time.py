@@ -11,6 +11,7 @@ from pitstop.records.logs.summary import Eta, EventTotal
 from pitstop.records.logs.windows import WindowTable
 from pitstop.records.quantity import Estimated
 from pitstop.records.run import Array, Event
+from pitstop.records.units import seconds_text, share_text
 
 _FEWEST_FOR_A_TREND = 9
 _LEAST_ERROR = 0.01  # of the estimate: a pace that is printed in few digits has no spread
@@ -188,6 +189,6 @@ def _longest_event_s(events: Mapping[str, EventTotal]) -> float:
 
 
 def _eta_words(left: int, step_s: float, how: str, apart: float) -> str:
-    pace = f"{left:,} steps x {step_s:.3g} s ({how})"
+    pace = f"{left:,} steps x {seconds_text(step_s)} ({how})"
     more = "evaluations, checkpoints and epoch starts as so far"
-    return f"{pace} + {apart:.1%} for {more}" if apart else pace
+    return f"{pace} + {share_text(apart)} for {more}" if apart else pace

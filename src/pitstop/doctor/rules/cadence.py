@@ -22,6 +22,7 @@ from pitstop.doctor.rules.places import places_of, steps_environments
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import HOST_WORTH, WORTH_A_WARNING, is_sure, severity_of
 from pitstop.records.script import HostLines
+from pitstop.records.units import us_text
 from pitstop.records.verdict import Bound, Finding
 
 _UNACCOUNTED: Final = 0.10
@@ -247,7 +248,7 @@ def unaccounted_time(facts: Facts) -> Finding | None:
         code="TIME001",
         severity="warning",
         summary="part of the step was not measured",
-        evidence=(f"{share:.1%} of the wall clock of {facts.steps} steps lies in no span",),
+        evidence=(f"{percent(share)} of the wall clock of {facts.steps} steps lies in no span",),
         # Naming what was not measured makes nothing faster; what it holds is not known.
         bound=None,
         remedy=remedy_for(facts, "TIME001"),
@@ -262,15 +263,14 @@ def time_apart(facts: Facts) -> Finding | None:
         return None
     others.sort(key=lambda name: -facts.apart[name].total_us)
     evidence = tuple(
-        f"{name}: {times(facts.apart[name].count, 'time')}, "
-        f"{facts.apart[name].total_us / 1e6:.1f} s"
+        f"{name}: {times(facts.apart[name].count, 'time')}, {us_text(facts.apart[name].total_us)}"
         for name in others[:3]
     )
     return Finding(
         code="APART001",
         severity=severity_of(share),
         summary="much of the run is spent beside the steps",
-        evidence=(f"{share:.1%} of the run was no training step", *evidence),
+        evidence=(f"{percent(share)} of the run was no training step", *evidence),
         bound=Bound(part="apart", share=share),
         remedy=remedy_for(facts, "APART001"),
     )

@@ -138,7 +138,7 @@ def launch_bound(facts: Facts) -> Finding | None:
     if bound.share < WORTH_A_WARNING:
         return None
     evidence = [
-        f"{times(int(step.launches), 'kernel')} a step, {step.busy_us / step.launches:.1f} us each",
+        f"{times(int(step.launches), 'kernel')} a step, {ms(step.busy_us / step.launches)} each",
         f"the device computes for {ms(step.busy_us)} of a step of {ms(step.step_us)}",
     ]
     setup = facts.setup

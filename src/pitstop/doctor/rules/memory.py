@@ -13,6 +13,7 @@ from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.host.memory_holders import NEARLY_FULL, holders_text
 from pitstop.records.script import Owners
+from pitstop.records.units import seconds_text, share_text
 from pitstop.records.verdict import Finding, Severity
 
 # After the first counted step buffers and caches may still fill, which every run does.
@@ -63,7 +64,7 @@ def host_growth(facts: Facts) -> Finding | None:
         evidence.append(f"{percent(own_share)} of it in the training process itself")
     hours = _hours_to_full(readings[-1], slope)
     if hours is not None:
-        evidence.append(f"at this pace memory is full in {hours:.1f} hours")
+        evidence.append(f"at this pace memory is full in {seconds_text(hours * 3600)}")
     held = holders_text(readings[-1])
     evidence += [] if held is None else [held]
     severity: Severity = "critical" if hours is not None and hours < _SOON_HOURS else "warning"
@@ -89,8 +90,9 @@ def unsettled_growth(facts: Facts) -> str | None:
     risen = _tree_bytes(readings[-1]) - _tree_bytes(readings[0])
     if risen < _LEAST_GROWTH_BYTES:
         return None
+    took = seconds_text(readings[-1].at_s - readings[0].at_s)
     return (
-        f"host memory rose by {size(risen)} in {readings[-1].at_s - readings[0].at_s:.0f} s, too "
+        f"host memory rose by {size(risen)} in {took}, too "
         "short to tell whether it goes on: measure more steps"
     )
 
@@ -108,7 +110,7 @@ def full_host(facts: Facts) -> str | None:
     if not full:
         return None
     worst = max(full, key=lambda reading: reading.used_share or 0.0)
-    return f"host memory was {worst.used_share:.0%} full: {holders_text(worst)}"
+    return f"host memory was {share_text(worst.used_share)} full: {holders_text(worst)}"
 
 
 def _settled(facts: Facts) -> list[MemoryReading]:

@@ -7,6 +7,7 @@ import math
 from typing import Final
 
 from pitstop.records.host.machine import Advice, Cpu, DecodeRate, Ram, Volume
+from pitstop.records.units import bytes_text, digits, share_text
 
 GIB: Final = 1 << 30
 
@@ -64,7 +65,8 @@ def _workers_advice(
     for rate in decoding:
         each, together = rate.images.value, workers * rate.images.value
         what = f"{rate.codec.upper()} images of {rate.width}x{rate.height}"
-        words += f"; {workers} x {each:.0f} = no more than {together:.0f} {what} a second and rank"
+        sum_text = f"{workers} x {digits(each)} = no more than {digits(together)}"
+        words += f"; {sum_text} {what} a second and rank"
     # The setting counts the workers of the host, whatever the number of ranks.
     return Advice(setting="loader.workers", value=str(workers * ranks), arithmetic=words)
 
@@ -74,17 +76,17 @@ def _cache_advice(ram: Ram, workers: int, volume: Volume | None) -> Advice:
     assert free is not None
     budget = cache_budget_bytes(free, limit, workers)
     words = (
-        f"{_size(free)} free to this process, less {KEEP_FREE_SHARE:.0%} kept free and "
-        f"{workers} x {_size(WORKER_BYTES)} for workers (assumed)"
+        f"{bytes_text(free)} free to this process, less {share_text(KEEP_FREE_SHARE)} kept free "
+        f"and {workers} x {bytes_text(WORKER_BYTES)} for workers (assumed)"
     )
     if limit is not None:
-        words += f", but at most half of the limit of {_size(limit)}"
+        words += f", but at most half of the limit of {bytes_text(limit)}"
     words += f" = {budget // GIB} whole GiB for the host"
     if volume is not None and volume.bytes_seen:
-        size = ("" if volume.complete else "at least ") + _size(volume.bytes_seen)
+        size = ("" if volume.complete else "at least ") + bytes_text(volume.bytes_seen)
         if volume.bytes_seen > budget:
             share = budget / volume.bytes_seen
-            words += f"; the files are {size}, so shuffled epochs hit at most {share:.0%}"
+            words += f"; the files are {size}, so shuffled epochs hit at most {share_text(share)}"
         elif volume.complete:
             words += f"; the files are {size} and fit as they are stored"
     return Advice(setting="cache.budget", value=f"{budget // GIB}GiB", arithmetic=words)
@@ -95,13 +97,7 @@ def _shm_advice(shm: int) -> Advice:
         setting="/dev/shm",  # noqa: S108 - the mount itself is what the advice is about
         value="8GiB or more",
         arithmetic=(
-            f"{_size(shm)} now; workers x prefetch x batch bytes must fit, or workers die with a "
-            "bus error; containers set it with --shm-size or --ipc=host"
+            f"{bytes_text(shm)} now; workers x prefetch x batch bytes must fit, or workers die "
+            "with a bus error; containers set it with --shm-size or --ipc=host"
         ),
     )
-
-
-def _size(size_bytes: float) -> str:
-    if size_bytes < GIB:
-        return f"{size_bytes / (1 << 20):.0f} MiB"
-    return f"{size_bytes / GIB:.1f} GiB"

@@ -33,6 +33,7 @@ from pitstop.records.host.machine import (
     Software,
     Volume,
 )
+from pitstop.records.units import share_text
 
 if TYPE_CHECKING:
     from pitstop.measure.host.load import GpuReader
@@ -171,7 +172,7 @@ def strangers_on_gpus(gpus: "GpuReader") -> tuple[str, ...]:
     """Say which GPUs were busy before the calibration began: their rates are too low."""
     loads, _ = gpus()
     return tuple(
-        f"GPU {load.index} was {load.busy_share:.0%} busy before it was measured: "
+        f"GPU {load.index} was {share_text(load.busy_share)} busy before it was measured: "
         "its rates may be too low"
         for load in loads
         if load.busy_share is not None and load.busy_share > 0.05

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from pitstop.records.host.memory import MemoryHolder, MemoryReading
+from pitstop.records.units import bytes_text
 
 NEARLY_FULL: Final = 0.9
 """Share of the memory from which on it is asked who holds it."""
 MOST_HOLDERS: Final = 3
 """Processes named, of the job and of the others."""
 
-_GIB: Final = 1 << 30
-_MIB: Final = 1 << 20
 # A process below this share of what is used explains nothing.
 _WORTH_NAMING: Final = 0.01
 
@@ -34,10 +33,10 @@ def holders_text(reading: MemoryReading) -> str | None:
     ]
     ours = [holder for holder in named if holder.role in ("main process", "child process")]
     rest = [holder for holder in named if holder not in ours]
-    job = f"{_processes(reading.tree.processes)} {_size(reading.tree.tree_bytes)}"
+    job = f"{_processes(reading.tree.processes)} {bytes_text(reading.tree.tree_bytes)}"
     return (
-        f"{_size(used)} of {_size(reading.limit_bytes)} used; this job's {job}"
-        f"{_largest(ours[:1])}, everything else {_size(others)}{_largest(rest)}"
+        f"{bytes_text(used)} of {bytes_text(reading.limit_bytes)} used; this job's {job}"
+        f"{_largest(ours[:1])}, everything else {bytes_text(others)}{_largest(rest)}"
     )
 
 
@@ -48,11 +47,7 @@ def _processes(count: int) -> str:
 def _largest(holders: Sequence[MemoryHolder]) -> str:
     words = ", ".join(
         f"{holder.name}{'' if holder.role == 'other' else f', {holder.role},'} "
-        f"{_size(holder.resident_bytes)}"
+        f"{bytes_text(holder.resident_bytes)}"
         for holder in holders
     )
     return f" (largest: {words})" if words else ""
-
-
-def _size(count: int) -> str:
-    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"

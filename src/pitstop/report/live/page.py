@@ -5,6 +5,14 @@ from typing import Final
 
 import numpy as np
 
+from pitstop.records.units import (
+    bytes_text,
+    count_text,
+    digits,
+    rate_text,
+    seconds_text,
+    share_text,
+)
 from pitstop.report.live.text import (
     checkpoint_words,
     evaluation_words,
@@ -34,14 +42,6 @@ from pitstop.report.page.series import shortened
 from pitstop.report.page.svg import Svg
 from pitstop.report.page.templating import environment, policy_hash, source
 from pitstop.report.terminal import limit_words
-from pitstop.report.units import (
-    bytes_text,
-    count_text,
-    digits,
-    rate_text,
-    seconds_text,
-    share_text,
-)
 
 _SMALL: Final = 0.005
 _MOST_RANKS: Final = 256
@@ -124,7 +124,7 @@ def _figures(view: LiveView) -> Iterable[Figure]:
         name="throughput by the median step",
         value=rate_text(view.steady_samples_per_s, "samples/s"),
         how=f"{several}measured, {count_text(first.steady_steps if first else 0, 'step')}, "
-        "within 2 %",
+        "within 2%",
     )
     yield Figure(
         name="a step, median",

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pitstop.records.units import NOT_MEASURED
 from pitstop.report.live.text import (
     checkpoint_words,
     evaluation_words,
@@ -31,7 +32,6 @@ from pitstop.report.live.throughput import Part
 from pitstop.report.live.view import LiveView, LossView
 from pitstop.report.page.palette import UNACCOUNTED
 from pitstop.report.terminal import literal
-from pitstop.report.units import NOT_MEASURED
 
 MOST_RANKS: Final = 16
 

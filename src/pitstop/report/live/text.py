@@ -1,9 +1,6 @@
 """A live view in words: the same ones on a terminal, in a pipe and on a page."""
 
-from pitstop.report.live.throughput import TimeLeft
-from pitstop.report.live.view import Happened, LiveView, LossView, MemoryView, RankView
-from pitstop.report.terminal import literal
-from pitstop.report.units import (
+from pitstop.records.units import (
     NOT_MEASURED,
     bytes_text,
     count_text,
@@ -13,6 +10,9 @@ from pitstop.report.units import (
     seconds_text,
     share_text,
 )
+from pitstop.report.live.throughput import TimeLeft
+from pitstop.report.live.view import Happened, LiveView, LossView, MemoryView, RankView
+from pitstop.report.terminal import literal
 
 _MOST_METRICS = 6
 
@@ -65,7 +65,7 @@ def speed_words(view: LiveView) -> str:
     steady = f"{rate_text(view.steady_samples_per_s, 'samples/s')} by the median step"
     basis = f"last {count_text(first.now_steps, 'step')}, pauses included"
     steps = count_text(first.steady_steps, "step")
-    return f"{now} ({basis}); {steady} ({steps}, within 2 %)"
+    return f"{now} ({basis}); {steady} ({steps}, within 2%)"
 
 
 def wait_words(view: LiveView) -> str:

@@ -9,11 +9,7 @@ from pitstop.doctor.readings import Applied, Remark
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.script import Compiled, Ended, Kernels, Setup, Work
-from pitstop.report.logs import log_headline, log_rows
-from pitstop.report.machine import ceiling_rows, headline
-from pitstop.report.page.blocks import Block, Column, Section, Sentence, Table, text_cell
-from pitstop.report.page.run import RunView
-from pitstop.report.units import (
+from pitstop.records.units import (
     NOT_MEASURED,
     bytes_text,
     count_text,
@@ -22,6 +18,10 @@ from pitstop.report.units import (
     seconds_text,
     share_text,
 )
+from pitstop.report.logs import log_headline, log_rows
+from pitstop.report.machine import ceiling_rows, headline
+from pitstop.report.page.blocks import Block, Column, Section, Sentence, Table, text_cell
+from pitstop.report.page.run import RunView
 
 Pairs = Iterable[tuple[str, str]]
 

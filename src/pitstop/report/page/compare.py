@@ -8,6 +8,7 @@ from pitstop.doctor.logs.compare import compare_logs
 from pitstop.errors import RecordError
 from pitstop.records.comparison import Comparison, PartChange
 from pitstop.records.logs.comparison import LogPair
+from pitstop.records.units import NOT_MEASURED, digits, rate_text, seconds_text, share_text
 from pitstop.report.page.blocks import (
     Block,
     Cell,
@@ -25,7 +26,6 @@ from pitstop.report.page.over_time import losses, step_times, whole
 from pitstop.report.page.palette import run_colour
 from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.step import legend_of, segments_of
-from pitstop.report.units import NOT_MEASURED, digits, rate_text, seconds_text, share_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,7 +164,7 @@ def differences_section(runs: RunsView) -> Section | None:
 
 
 def _changes(name: str, comparison: Comparison) -> Iterable[Block]:
-    headings = ("part, a step", "before", "after", "difference", "99 % within", "judged")
+    headings = ("part, a step", "before", "after", "difference", "99% within", "judged")
     yield Table(
         caption=f"Parts of {name} against the first run",
         columns=tuple(
@@ -172,7 +172,7 @@ def _changes(name: str, comparison: Comparison) -> Iterable[Block]:
         ),
         rows=tuple(_change_row(change) for change in comparison.parts),
         note="Means a step, measured. Marked where the interval excludes no change and the change "
-        f"is {LEAST_CHANGE / 2:.1%} of the step or more.",
+        f"is {share_text(LEAST_CHANGE / 2)} of the step or more.",
         sortable=len(comparison.parts) > 1,
     )
     if comparison.same_work:

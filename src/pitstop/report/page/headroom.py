@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from pitstop.records.headroom import Headroom, KernelSource
+from pitstop.records.units import rate_text, seconds_text, share_text
 from pitstop.report.headroom import headroom_sentence, kernel_line, kernel_name
 from pitstop.report.page.blocks import (
     Block,
@@ -14,7 +15,6 @@ from pitstop.report.page.blocks import (
     text_cell,
 )
 from pitstop.report.page.run import RunView
-from pitstop.report.units import rate_text, seconds_text, share_text
 
 
 def headroom_section(view: RunView) -> Section | None:
@@ -59,7 +59,7 @@ def _rates(headroom: Headroom) -> Iterable[Block]:
             columns=_columns("what", "reached", "measured on this device", "share"),
             rows=tuple(tuple(map(text_cell, row)) for row in rows),
             note="Counted work over the mean step. Caches serve some of the bytes, so their share "
-            "may exceed 100 %.",
+            "may exceed 100%.",
         )
 
 

@@ -8,6 +8,15 @@ import numpy as np
 
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.script import Owners
+from pitstop.records.units import (
+    NOT_MEASURED,
+    bytes_text,
+    count_text,
+    digits,
+    rate_text,
+    seconds_text,
+    share_text,
+)
 from pitstop.report.page.blocks import (
     Block,
     Chart,
@@ -21,15 +30,6 @@ from pitstop.report.page.blocks import (
 from pitstop.report.page.charts import Axes, Line, Segment, bar, lines
 from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.series import Series, shortened
-from pitstop.report.units import (
-    NOT_MEASURED,
-    bytes_text,
-    count_text,
-    digits,
-    rate_text,
-    seconds_text,
-    share_text,
-)
 
 Named = Sequence[tuple[str, str, Sequence[float | None]]]
 """Name, colour and values of a line."""

@@ -13,6 +13,7 @@ from pitstop.records.loader import (
     TuningTry,
 )
 from pitstop.records.script import LoaderSetup, Setup, WorkerTimes
+from pitstop.records.units import bytes_text, count_text, seconds_text, share_text
 from pitstop.report.page.blocks import (
     Block,
     Cell,
@@ -29,7 +30,6 @@ from pitstop.report.page.charts import Axes, Line, Segment, bar, lines
 from pitstop.report.page.palette import colours
 from pitstop.report.page.run import RunView
 from pitstop.report.page.series import shortened
-from pitstop.report.units import bytes_text, count_text, seconds_text, share_text
 
 _MOST_WORKERS: Final = 64
 

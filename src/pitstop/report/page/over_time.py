@@ -8,6 +8,15 @@ import numpy as np
 
 from pitstop.records.logs.windows import Kind, WindowTable
 from pitstop.records.run import Array, StepTable
+from pitstop.records.units import (
+    NOT_MEASURED,
+    count_text,
+    digits,
+    quality_text,
+    rate_text,
+    seconds_text,
+    share_text,
+)
 from pitstop.report.page.blocks import (
     Cell,
     Chart,
@@ -22,15 +31,6 @@ from pitstop.report.page.blocks import (
 from pitstop.report.page.charts import Axes, Line, Mark, Words, lines
 from pitstop.report.page.run import RunView
 from pitstop.report.page.series import Series, rates, shortened
-from pitstop.report.units import (
-    NOT_MEASURED,
-    count_text,
-    digits,
-    quality_text,
-    rate_text,
-    seconds_text,
-    share_text,
-)
 
 MARKED: Final = ("evaluation", "checkpoint", "epoch boundary", "resume")
 _MARK_COLOURS: Final = {

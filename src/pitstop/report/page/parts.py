@@ -16,6 +16,7 @@ from pitstop.records.pictures import (
 )
 from pitstop.records.script import Modules, ModuleTime
 from pitstop.records.summary import SpanSummary
+from pitstop.records.units import count_text, rate_text, seconds_text, share_text
 from pitstop.report.page.blocks import (
     Block,
     Cell,
@@ -35,7 +36,6 @@ from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.step import legend_of, part_times_us, segments_of
 from pitstop.report.page.svg import Svg, shown
 from pitstop.report.terminal_tables import coverage
-from pitstop.report.units import count_text, rate_text, seconds_text, share_text
 
 _MOST_MODULES: Final = 200
 _MOST_RANKS: Final = 16
@@ -138,7 +138,7 @@ def _named_parts(view: RunView) -> Table | None:
         caption="Named parts, median a step",
         columns=_columns("part", "forward", "backward", "loss", "of the wall clock"),
         rows=tuple(rows[:_MOST_MODULES]),
-        note="Measured over the whole run; medians within 2 %. A part holds those inside it.",
+        note="Measured over the whole run; medians within 2%. A part holds those inside it.",
         sortable=True,
         left_out=max(0, len(rows) - _MOST_MODULES),
     )

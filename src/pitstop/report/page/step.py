@@ -8,6 +8,7 @@ import numpy as np
 from pitstop.doctor.facts import Facts
 from pitstop.records.run import Timeline, TimelineSpan
 from pitstop.records.summary import SpanSummary
+from pitstop.records.units import NOT_MEASURED, count_text, seconds_text, share_text
 from pitstop.report.page.blocks import (
     Block,
     Cell,
@@ -26,7 +27,6 @@ from pitstop.report.page.charts import Lane, Piece, Segment, bar, lanes, meter
 from pitstop.report.page.palette import HATCHED, UNACCOUNTED
 from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.svg import Described
-from pitstop.report.units import NOT_MEASURED, count_text, seconds_text, share_text
 
 _MOST_NODES: Final = 300
 # Deeper than anybody opens by hand, and shallow enough to be written from within itself.
@@ -194,7 +194,7 @@ def _tree(view: RunView, facts: Facts) -> Tree | None:
     kept = {span.path for span in shown}
     nodes = _nodes(view, [span for span in spans if span.path in kept], ())
     more, deeper = len(near) - len(shown), len(spans) - len(near)
-    note = "The whole run, warm-up included; medians are within 2 %. Measured on the host's clock."
+    note = "The whole run, warm-up included; medians are within 2%. Measured on the host's clock."
     if more:
         note += f" {count_text(more, 'smaller part')} left out."
     if deeper:

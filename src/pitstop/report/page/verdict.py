@@ -3,6 +3,15 @@
 from collections.abc import Iterable
 
 from pitstop.records.host.memory import HostLoad, MemoryReading
+from pitstop.records.units import (
+    NOT_MEASURED,
+    bytes_text,
+    count_text,
+    digits,
+    rate_text,
+    seconds_text,
+    share_text,
+)
 from pitstop.records.verdict import Bound, Verdict
 from pitstop.report.headroom import small_share
 from pitstop.report.page.blocks import (
@@ -24,15 +33,6 @@ from pitstop.report.page.charts import Lane, Piece, lanes
 from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.svg import Described
 from pitstop.report.terminal import limit_words, start_up_text
-from pitstop.report.units import (
-    NOT_MEASURED,
-    bytes_text,
-    count_text,
-    digits,
-    rate_text,
-    seconds_text,
-    share_text,
-)
 
 
 def headline_figures(view: RunView) -> Figures:
@@ -207,7 +207,7 @@ def _gain_chart(verdict: Verdict) -> Chart:
         description="; ".join(f"{name} {share_text(b.saved_share)}" for name, b in bounds) + ".",
     )
     rows = [_gain_lane(name, bound) for name, bound in bounds]
-    ticks = ("0 %", "50 % of the wall clock", "100 %")
+    ticks = ("0%", "50% of the wall clock", "100%")
     return Chart(caption="Time that goes at most", svg=lanes(told, rows, ticks=ticks))
 
 

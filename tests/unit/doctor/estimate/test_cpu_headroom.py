@@ -77,7 +77,7 @@ def test_a_wait_is_bounded_with_the_rest_at_its_quickest() -> None:
     assert found.bound.speedup == pytest.approx(wall / (90 * 9_000))
     assert f"at most {found.bound.speedup:.2f}x" in verdict.message
     assert found.evidence[-1] == (
-        "computing takes 9.7 ms a step beside it; the bound counts on 9.0 ms without it, "
+        "computing takes 9.67 ms a step beside it; the bound counts on 9.00 ms without it, "
         "which a quarter of the steps did not exceed"
     )
     assert verdict.combined_bound == found.bound

@@ -48,8 +48,8 @@ def test_a_log_that_waits_half_its_time_is_starved() -> None:
     assert share(finding) == 0.5
     assert "50.0% of 2,000 steps in 40 windows" in finding.evidence[0]
     assert (
-        "wait 0.3 s, middle half 0.3 to 0.3 s (median of 40 windows; printed as window mean: "
-        "data_time)" in finding.evidence
+        "wait 300 ms, middle half 300 ms to 300 ms (median of 40 windows; printed as window "
+        "mean: data_time)" in finding.evidence
     )
 
 
@@ -167,7 +167,7 @@ def test_levels_that_overlap_widely_are_no_drift() -> None:
 
 def test_a_slower_step_says_whether_the_wait_grew() -> None:
     record = log_record(noisy(0.5, 20) + noisy(0.8, 20), data_s=[0.01] * 20 + [0.31] * 20)
-    assert "the wait for data in it went from 0.01 to 0.31 s (medians)" in (
+    assert "the wait for data in it went from 10.0 ms to 310 ms (medians)" in (
         found(gets_slower, record).evidence
     )
 
@@ -179,7 +179,7 @@ def test_single_slow_windows_are_added_up() -> None:
     assert finding.code == "DRIFT002"
     assert share(finding) == pytest.approx((1.0 + 2.0) / sum(step_s))
     assert finding.evidence[0].startswith("2 of 40 windows took more than 1.5 times the median")
-    assert "from step 1,151: 2.5 s a step, 5.0 times the usual" in finding.evidence[1]
+    assert "from step 1,151: 2.50 s a step, 5.0 times the usual" in finding.evidence[1]
 
 
 def test_what_is_wait_for_data_is_bounded_there_and_not_twice() -> None:
@@ -188,7 +188,7 @@ def test_what_is_wait_for_data_is_bounded_there_and_not_twice() -> None:
         step_s[row], data_s[row] = 2.5, 0.1 + waited
     record = log_record(step_s, data_s=data_s)
     spikes = found(slow_windows, record)
-    assert spikes.evidence[-1] == "60% of that is wait for data"
+    assert spikes.evidence[-1] == "60.0% of that is wait for data"
     assert share(spikes) == pytest.approx((4.0 - 2.4) / sum(step_s))
     assert share(found(data_wait, record)) == pytest.approx(sum(data_s) / sum(step_s))
     slower = log_record([0.5] * 20 + [0.8] * 20, data_s=[0.1] * 20 + [0.3] * 20)

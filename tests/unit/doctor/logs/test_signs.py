@@ -131,8 +131,8 @@ def test_memory_that_climbs_to_the_end_is_reported_with_its_slope() -> None:
     climbing = (GIB * np.linspace(5, 8, 40)).tolist()
     finding = found(memory_climbs, log_record(memory_bytes=climbing))
     assert (finding.code, finding.severity) == ("MEM001", "warning")
-    expected = 3 * 1024 / 39 / 50 * 1000
-    assert finding.evidence[1].startswith(f"+{expected:,.1f} MiB a thousand steps")
+    expected = 3 / 39 / 50 * 1000
+    assert finding.evidence[1].startswith(f"{expected:.2f} GiB more every 1,000 steps")
     assert "printed as total: memory" in finding.evidence[0]
 
 

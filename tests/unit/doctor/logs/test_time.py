@@ -121,7 +121,7 @@ def test_what_is_left_is_reckoned_from_the_recent_pace() -> None:
     assert eta is not None
     assert (eta.steps, eta.seconds.value, eta.trend) == (1000, 2000, 2.0)
     assert eta.seconds.error == 1000, "the whole log's median says half of it"
-    assert eta.formula == "1,000 steps x 2 s (median of the last 10 windows)"
+    assert eta.formula == "1,000 steps x 2.00 s (median of the last 10 windows)"
 
 
 def test_recurring_events_are_part_of_what_is_left() -> None:
@@ -163,7 +163,7 @@ def test_samples_a_second_count_all_ranks_where_their_number_is_known() -> None:
     assert four is not None
     assert (alone.middle, four.middle) == (8, 32)
     assert "of one rank: how many there are is not in the log" in alone.formula
-    assert four.formula == "4 samples x 4 ranks / 0.5 s a step"
+    assert four.formula == "4 samples x 4 ranks / 500 ms a step"
 
 
 def test_printed_samples_a_second_are_used_where_the_batch_is_not_known() -> None:

@@ -313,6 +313,6 @@ def test_time_apart_without_a_rule_of_its_own_is_named() -> None:
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(0.5)
-    assert found.evidence[1] == "plotting: 9 times, 0.9 s"
+    assert found.evidence[1] == "plotting: 9 times, 900 ms"
     assert time_apart(facts(STEP, apart={"plotting": every(10, 20_000)})) is None
     assert time_apart(facts(STEP, apart={"evaluation": every(10, 90_000)})) is None

@@ -50,7 +50,7 @@ def test_a_run_that_waits_half_its_time_is_starved(tmp_path: Path) -> None:
     assert finding.bound is not None
     assert (finding.bound.part, finding.bound.share, finding.bound.speedup) == ("data", 0.5, 2.0)
     assert "50.0% of 90 steps" in finding.evidence[0]
-    assert "median wait 5.0 ms" in finding.evidence[1]
+    assert "median wait 5.00 ms" in finding.evidence[1]
 
 
 @pytest.mark.parametrize(

@@ -296,4 +296,4 @@ def test_the_healthy_verdict_names_the_costliest_part_of_the_model() -> None:
         ),
     )
     verdict = examine(run_of(rank({"forward": 4_000, "backward": 6_000}, readings=[modules])))
-    assert verdict.message.endswith("backward (60%), above all body (Swin) 90.0%")
+    assert verdict.message.endswith("backward (60.0%), above all body (Swin) 90.0%")

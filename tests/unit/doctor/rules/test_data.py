@@ -90,7 +90,7 @@ def test_workers_that_start_anew_for_every_pass_are_counted_once() -> None:
     assert found is not None
     text = "\n".join(found.evidence)
     assert "in one of 2 workers" in text
-    assert "/data/city delivered 95 MiB a second" in text, "twice what one worker reads"
+    assert "/data/city delivered 95.2 MiB a second" in text, "twice what one worker reads"
 
 
 def test_workers_that_start_anew_are_not_taken_for_many_that_are_ready_in_time() -> None:
@@ -112,7 +112,7 @@ def test_workers_of_the_evaluation_do_not_stand_for_a_loop_that_loads_by_itself(
     found = data_wait(facts(STARVED, readings=[alone, WORKER, itself]))
     assert found is not None
     text = "\n".join(found.evidence)
-    assert "takes 4.0 ms in the training process itself: dataset 50.0%, collate 50.0%" in text
+    assert "takes 4.00 ms in the training process itself: dataset 50.0%, collate 50.0%" in text
 
 
 def test_workers_of_the_evaluation_do_not_stand_for_those_of_the_training() -> None:
@@ -129,7 +129,7 @@ def test_workers_that_wait_name_the_volume() -> None:
     found = data_wait(facts(STARVED, readings=[ON_CPU, slow]))
     assert found is not None
     assert any("storage, or a processor" in line for line in found.evidence)
-    assert any("/data/city delivered 48 MiB a second" in line for line in found.evidence)
+    assert any("/data/city delivered 47.7 MiB a second" in line for line in found.evidence)
     assert "copy /data/city to a local disk" in found.remedy[0]
 
 

@@ -89,7 +89,7 @@ def test_a_device_that_waits_for_launches_is_launch_bound() -> None:
     assert found.bound is not None
     # 10 ms less 0.1 of data and 0.1 of copies, less 4 of computing.
     assert found.bound.share == pytest.approx(0.58)
-    assert found.evidence[0] == "1,000 kernels a step, 4.0 us each"
+    assert found.evidence[0] == "1,000 kernels a step, 4.00 us each"
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_advice_on_a_frozen_network_needs_one() -> None:
     ("readings", "words"),
     [
         ([SETUP, replace(OWNERS, peak_bytes=30 * GIB)], "try it, it may not fit, 50.0 GiB of the"),
-        ([SETUP, replace(OWNERS, peak_bytes=75 * GIB)], "it hardly fits, 5.0 GiB of the device's"),
+        ([SETUP, replace(OWNERS, peak_bytes=75 * GIB)], "it hardly fits, 5.00 GiB of the device's"),
         ([ON_CPU], "try it, it may not fit, how much memory is free was not measured"),
         ([ON_CPU, memory(1.0, GIB, GIB)], "60.0 GiB of the host's 64.0 GiB is free"),
     ],

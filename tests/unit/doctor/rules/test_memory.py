@@ -49,7 +49,7 @@ def test_growth_in_workers_is_copy_on_write() -> None:
     assert found is not None
     assert found.summary.endswith("workers copy what they only read, or keep it")
     # 20 MiB a minute.
-    assert found.evidence[0].startswith("1.2 GiB an hour")
+    assert found.evidence[0].startswith("1.17 GiB an hour")
     assert "hold metadata in arrays" in found.remedy[0]
     # 60 GiB are left of 64: 51 hours at 1.17 GiB an hour.
     assert "in 51.2 hours" in found.evidence[2]
@@ -103,7 +103,7 @@ def test_growth_in_a_short_time_is_noted_and_not_judged() -> None:
     few = facts(STEP, readings=[ON_CPU, *readings(GROWING[:10])])
     assert host_growth(few) is None
     assert unsettled_growth(few) == (
-        "host memory rose by 120 MiB in 360 s, too short to tell whether it goes on: "
+        "host memory rose by 120 MiB in 6 min 00 s, too short to tell whether it goes on: "
         "measure more steps"
     )
     assert unsettled_growth(facts(STEP, readings=[ON_CPU, *readings([2048.0] * 10)])) is None
@@ -210,7 +210,7 @@ def test_who_held_the_memory_of_a_full_host_is_a_note() -> None:
     full = memory(0.0, 339 * MIB, 300 * MIB, host_available_bytes=GIB, holders=(stranger,))
     words = full_host(facts(STEP, readings=[ON_CPU, full, memory(1.0, MIB, MIB)]))
     assert words == (
-        "host memory was 98% full: 63.0 GiB of 64.0 GiB used; this job's 5 processes hold "
+        "host memory was 98.4% full: 63.0 GiB of 64.0 GiB used; this job's 5 processes hold "
         "339 MiB, everything else 62.7 GiB (largest: database 61.0 GiB)"
     )
     record = rank(STEP, readings=[ON_CPU, full])
@@ -221,4 +221,4 @@ def test_who_held_the_memory_of_a_full_host_is_a_note() -> None:
 def test_growth_says_what_the_host_has_and_what_this_job_holds() -> None:
     found = host_growth(facts(STEP, readings=[ON_CPU, *readings(GROWING)]))
     assert found is not None
-    assert found.evidence[-1].startswith("4.0 GiB of 64.0 GiB used; this job's 5 processes hold")
+    assert found.evidence[-1].startswith("4.00 GiB of 64.0 GiB used; this job's 5 processes hold")

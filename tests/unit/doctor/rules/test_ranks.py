@@ -46,7 +46,9 @@ def test_the_rank_with_most_work_of_its_own_is_the_straggler() -> None:
     assert found.bound.share == pytest.approx(4_000 / 13_100)
     assert "rank 2" in found.summary
     assert found.summary.endswith("data")
-    assert found.evidence[0] == "rank 2 works 8.1 ms a step by itself, the others 4.1 ms to 4.1 ms"
+    assert (
+        found.evidence[0] == "rank 2 works 8.10 ms a step by itself, the others 4.10 ms to 4.10 ms"
+    )
 
 
 def test_one_verdict_for_the_job_names_rank_and_cause() -> None:

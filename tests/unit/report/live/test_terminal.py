@@ -44,11 +44,11 @@ def test_a_pipe_gets_words_without_drawings(sick: LiveView) -> None:
     assert "\x1b" not in text
     for piece in (
         "street-clips  finished  ",
-        "step               300 of 150,000, 0.2 %  ran 19.9 s\n",
+        "step               300 of 150,000, 0.2%  ran 19.9 s\n",
         "speed              123 samples/s now (last 128 steps, pauses included); 179 samples/s by "
-        "the median step (44 steps, within 2 %)\n",
-        "waiting for data   39.2 % of the step; a step takes 45.2 ms (median)\n",
-        "parts of the step  data 39.2 %  copy 1.5 %  forward 21.2 %  loss 2.0 %  backward 30.9 %",
+        "the median step (44 steps, within 2%)\n",
+        "waiting for data   39.2% of the step; a step takes 45.2 ms (median)\n",
+        "parts of the step  data 39.2%  copy 1.5%  forward 21.2%  loss 2.0%  backward 30.9%",
         "memory             device peak 36.0 GiB of 80.0 GiB (cuda:0); host processes 7.30 GiB of",
         "loss               0.0733 at step 299\n",
         "evaluation         step 299: psnr 28.983, ssim 0.90000 (took 1.20 s)\n",
@@ -62,10 +62,10 @@ def test_a_pipe_gets_words_without_drawings(sick: LiveView) -> None:
 def test_a_terminal_gets_bars_and_a_line_of_the_loss(sick: LiveView) -> None:
     running = replace(sick, state="running", step=90, total_steps=180)
     text = shown(running, terminal=True)
-    assert "━" * 20 + "─" * 20 + "  90 of 180, 50.0 %" in text
+    assert "━" * 20 + "─" * 20 + "  90 of 180, 50.0%" in text
     assert "█" * 16 in text
     assert "█▇" in text
-    assert "data 39.2 %  copy 1.5 %" in text
+    assert "data 39.2%  copy 1.5%" in text
 
 
 def test_a_terminal_without_such_letters_gets_plain_ones(sick: LiveView) -> None:
@@ -136,7 +136,7 @@ def test_a_pipe_gets_a_line_when_there_is_something_new(sick: LiveView) -> None:
     lines = out.getvalue().splitlines()
     assert lines[0] == "street-clips: waiting, there is no record yet"
     assert lines[1] == (
-        "street-clips: running  step 300/150000  123 samples/s  waiting for data 39.2 %  "
+        "street-clips: running  step 300/150000  123 samples/s  waiting for data 39.2%  "
         "loss 0.0733  input-bound"
     )
     assert lines[3].startswith("street-clips  finished"), "the whole view at the end"

@@ -10,8 +10,8 @@ import pytest
 
 from pitstop.errors import RecordError
 from pitstop.records.pictures import PictureCell, PictureRow, Pictures, write_pictures
+from pitstop.records.units import NOT_MEASURED
 from pitstop.report.page.html import MOST_BYTES, PageWritten, write_page
-from pitstop.report.units import NOT_MEASURED
 from tests.browser.records import NASTY, cured, ranks, sick, write_run
 
 PNG = b"\x89PNG\r\n\x1a\n"

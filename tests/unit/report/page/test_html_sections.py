@@ -78,7 +78,7 @@ def test_numbers_beside_the_verdict_have_spread_and_basis() -> None:
         "35.0 ms; middle half 35.0 ms to 35.0 ms; measured, 90 steps after warm-up"
     )
     assert found["throughput"].startswith("114 samples/s; measured on the wall clock")
-    assert found["waiting for data"].startswith("14.3 %; ± 0.0 % standard error; measured")
+    assert found["waiting for data"].startswith("14.3%; ± 0.0% standard error; measured")
 
 
 def test_throughput_counts_all_ranks() -> None:
@@ -104,8 +104,8 @@ def test_the_share_beside_a_gain_is_the_one_that_gives_it() -> None:
     forward = [9_000 if step % 3 == 0 else 10_000 for step in range(100)]
     words = told(gain_section(view_of(run_of(rank({"data": 10_000, "forward": forward})))))
     assert "at most 2.19x as fast" in words
-    assert "54.2 %" in words, "1 - 1 / 2.19"
-    assert "50.8 %" not in words, "of that, the wait alone"
+    assert "54.2%" in words, "1 - 1 / 2.19"
+    assert "50.8%" not in words, "of that, the wait alone"
 
 
 def test_what_is_left_of_a_log_is_estimated_with_its_error() -> None:
@@ -353,7 +353,7 @@ def test_a_tree_of_thousands_keeps_the_largest_and_says_so(tmp_path: Path) -> No
     assert "part 0" not in names
     assert "101 smaller parts left out" in (tree.note or "")
     assert "single steps kept no parts" in (section.lead or "")
-    assert "forward 80.2 ms, 100.0 %" in told(section)
+    assert "forward 80.2 ms, 100.0%" in told(section)
 
 
 def test_a_tree_deeper_than_anybody_opens_is_cut_and_says_so(tmp_path: Path) -> None:

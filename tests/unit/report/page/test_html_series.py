@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pitstop.records.units import bytes_text, digits
 from pitstop.report.page.charts import Axes, Line, Mark, Segment, bar, lines
 from pitstop.report.page.palette import HATCHED, colours
 from pitstop.report.page.series import rates, shortened
 from pitstop.report.page.svg import Svg, element, number, shown
-from pitstop.report.units import bytes_text, digits
 
 VALUES = st.lists(
     st.one_of(st.floats(-1e9, 1e9), st.just(float("nan")), st.just(float("inf"))), max_size=400
