@@ -79,7 +79,7 @@ class Judge:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Watch:
-    """A run that is looked at again and again; the run itself is left alone."""
+    """A run that is polled; the run itself is left alone."""
 
     run: RunTail
     judge: Judge
@@ -116,7 +116,7 @@ def follow(watch: Watch, show: Show, *, pause: Callable[[], None], wait: bool) -
     Args:
         watch: The run.
         show: Called with every view.
-        pause: Called between two looks.
+        pause: Called between two polls.
         wait: Whether a run that is not there yet is waited for.
 
     Raises:

@@ -19,9 +19,9 @@ from pitstop.report.page.about import log_section, machine_section, settings_sec
 from pitstop.report.page.blocks import Figures, Section
 from pitstop.report.page.compare import (
     RunsView,
-    courses_section,
     differences_section,
     runs_view,
+    series_section,
     side_by_side_section,
     verdict_of,
     verdicts_section,
@@ -29,7 +29,7 @@ from pitstop.report.page.compare import (
 from pitstop.report.page.headroom import headroom_section
 from pitstop.report.page.host import load_section, memory_section
 from pitstop.report.page.loader import feeding_section
-from pitstop.report.page.over_time import course_section
+from pitstop.report.page.over_time import over_time_section
 from pitstop.report.page.parts import modules_section, pictures_section, ranks_section
 from pitstop.report.page.run import RunView, view_of
 from pitstop.report.page.step import step_section, timeline_section
@@ -50,7 +50,7 @@ class PageWritten:
     sections: tuple[str, ...]
     """Titles, in order."""
     absent: tuple[str, ...]
-    """What the record does not hold, in words."""
+    """What the record does not hold, as text."""
     message: str
     """The verdict of the page."""
 
@@ -69,7 +69,7 @@ SECTIONS: Final[tuple[Chapter, ...]] = (
     Chapter(about="a bound on the gain", make=gain_section),
     Chapter(about="headroom on the device", make=headroom_section),
     Chapter(about="where parts lay inside a step", make=timeline_section),
-    Chapter(about="the course of the run", make=course_section),
+    Chapter(about="values over time", make=over_time_section),
     Chapter(about="memory", make=memory_section),
     Chapter(about="load of GPU, processor and disk", make=load_section),
     Chapter(about="loader and cache", make=feeding_section),
@@ -83,7 +83,7 @@ SECTIONS: Final[tuple[Chapter, ...]] = (
 COMPARISONS: Final[tuple[Callable[[RunsView], Section | None], ...]] = (
     differences_section,
     side_by_side_section,
-    courses_section,
+    series_section,
     verdicts_section,
 )
 
@@ -144,10 +144,10 @@ def write_page(
     renderer = _Renderer()
     if len(views) == 1:
         page = _page_of_run(views[0])
-        text, kept = renderer.render(page, lambda room: pictures_section(views[0], room))
+        text, kept = renderer.render(page, lambda free: pictures_section(views[0], free))
     else:
         page = _page_of_runs(runs_view(views))
-        text, kept = renderer.render(page, lambda room: _latest_pictures(views, room))
+        text, kept = renderer.render(page, lambda free: _latest_pictures(views, free))
     write_text(output, text)
     return PageWritten(
         path=str(output),
@@ -158,10 +158,10 @@ def write_page(
     )
 
 
-def _latest_pictures(views: Sequence[RunView], room_bytes: int) -> Section | None:
+def _latest_pictures(views: Sequence[RunView], free_bytes: int) -> Section | None:
     """Pictures of the last of several runs that has any."""
     for view in reversed(views):
-        section = pictures_section(view, room_bytes)
+        section = pictures_section(view, free_bytes)
         if section is not None:
             return replace(section, title=f"Pictures of {view.name}")
     return None

@@ -1,4 +1,4 @@
-"""One run as the sections of a page look at it: its record, judged, and its readings typed."""
+"""One run as the sections of a page read it: its record, judged, and its readings typed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class RunView:
 
     @property
     def total_name(self) -> str:
-        """Ranks in all, as the record claims; for words such as "rank 1 of 4"."""
+        """Ranks in all, as the record claims; for text such as "rank 1 of 4"."""
         attempts = self.rank.attempts
         world = attempts[-1].world_size if attempts else 1
         return "" if world == 1 else f"rank {self.rank.rank} of {world}"
@@ -63,7 +63,7 @@ def _sound(rank: RankRecord, kind: str, record_type: type[ReadingT]) -> Iterable
             try:
                 yield decode(reading, record_type)
             except RecordError:
-                continue  # counted and told by the verdict's notes
+                continue  # counted in the verdict's notes
 
 
 def view_of(record: RunRecord) -> RunView:

@@ -69,5 +69,5 @@ def test_a_million_steps_become_a_small_page_with_their_extremes(
     assert got["size_bytes"] < MOST_BYTES
     assert "Over time" in got["sections"]
     text = output.read_text(encoding="utf-8")
-    description = text[text.index('id="course-step-desc"') :].split("</desc>")[0]
+    description = text[text.index('id="over-time-step-desc"') :].split("</desc>")[0]
     assert "highest 9." in description, description
