@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pitstop.report.page.html import write_page
+from pitstop.cli.report import page_of
 from tests.browser.chromium import Chromium, Tab, chromium, find_chromium
 from tests.browser.records import fixed, ranks, slow, write_run
 
@@ -50,5 +50,5 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "empty": [place / "empty"],
     }
     for name, source in sources.items():
-        write_page(source, place / f"{name}.html")
+        page_of(source, place / f"{name}.html")
     return {name: place / f"{name}.html" for name in sources}

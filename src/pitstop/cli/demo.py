@@ -67,10 +67,10 @@ def demonstrate(
 ) -> "tuple[Change, ...]":
     """Go through the whole chain, a line at a time; give the settings that were changed."""
     from pitstop.cli import demo_run
+    from pitstop.cli.report import page_of
     from pitstop.doctor.changes import changes_for
     from pitstop.doctor.examine import examine
     from pitstop.measure.host.limits import read_host_limits
-    from pitstop.report.page.html import write_page
 
     clips = demo_run.prepare(output, scale)
     say(f"1. made {sum(clips.clips.values())} clips of a spike camera, {clips.frames} frames each")
@@ -87,9 +87,9 @@ def demonstrate(
         for line in comparison_lines(demo_run.train_in_turns(clips, slow, fixed, scale)):
             say(line)
         turns = [output / demo_run.TURNS / name for name in ("before-1", "after-1")]
-        write_page(turns, output / demo_run.COMPARED)
+        page_of(turns, output / demo_run.COMPARED)
     say(quality_line(demo_run.learn(clips, fixed, scale)))
-    write_page([output / demo_run.FIXED], output / demo_run.REPORT)
+    page_of([output / demo_run.FIXED], output / demo_run.REPORT)
     say(f"\nthe fixed run with restored frames: {output / demo_run.REPORT}")
     if changes:
         say(f"before and after, side by side: {output / demo_run.COMPARED}")

@@ -42,7 +42,7 @@ def test_the_format_is_named_with_how_sure_that_is() -> None:
     [line] = [line for line in report(log_record(0.5, total_steps=9000)) if "mmcv" in line]
     assert line == "train.log: mmcv text (97% sure), 40 records, steps 1 to 2,000 of 9,000"
     told = report(log_record(0.5, confidence=1.0, version="1.x"))
-    assert any("mmcv text 1.x (as told)" in line for line in told)
+    assert any("mmcv text 1.x (as given)" in line for line in told)
 
 
 def test_every_number_carries_its_formula() -> None:
@@ -86,7 +86,7 @@ def test_a_comparison_says_who_is_faster_before_anything_else() -> None:
     assert lines[0].startswith(
         "no difference beyond noise: b.log: 29.1 samples/s against 29.8 samples/s: 2.3% slower, n"
     )
-    assert lines[1] == "  ratio 0.977, 0.977 to 0.977 by IQRs"
+    assert lines[1] == "  ratio 0.977, 0.977 to 0.977 by the IQRs"
     assert any("in steps/s it would seem 51.1% slower" in line for line in lines)
     cells = next(line for line in lines if line.startswith("b.log ")).split()
     assert cells[1] == "8"

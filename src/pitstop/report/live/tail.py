@@ -19,7 +19,7 @@ from typing import BinaryIO, Final
 from pitstop.errors import RecordError
 from pitstop.records.distribution import EMPTY, Distribution, merge
 from pitstop.records.run import Attempt, Block, Ending, Event, RankRecord, Reading, StepTable
-from pitstop.records.store import OUTSIDE
+from pitstop.records.store import OUTSIDE, RANK_FILES
 from pitstop.report.live.over_time import MeansOverTime
 from pitstop.report.live.steps import StepWindow, read_lines
 
@@ -276,7 +276,7 @@ class RunTail:
     def _found(self) -> list[Path]:
         try:
             if self.source.is_dir():
-                return sorted(self.source.glob("rank-*.jsonl"))
+                return sorted(self.source.glob(RANK_FILES))
             return [self.source] if self.source.exists() else []
         except OSError:
             return []  # a folder on a network that is out of reach for a moment

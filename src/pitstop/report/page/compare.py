@@ -1,11 +1,10 @@
 """Several runs on one page: each against the first, differences beyond noise marked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pitstop.doctor.compare import LEAST_CHANGE, compare
-from pitstop.doctor.logs.compare import compare_logs
-from pitstop.errors import RecordError
+from pitstop.doctor.judge import JudgedRuns
+from pitstop.doctor.thresholds import LEAST_CHANGE
 from pitstop.records.comparison import Comparison, PartChange
 from pitstop.records.logs.comparison import LogPair
 from pitstop.records.units import NOT_MEASURED, digits, rate_text, seconds_text, share_text
@@ -24,7 +23,7 @@ from pitstop.report.page.blocks import (
 from pitstop.report.page.charts import Axes, Line, bar, lines
 from pitstop.report.page.over_time import losses, step_times, whole
 from pitstop.report.page.palette import run_colour
-from pitstop.report.page.run import RunView, quartiles
+from pitstop.report.page.run import RunView, quartiles, view_of
 from pitstop.report.page.step import legend_of, segments_of
 
 
@@ -48,31 +47,20 @@ class RunsView:
     pairs: tuple[Pair, ...]
 
 
-def runs_view(views: Sequence[RunView]) -> RunsView:
-    """Compare each run with the first."""
-    pairs = _log_pairs(views) if all(view.log is not None for view in views) else None
-    if pairs is None:
-        pairs = [_run_pair(views[0], view) for view in views[1:]]
-    return RunsView(views=tuple(views), pairs=tuple(pairs))
-
-
-def _log_pairs(views: Sequence[RunView]) -> list[Pair]:
-    comparison = compare_logs([view.record for view in views])
-    return [
-        Pair(view=view, result=pair.result, message=pair.message, log=pair)
-        for view, pair in zip(views[1:], comparison.pairs, strict=True)
-    ]
-
-
-def _run_pair(first: RunView, view: RunView) -> Pair:
-    if first.log is not None or view.log is not None:
-        why = "a log of another tool and a measured run are not compared: they time other things"
-        return Pair(view=view, result="not comparable", message=why)
-    try:
-        found = compare(first.record, view.record)
-    except RecordError as error:
-        return Pair(view=view, result="not comparable", message=str(error))
-    return Pair(view=view, result=found.change, message=found.message, comparison=found)
+def runs_view(judged: JudgedRuns) -> RunsView:
+    """Lay several judged runs out, each beside what its comparison with the first gave."""
+    views = tuple(map(view_of, judged.runs))
+    pairs = tuple(
+        Pair(
+            view=view,
+            result=pair.result,
+            message=pair.message,
+            comparison=pair.comparison,
+            log=pair.log,
+        )
+        for view, pair in zip(views[1:], judged.pairs, strict=True)
+    )
+    return RunsView(views=views, pairs=pairs)
 
 
 def verdict_of(runs: RunsView) -> tuple[str, str]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pitstop.doctor.judge import JudgedRuns
 from pitstop.errors import RecordError
-from pitstop.logs.read import read_logs
 from pitstop.records.store import write_text
 from pitstop.report.page.about import log_section, machine_section, settings_section
 from pitstop.report.page.blocks import Figures, Section
@@ -114,39 +114,25 @@ class Page:
     basis: str
 
 
-def write_page(
-    sources: Sequence[Path],
-    output: Path,
-    *,
-    log_format: str | None = None,
-    batch_sizes: Sequence[int] = (),
-    world_sizes: Sequence[int] = (),
-) -> PageWritten:
-    """Write a page about one run or log, or about several compared with the first.
+def write_page(judged: JudgedRuns, output: Path) -> PageWritten:
+    """Write a page about one judged run or log, or about several compared with the first.
 
     Args:
-        sources: Folders or files of measured runs, or logs of other tools.
+        judged: The runs, with their verdicts.
         output: The page; an earlier one is replaced, whole or not at all.
-        log_format: Name of the logs' format, where it is not recognised.
-        batch_sizes: Samples of one optimizer step on one rank: one for all logs, or one a source.
-        world_sizes: Ranks of each run, given the same way.
 
     Raises:
-        RecordError: A source cannot be read, or the page cannot be written.
+        RecordError: The page cannot be written.
     """
-    if not sources:
-        raise RecordError("name at least one run or log to report on")
-    require_other(sources, output)
-    records = read_logs(
-        sources, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes
-    )
-    views = [view_of(record) for record in records]
     renderer = _Renderer()
-    if len(views) == 1:
-        page = _page_of_run(views[0])
-        text, kept = renderer.render(page, lambda free: pictures_section(views[0], free))
+    if len(judged.runs) == 1:
+        view = view_of(judged.runs[0])
+        page = _page_of_run(view)
+        text, kept = renderer.render(page, lambda free: pictures_section(view, free))
     else:
-        page = _page_of_runs(runs_view(views))
+        runs = runs_view(judged)
+        views = runs.views
+        page = _page_of_runs(runs)
         text, kept = renderer.render(page, lambda free: _latest_pictures(views, free))
     write_text(output, text)
     return PageWritten(

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pitstop.cli.report import page_of
 from pitstop.errors import RecordError
 from pitstop.records.pictures import PictureCell, PictureRow, Pictures, write_pictures
 from pitstop.records.units import NOT_MEASURED
-from pitstop.report.page.html import MOST_BYTES, PageWritten, write_page
+from pitstop.report.page.html import MOST_BYTES, PageWritten
 from tests.browser.records import NASTY, fixed, ranks, slow, write_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -27,7 +28,7 @@ class Outline(html.parser.HTMLParser):
         self.open: list[str] = []
         self.ids: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
+        self.pieces: list[str] = []
         self.feed(text)
         self.close()
         assert self.open == [], self.open
@@ -50,16 +51,16 @@ class Outline(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] not in ("script", "style"):
-            self.text.append(data)
+            self.pieces.append(data)
 
     @property
     def text(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(self.text))
+        return re.sub(r"\s+", " ", " ".join(self.pieces))
 
 
 def page(tmp_path: Path, *sources: Path) -> tuple[Outline, PageWritten]:
     output = tmp_path / "report.html"
-    written = write_page(sources, output)
+    written = page_of(sources, output)
     assert output.stat().st_size == written.size_bytes < MOST_BYTES
     outline = Outline(output.read_text(encoding="utf-8"))
     assert len(outline.ids) == len(set(outline.ids)), "an id stands twice"
@@ -99,7 +100,7 @@ def test_everything_a_full_record_holds_is_on_the_page(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_the_step_and_what_no_part_saw_add_up_to_the_bar(tmp_path: Path) -> None:
-    write_page([slow(tmp_path / "run")], tmp_path / "report.html")
+    page_of([slow(tmp_path / "run")], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     drawn = re.search(r'aria-labelledby="step-bar-title.*?</svg></figure>|step-bar-title"', text)
     assert drawn is not None
@@ -111,7 +112,7 @@ def test_the_parts_of_the_step_and_what_no_part_saw_add_up_to_the_bar(tmp_path: 
 
 
 def test_words_of_a_record_are_text_and_never_markup(tmp_path: Path) -> None:
-    write_page([slow(tmp_path / "run")], tmp_path / "report.html")
+    page_of([slow(tmp_path / "run")], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert NASTY not in text
     assert text.count("<script") == 1, "ours alone"
@@ -336,7 +337,7 @@ def test_sections_that_do_not_fit_are_named(
 ) -> None:
     folder = slow(tmp_path / "run")
     monkeypatch.setattr("pitstop.report.page.html.MOST_BYTES", 60_000)
-    written = write_page([folder], tmp_path / "report.html")
+    written = page_of([folder], tmp_path / "report.html")
     assert written.size_bytes <= 60_000
     assert "Over time" not in written.sections
     text = Outline((tmp_path / "report.html").read_text(encoding="utf-8")).text
@@ -347,7 +348,7 @@ def test_the_page_never_replaces_what_it_is_about(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", steps=30)
     before = path.read_bytes()
     with pytest.raises(RecordError, match="another name"):
-        write_page([path], path)
+        page_of([path], path)
     assert path.read_bytes() == before
 
 
@@ -356,14 +357,14 @@ def test_a_file_of_a_run_is_never_replaced_by_its_page(tmp_path: Path, file: str
     path = slow(tmp_path / "run") / file
     before = path.read_bytes()
     with pytest.raises(RecordError, match="another name"):
-        write_page([tmp_path / "run"], path)
+        page_of([tmp_path / "run"], path)
     assert path.read_bytes() == before
 
 
 def test_a_page_may_lie_in_the_run_and_be_replaced_there(tmp_path: Path) -> None:
     write_run(tmp_path / "run", steps=30)
     output = tmp_path / "run" / "report.html"
-    assert write_page([tmp_path / "run"], output) == write_page([tmp_path / "run"], output)
+    assert page_of([tmp_path / "run"], output) == page_of([tmp_path / "run"], output)
 
 
 def test_names_that_no_file_can_have_are_an_error_in_text(tmp_path: Path) -> None:
@@ -372,9 +373,9 @@ def test_names_that_no_file_can_have_are_an_error_in_text(tmp_path: Path) -> Non
     earlier = tmp_path / "page.html"
     earlier.touch()
     with pytest.raises(RecordError, match=f"cannot read {endless}"):
-        write_page([endless], earlier)
+        page_of([endless], earlier)
     with pytest.raises(RecordError, match=f"cannot write {endless}"):
-        write_page([folder], endless)
+        page_of([folder], endless)
 
 
 def test_words_beside_pictures_count_as_well(tmp_path: Path) -> None:
@@ -391,9 +392,9 @@ def test_words_beside_pictures_count_as_well(tmp_path: Path) -> None:
 
 def test_nothing_to_report_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="at least one"):
-        write_page([], tmp_path / "report.html")
+        page_of([], tmp_path / "report.html")
     with pytest.raises(RecordError, match="there is no file or folder"):
-        write_page([tmp_path / "nowhere"], tmp_path / "report.html")
+        page_of([tmp_path / "nowhere"], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 
@@ -401,6 +402,6 @@ def test_the_same_record_gives_the_same_page(tmp_path: Path) -> None:
     folder = slow(tmp_path / "run")
     texts = []
     for name in ("a.html", "b.html"):
-        write_page([folder], tmp_path / name)
+        page_of([folder], tmp_path / name)
         texts.append((tmp_path / name).read_bytes())
     assert texts[0] == texts[1]

@@ -16,8 +16,8 @@ from tests.integration.test_million_steps import STEPS, write_million
 REPORT = """
 import json, sys, time
 from pathlib import Path
-from pitstop.report.page.html import write_page
-written = write_page([Path(sys.argv[1])], Path(sys.argv[2]))
+from pitstop.cli.report import page_of
+written = page_of([Path(sys.argv[1])], Path(sys.argv[2]))
 status = Path("/proc/self/status").read_text()
 json.dump({
     "took_s": time.process_time(),

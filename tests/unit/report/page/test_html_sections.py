@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from pitstop.cli.report import page_of
 from pitstop.doctor.compare import compare
+from pitstop.doctor.judge import judge_record, judge_records
 from pitstop.logs.read import read_logs
 from pitstop.records.comparison import PartChange
 from pitstop.records.host.machine import Cpu, Machine, MatrixRate, Ram, Software
 from pitstop.records.loader import LoaderReading
 from pitstop.records.quantity import measured
-from pitstop.records.run import RankRecord
+from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.script import Ended
 from pitstop.records.store import read_run
 from pitstop.report.page.about import log_section, machine_section, settings_section
@@ -27,7 +29,6 @@ from pitstop.report.page.compare import (
     side_by_side_section,
 )
 from pitstop.report.page.host import load_section, memory_section
-from pitstop.report.page.html import write_page
 from pitstop.report.page.loader import feeding_section
 from pitstop.report.page.over_time import over_time_section
 from pitstop.report.page.parts import modules_section, ranks_section
@@ -43,12 +44,16 @@ LOGS = Path(__file__).parents[3] / "data" / "logs"
 PARTS = {"data": 5_000, "forward": 10_000, "backward": 20_000}
 
 
+def viewed(record: RunRecord) -> RunView:
+    return view_of(judge_record(record))
+
+
 def view(*readings: object, **rest: Any) -> RunView:
-    return view_of(run_of(rank(PARTS, readings=readings, **rest)))
+    return viewed(run_of(rank(PARTS, readings=readings, **rest)))
 
 
 def log_view(name: str, **given: Any) -> RunView:
-    return view_of(read_logs([LOGS / name], **given)[0])
+    return viewed(read_logs([LOGS / name], **given)[0])
 
 
 def told(section: Section | None) -> str:
@@ -83,18 +88,18 @@ def test_numbers_beside_the_verdict_have_spread_and_basis() -> None:
 
 def test_throughput_counts_all_ranks() -> None:
     both = [rank(PARTS, number=number, world=2) for number in range(2)]
-    found = figures(headline_figures(view_of(run_of(*both))))
+    found = figures(headline_figures(viewed(run_of(*both))))
     assert found["throughput"].startswith("229 samples/s; all 2 ranks")
 
 
 def test_a_run_without_a_data_part_says_so() -> None:
-    only = view_of(run_of(rank({"forward": 10_000})))
+    only = viewed(run_of(rank({"forward": 10_000})))
     assert figures(headline_figures(only))["waiting for data"].startswith("not measured")
     assert "Waiting for data" not in told(over_time_section(only))
 
 
 def test_a_healthy_run_has_no_findings_and_no_gain() -> None:
-    healthy = view_of(run_of(rank({"forward": 10_000, "backward": 20_000})))
+    healthy = viewed(run_of(rank({"forward": 10_000, "backward": 20_000})))
     assert findings_section(healthy) is None
     assert gain_section(healthy) is None
 
@@ -102,7 +107,7 @@ def test_a_healthy_run_has_no_findings_and_no_gain() -> None:
 def test_the_share_beside_a_gain_is_the_one_that_gives_it() -> None:
     """Two thirds of the steps compute for 10 ms, a third for 9 ms, which the bound counts on."""
     forward = [9_000 if step % 3 == 0 else 10_000 for step in range(100)]
-    text = told(gain_section(view_of(run_of(rank({"data": 10_000, "forward": forward})))))
+    text = told(gain_section(viewed(run_of(rank({"data": 10_000, "forward": forward})))))
     assert "up to 2.19x faster" in text
     assert "54.2%" in text, "1 - 1 / 2.19"
     assert "50.8%" not in text, "of that, the wait alone"
@@ -179,7 +184,7 @@ def test_measured_ceilings_come_with_their_spread() -> None:
 def test_a_moment_beyond_all_calendars_is_not_recorded() -> None:
     record = rank(PARTS)
     attempt = replace(record.attempts[0], started_unix_s=1e300, python="3.11")
-    odd = view_of(run_of(replace(record, attempts=(attempt,))))
+    odd = viewed(run_of(replace(record, attempts=(attempt,))))
     assert "last attempt began not recorded" in told(machine_section(odd))
 
 
@@ -190,7 +195,7 @@ def test_a_proof_reads_as_text() -> None:
 
 
 def test_work_of_a_step_that_was_not_timed_has_no_rate() -> None:
-    untimed = view_of(run_of(rank({}, steps=1, readings=[WORK])))
+    untimed = viewed(run_of(rank({}, steps=1, readings=[WORK])))
     assert "arithmetic of a step 1.00 TFLOP" in told(settings_section(untimed))
     assert "arithmetic rate" not in told(settings_section(untimed))
     assert "arithmetic rate, over the mean step 28.6 TFLOP/s" in told(settings_section(view(WORK)))
@@ -258,7 +263,7 @@ def test_a_cache_that_was_looked_at_once_has_numbers_and_no_course() -> None:
 
 def test_many_ranks_are_in_the_table_and_some_as_bars() -> None:
     many = [rank(PARTS, number=n, world=20, samples=None) for n in range(20)]
-    section = ranks_section(view_of(run_of(*many)))
+    section = ranks_section(viewed(run_of(*many)))
     text = told(section)
     assert "Bars of 4 ranks are left out" in text
     assert section is not None
@@ -269,7 +274,7 @@ def test_many_ranks_are_in_the_table_and_some_as_bars() -> None:
 
 def test_a_part_that_one_run_did_not_measure_is_no_difference() -> None:
     before, after = rank(PARTS, samples=4), rank({**PARTS, "extra": 9_000}, samples=4)
-    runs = runs_view([view_of(run_of(before, source="a")), view_of(run_of(after, source="b"))])
+    runs = runs_view(judge_records([run_of(before, source="a"), run_of(after, source="b")]))
     text = told(differences_section(runs))
     assert "extra not measured" in text
     assert "Not checked: " in text
@@ -277,7 +282,7 @@ def test_a_part_that_one_run_did_not_measure_is_no_difference() -> None:
 
 
 def test_a_difference_without_an_interval_is_shown_without_one() -> None:
-    one = view_of(run_of(rank(PARTS), source="a"))
+    one = viewed(run_of(rank(PARTS), source="a"))
     found = compare(one.record, one.record)
     change = PartChange(
         part="data", before_s=0.1, after_s=0.2, low_s=None, high_s=None, beyond_noise=False
@@ -295,19 +300,19 @@ def test_a_slower_part_beyond_noise_is_marked_so() -> None:
     def slow(mean_us: float, seed: int) -> RankRecord:
         return rank({"data": noisy(mean_us, 200, seed), "forward": 10_000}, steps=200)
 
-    views = [view_of(run_of(slow(us, n), source=str(n))) for n, us in enumerate((2_000, 9_000))]
-    assert "slower, beyond noise" in told(differences_section(runs_view(views)))
+    records = [run_of(slow(us, n), source=str(n)) for n, us in enumerate((2_000, 9_000))]
+    assert "slower, beyond noise" in told(differences_section(runs_view(judge_records(records))))
 
 
 def test_runs_without_steps_stand_side_by_side_without_numbers() -> None:
-    empty = view_of(run_of(rank({}, steps=1, samples=None)))
-    runs = runs_view([empty, empty])
+    empty = run_of(rank({}, steps=1, samples=None))
+    runs = runs_view(judge_records([empty, empty]))
     assert "not measured" in told(side_by_side_section(runs))
     assert series_section(runs) is None
 
 
 def test_logs_over_one_another_are_not_called_measured() -> None:
-    runs = runs_view([log_view("mmcv_iter.log"), log_view("timm.log")])
+    runs = runs_view(judge_records(read_logs([LOGS / "mmcv_iter.log", LOGS / "timm.log"])))
     assert "as a log tells" in told(series_section(runs))
     assert "Differences" in told(differences_section(runs))
 
@@ -323,7 +328,7 @@ def nodes_of(tree: Tree) -> list[Node]:
 
 def test_the_tree_nests_as_the_spans_do(tmp_path: Path) -> None:
     write_run(tmp_path / "run", steps=30)
-    section = step_section(view_of(read_run(tmp_path / "run")))
+    section = step_section(viewed(read_run(tmp_path / "run")))
     assert section is not None
     [tree] = [block for block in section.blocks if isinstance(block, Tree)]
     forward = next(node for node in tree.nodes if node.name == "forward")
@@ -344,7 +349,7 @@ def test_a_tree_of_thousands_keeps_the_largest_and_says_so(tmp_path: Path) -> No
                     time.advance(number + 1)
     clock.close()
     writer.close()
-    section = step_section(view_of(read_run(tmp_path)))
+    section = step_section(viewed(read_run(tmp_path)))
     assert section is not None
     [tree] = [block for block in section.blocks if isinstance(block, Tree)]
     names = {node.name for node in nodes_of(tree)}
@@ -368,8 +373,8 @@ def test_a_tree_deeper_than_anybody_opens_is_cut_and_says_so(tmp_path: Path) -> 
                 time.advance(10)
     clock.close()
     writer.close()
-    write_page([tmp_path / "run"], tmp_path / "page.html")
-    section = step_section(view_of(read_run(tmp_path / "run")))
+    page_of([tmp_path / "run"], tmp_path / "page.html")
+    section = step_section(viewed(read_run(tmp_path / "run")))
     assert section is not None
     [tree] = [block for block in section.blocks if isinstance(block, Tree)]
     assert [node.name for node in nodes_of(tree)] == [f"level {level}" for level in range(40)]
@@ -385,7 +390,7 @@ def test_a_step_without_parts_inside_has_no_tree() -> None:
 def test_spans_that_were_not_recorded_are_counted(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", steps=30)
     path.write_text(path.read_text().replace('"left_out":0', '"left_out":7'))
-    text = told(timeline_section(view_of(read_run(tmp_path / "run"))))
+    text = told(timeline_section(viewed(read_run(tmp_path / "run"))))
     assert "7 more spans in step 0 were not recorded" in text
 
 
@@ -402,7 +407,7 @@ def test_a_host_alone_says_that_the_device_was_not_measured(tmp_path: Path) -> N
             time.advance(500)
     clock.close()
     writer.close()
-    text = told(timeline_section(view_of(read_run(tmp_path))))
+    text = told(timeline_section(viewed(read_run(tmp_path))))
     assert "The device's clock: not measured" in text
 
 
