@@ -155,8 +155,8 @@ def test_a_verdict_says_result_then_evidence_then_remedy() -> None:
 def test_a_part_that_is_the_whole_step_promises_no_number() -> None:
     verdict = Verdict(outcome="bottleneck", message="all", findings=(finding("data", 1.0),))
     lines = rendered(verdict_report(verdict))
-    assert not any("at most" in line for line in lines)
-    assert any("the whole step would go" in line for line in lines)
+    assert not any("up to" in line for line in lines)
+    assert any("it is the whole step" in line for line in lines)
 
 
 def test_a_row_stays_one_line_where_no_terminal_sets_a_width(tmp_path: Path) -> None:

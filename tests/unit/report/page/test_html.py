@@ -221,7 +221,7 @@ def test_a_newer_schema_is_named_and_its_steps_are_not_guessed(tmp_path: Path) -
     head = json.loads(first) | {"schema": 99}
     path.write_bytes(json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest)
     outline, written = page(tmp_path, tmp_path / "run")
-    assert "99" in " ".join(outline.text)
+    assert "99" in " ".join(outline.pieces)
     assert "the parts of a step" in written.absent
     assert "values over time" in written.absent
 
