@@ -1,6 +1,7 @@
 # Each target does all its own set-up, in .venv, and does nothing twice.
 #   make demo    the product on a small generated run, from nothing
-#   make test    checks and tests (SLOW=1 adds the slow ones)
+#   make test    tests (SLOW=1 adds the slow ones; PART=doctor: only tests/unit/doctor and the
+#                integration tests with "doctor" in their file name)
 #   make check   ruff, basedpyright, import-linter, deptry, generated docs up to date, pins resolve
 #   make fix     format, mend what ruff can mend, write generated docs again
 #   make docs    the documentation site, into site/
@@ -33,11 +34,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(DEMO_READY)
 	$(BIN)/pitstop demo
 
-# Slow tests of whole scripts measure and kill: they run one at a time, after the others.
+# Bytecode is written even where the environment says not to: else every process that a test
+# starts compiles the package again.
+test: export PYTHONDONTWRITEBYTECODE :=
+# Tests marked quiet compare times or expect a verdict: they run one at a time, after the others.
 test: $(READY)
-	$(BIN)/pytest -n 2 --dist worksteal
-	$(if $(SLOW),$(BIN)/pytest -n 2 --dist worksteal -m "slow and not gpu" --ignore tests/integration --ignore tests/zoo)
-	$(if $(SLOW),$(BIN)/pytest -m "slow and not gpu" tests/integration tests/zoo)
+	$(BIN)/pytest -n 2 --dist worksteal $(if $(SLOW),-m "not gpu and not quiet") $(TESTS)
+	$(if $(SLOW),$(BIN)/pytest -m "quiet and not gpu" $(TESTS) $(NONE_IS_FINE))
+
+TESTS = $(if $(PART),$(or $(wildcard tests/unit/$(PART) tests/integration/test_*$(PART)*.py),$(error no tests of PART=$(PART))))
+# pytest ends with 5 where nothing was selected: not every part has quiet tests.
+NONE_IS_FINE = $(if $(PART),|| [ $$? -eq 5 ])
 
 check: $(READY) $(UV_BIN)/uv
 	$(BIN)/ruff check

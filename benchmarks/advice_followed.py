@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.scripts.corpus import ON_GPU, SICK, Case
+from tests.scripts.corpus import ON_GPU, SLOW, Case
 from tests.scripts.run_corpus import Said, alone, bare_rate, doctor
 
 # Student's t, two-sided 95 %, for one less than the number of pairs.
@@ -32,7 +32,7 @@ _STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A script, and a piece of advice that its fixed twin follows."""
+    """A script, and a piece of advice that its fixed version follows."""
 
     case: str
     """Name in tests/scripts/corpus.py, which has both scripts."""
@@ -104,7 +104,7 @@ class Row:
 
 def case_of(name: str) -> Case:
     """Find a case of the corpus by its name."""
-    return next(case for case in (*SICK, *ON_GPU) if case.name == name)
+    return next(case for case in (*SLOW, *ON_GPU) if case.name == name)
 
 
 def turn_of(said: Said, case: Case, advice: str, rates: tuple[float, float, float]) -> Turn | None:
@@ -153,9 +153,9 @@ def row_of(followed: Followed, turns: Sequence[Turn]) -> Row:
 
 
 def measure(followed: Followed, *, pairs: int, quiet_s: float) -> Row | None:
-    """Run one script and its fixed twin in turns; None where the bottleneck was not found."""
+    """Run one script and its fixed version in turns; None where the bottleneck was not found."""
     case, turns = case_of(followed.case), []
-    slow, fixed = case.command(cured=False), case.command(cured=True)
+    slow, fixed = case.command(fixed=False), case.command(fixed=True)
     for number in range(pairs):
         said, busy = alone(lambda: doctor(slow, steps=case.watched_steps), quiet_s)
         order = (slow, fixed) if number % 2 == 0 else (fixed, slow)

@@ -42,7 +42,7 @@ from progress import write
 
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 """glibc hands freed memory back and has it zeroed anew, in some steps more than in others: single
-steps next to each other then differ by 3.5 %, else by 0.7 % (middle half, quiet cores)."""
+steps next to each other then differ by 3.5 %, else by 0.7 % (IQR, quiet cores)."""
 
 SETTLE = 120
 """Steps before the first turn: by then it is known how short steps are."""
@@ -63,7 +63,7 @@ class Batches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class Training:
-    """A small training that makes steps when told to."""
+    """A small training that makes steps on request."""
 
     def __init__(self, device: str, width: int, layers: int) -> None:
         torch.set_num_threads(1)

@@ -40,10 +40,10 @@ from typing import Any
 import torch
 import torch._dynamo
 
+from flops import count_flops
 from pitstop.config.load import load_config
 from pitstop.config.sections import RunConfig
 from pitstop.data.loader.fetch import Samples
-from pitstop.measure.script.flops import count_flops
 from pitstop.workloads.bev.data.dataset import MonoSamples
 from pitstop.workloads.bev.data.index import CAMERAS
 from pitstop.workloads.bev.data.pon import make_labels, read_points, write_labels

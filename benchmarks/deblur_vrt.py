@@ -33,7 +33,7 @@ from progress import say, write
 FRAMES, SIDE = 6, 256
 WARM_UP, TURNS = 2, 5
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None, "tf32": None}
-RECOMPUTED = ("attention", "feed_forward", "alignment")
+RECOMPUTED = ("recompute_attention", "recompute_feed_forward", "recompute_alignment")
 # The authors switch recomputation on for halves of blocks by these names.
 AUTHORS_RECOMPUTE = {"use_checkpoint_attn": True, "use_checkpoint_ffn": True}
 
@@ -96,6 +96,14 @@ def clips(device: torch.device, *, smoke: bool) -> tuple[Tensor, Tensor]:
     return (sharp + noise).clamp(0, 1), sharp
 
 
+def recompute(model: nn.Module) -> None:
+    """Recompute both halves of every block, and the alignment of every stage."""
+    for module in model.modules():
+        for place in RECOMPUTED:
+            if hasattr(module, place):
+                setattr(module, place, recompute_all)
+
+
 def make_variants(
     precision: str, options: argparse.Namespace, device: torch.device
 ) -> list[Variant]:
@@ -114,7 +122,7 @@ def make_variants(
     for name, (kernels, recomputed) in ways.items():
         model = VRT(kernels=kernels, **settings)  # type: ignore[arg-type]
         if recomputed:
-            model.use_recompute(recompute_all, parts=RECOMPUTED)
+            recompute(model)
         variants.append(Variant(name=name, precision=precision, model=model))
     chosen = [one for one in variants if options.only is None or one.name in options.only]
     for one in chosen:

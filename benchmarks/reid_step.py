@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 
+from flops import count_flops
 from pitstop.config.load import load_config
-from pitstop.measure.script.flops import count_flops
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.reid.synthetic.make import make_reid
 from pitstop_probe import Clock, cuda_timer

@@ -19,7 +19,7 @@ from pitstop.config.sections import RunConfig
 from pitstop.data.loader.batches import Loader, build_loader
 from pitstop.data.loader.fetch import Samples
 from pitstop.data.sampling.samplers import Deal, train_order
-from pitstop.train.model.compiling import CompileWatch
+from pitstop.train.model.compiling import CompileMonitor
 from pitstop.train.model.part_spans import named_parts, part_spans
 from pitstop.train.optim.schedule import Schedule
 from pitstop.train.ranks import Ranks
@@ -145,9 +145,9 @@ def prepare(
 
 def warm_up(one: Contestant, steps: int) -> None:
     """Run the first steps, and note what was compiled in them."""
-    with CompileWatch() as watch:
+    with CompileMonitor() as monitor:
         one.first_steps_s, _ = one.run(steps)
-        proof = watch.proof()
+        proof = monitor.proof()
     if one.config.train.compile.scope != "off":
         one.compiled = {
             "graphs": proof.graphs,

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import settings
 
 # Machines are shared: how long an example takes says nothing about the code.
-settings.register_profile("unhurried", deadline=None, derandomize=True)
-# For a run by night: examples drawn anew.
-settings.register_profile("random", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
+settings.register_profile("quick", deadline=None, derandomize=True)
+settings.register_profile("ci", settings.get_profile("quick"), max_examples=300)
+# For runs by night: other examples each time.
+settings.register_profile("nightly", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# As many workers as cores: what a test starts must not take the cores of the other worker.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def heeding_signals() -> Iterator[None]:
+def with_signal_handlers() -> Iterator[None]:
     """What a shell starts in the background, or with nohup, ignores some; so would its children."""
     default = {
         signal.SIGINT: signal.default_int_handler,

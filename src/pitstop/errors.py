@@ -1,4 +1,4 @@
-"""What can go wrong that a user can mend.
+"""What can go wrong that a user can fix.
 
 PitstopError
 ├── ConfigError      a configuration file or override cannot be used
@@ -43,7 +43,7 @@ class MissingExtra(PitstopError):  # noqa: N818 - reads as the fact it states
     Args:
         module: What could not be imported.
         extra: The extra of pitstop that brings it.
-        purpose: What it is needed for, in words that fit "... needs <module>".
+        purpose: What it is needed for, as text that fits "... needs <module>".
     """
 
     def __init__(self, module: str, *, extra: str, purpose: str) -> None:

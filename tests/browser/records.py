@@ -169,7 +169,7 @@ def _last_readings(writer: RecordWriter) -> None:
         writer.reading(kind, _plain(reading))
     proof = {"kind": "adamw", "fused": True, "num_parameters": 1_522_165, "state_bytes": None}
     writer.reading("applied", {"setting": "optimizer.kind", "proof": proof})
-    writer.reading("remark", {"step": 120, "about": "data", "text": f"slow read of {NASTY}.png"})
+    writer.reading("warning", {"step": 120, "about": "data", "text": f"slow read of {NASTY}.png"})
 
 
 def _plain(reading: Any) -> Mapping[str, Any]:

@@ -13,13 +13,14 @@ from torch.nn import functional
 
 from pitstop.config.sections import CompileSection, OptimizerSection
 from pitstop.train.model.compiling import (
-    CompileWatch,
+    CompileMonitor,
     apply_compile,
     records_cuda_graphs,
     require_compiled,
 )
-from pitstop.train.model.recompute import RecomputeCall, apply_recompute, plain_call, saved_bytes
+from pitstop.train.model.recompute import RecomputeCall, apply_recompute, plain_call
 from pitstop.train.optim.build import build_optimizer, optimizer_facts
+from tests.saved_bytes import saved_bytes
 from tests.unit.train.tasks import Batch, SquareTask, make_trainer, one_step, weights_of
 
 try:
@@ -152,9 +153,9 @@ def test_compiling_is_proven_and_goes_with_recompute() -> None:
             apply_recompute(model, policy)
             section = CompileSection.model_validate({"scope": scope})
             apply_compile(model, section, list(model))
-            with CompileWatch() as watch:
+            with CompileMonitor() as monitor:
                 gradients(model, inputs)
-            proof = watch.proof()
+            proof = monitor.proof()
             sys.stdout.write(f"{scope} {policy} {proof}\n")
             assert proof.graphs >= 1, proof
             assert proof.frames_left_eager == 0, proof
@@ -188,14 +189,14 @@ def trained(mode: str, accumulate: int, device: str = "cuda") -> list[Tensor]:
     apply_compile(trainer.model, section, ())
     trainer.records_graphs = records_cuda_graphs(section)
     dice = torch.Generator().manual_seed(5)
-    with CompileWatch() as watch:
+    with CompileMonitor() as monitor:
         for _ in range(6):
             micro: list[Batch] = [
                 (torch.randn(16, 3, generator=dice), torch.ones(16)) for _ in range(accumulate)
             ]
             one_step(trainer, micro)
-    require_compiled(section, watch.proof())
-    sys.stdout.write(f"{mode} x{accumulate} {watch.proof()}\n")
+    require_compiled(section, monitor.proof())
+    sys.stdout.write(f"{mode} x{accumulate} {monitor.proof()}\n")
     return weights_of(trainer)
 
 

@@ -1,14 +1,13 @@
 """Checks on a real CUDA device: physics and bookkeeping, never seconds."""
 
-import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from benchmarks.flops import count_flops
 
 from pitstop.measure.host.load import LoadMeter
-from pitstop.measure.host.memory import MemorySampler, read_memory
+from pitstop.measure.host.memory import read_memory
 from pitstop.measure.machine.ceilings import (
     QUICK,
     cuda_copy_rates,
@@ -16,10 +15,6 @@ from pitstop.measure.machine.ceilings import (
     release_cuda_memory,
 )
 from pitstop.measure.machine.describe import measure_machine
-from pitstop.measure.script.flops import count_flops
-
-if TYPE_CHECKING:
-    from pitstop.records.host.memory import MemoryReading
 
 pytestmark = [
     pytest.mark.gpu,
@@ -90,20 +85,13 @@ def test_pinned_memory_is_seen() -> None:
     assert seen >= 64 << 20
 
 
-def test_sampling_in_a_thread_never_synchronises_the_device() -> None:
-    handed: list[MemoryReading] = []
-    sampler = MemorySampler(handed.append, wait=lambda _stop, _seconds: len(handed) >= 5)
+def test_reading_memory_never_synchronises_the_device() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
-        sampler.start()
-        for thread in threading.enumerate():
-            if thread.name == "pitstop-memory":
-                thread.join()
+        readings = [read_memory() for _ in range(5)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert sampler.failure is None
-    assert len(handed) == 5
-    assert handed[-1].devices
+    assert readings[-1].devices
 
 
 def test_a_working_gpu_reports_load_clocks_and_power() -> None:

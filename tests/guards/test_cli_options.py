@@ -70,8 +70,8 @@ demo --bottleneck
 demo --output
 demo --steps
 doctor
+doctor --ablate
 doctor --batch-size
-doctor --bound
 doctor --detach
 doctor --fail-on
 doctor --format

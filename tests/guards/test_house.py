@@ -23,8 +23,6 @@ LINE_BUDGET = 78_000
 MOST_MODULES = 20
 # Python itself starts it.
 STARTED_BY_NAME = {"pitstop_probe.startup.sitecustomize"}
-# Counts arithmetic for benchmarks and GPU tests, on no path of a command.
-FOR_BENCHMARKS = {"pitstop.measure.script.flops"}
 
 FORBIDDEN_WORDS = ("TODO", "FIXME", "XXX", "HACK")
 FORBIDDEN_ROOMS = {"utils", "common", "helpers", "core", "misc"}
@@ -67,7 +65,7 @@ def test_no_module_is_without_an_importer() -> None:
     imported = {name for path in SOURCES for name in _imported(path)}
     modules = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in SOURCES}
     alone = {name for name in modules if not name.endswith(("__init__", "__main__"))} - imported
-    assert alone - STARTED_BY_NAME - FOR_BENCHMARKS == set()
+    assert alone - STARTED_BY_NAME == set()
 
 
 def _imported(path: Path) -> set[str]:

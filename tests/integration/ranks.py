@@ -20,8 +20,8 @@ from pitstop.train.run import TrainingRun
 from pitstop.train.task import Loss
 from tests.unit.train.runs import LINE, Batch, LineSamples, LineTask, line_config
 
-END_S = 60.0
-"""By when the ranks left over must have ended; far more than it takes."""
+END_S = 180.0
+"""By when the ranks left over must have ended; far more than it takes on cores that are shared."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.shared_runs import shared_doctor
 from tests.scripts.corpus import FOLDER, command
-from tests.scripts.run_corpus import doctor
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.quiet]
 
 STAND_IN = """
 class Slow:
@@ -28,7 +28,7 @@ def make(name):
 
 def finding(script: str, code: str, *args: str) -> str:
     """All that is said of one finding."""
-    said = doctor(command(script, args), steps=80)
+    said = shared_doctor(command(script, args), steps=80)
     assert said.verdict, said.stderr
     found = {found["code"]: found for found in said.verdict["findings"]}
     assert code in found, said.verdict
@@ -38,9 +38,9 @@ def finding(script: str, code: str, *args: str) -> str:
 @pytest.mark.parametrize(
     ("script", "code", "args"),
     [
-        ("sick/evaluate_often.py", "EVAL001", ()),
-        ("sick/save_often.py", "CKPT001", ()),
-        ("sick/optimizer_loop.py", "OPT001", ()),
+        ("slow/evaluate_often.py", "EVAL001", ("--eval-every", "4")),
+        ("slow/save_often.py", "CKPT001", ("--save-every", "4")),
+        ("slow/optimizer_loop.py", "OPT001", ("--update", "loop")),
         ("advice/costly_loss.py", "LOSS001", ("frozen",)),
     ],
 )

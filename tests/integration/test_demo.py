@@ -45,7 +45,8 @@ def test_another_bottleneck_leads_to_another_second_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("heeding_signals")
+@pytest.mark.quiet
+@pytest.mark.usefixtures("with_signal_handlers")
 def test_a_newcomer_sees_the_bottleneck_the_cure_and_the_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pitstop", "demo", "--output", "demo"]
     for _ in range(2):  # the first is stopped on its way, and the second does not mind

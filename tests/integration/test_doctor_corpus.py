@@ -1,28 +1,30 @@
-"""The doctor on scripts whose disease is known: it names it first, and accuses no healthy one."""
+"""The doctor on scripts with a known bottleneck: it names it first, and accuses no healthy one."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.scripts.corpus import HEALTHY, ON_GPU, SICK, Case, Healthy
+from tests.integration.shared_runs import shared_doctor
+from tests.scripts.corpus import HEALTHY, ON_GPU, SLOW, Case, Healthy
 from tests.scripts.run_corpus import Said, doctor, main, printed_rate
 
 STEPS = 80
 """Enough for every share to settle; the command is ended after them."""
 
 
-def looked_at(line: list[str], steps: int, *, expected: list[str]) -> Said:
+def watched(line: list[str], steps: int, *, expected: list[str]) -> Said:
     """Run the doctor; once more where it names something else, for machines are shared."""
-    said = doctor(line, steps=min(STEPS, steps))
+    said = shared_doctor(line, steps=min(STEPS, steps))
     if said.codes[:1] != expected:
         said = doctor(line, steps=min(STEPS, steps))
     return said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SICK, ids=lambda case: case.name)
-def test_the_planted_disease_is_named_first(case: Case) -> None:
-    said = looked_at(case.command(cured=False), case.steps, expected=[case.code])
+@pytest.mark.quiet
+@pytest.mark.parametrize("case", SLOW, ids=lambda case: case.name)
+def test_the_planted_bottleneck_is_named_first(case: Case) -> None:
+    said = watched(case.command(fixed=False), case.steps, expected=[case.code])
     assert said.exit_code in (0, 3), said.stderr
     assert said.outcome == "bottleneck", said.verdict.get("message")
     assert said.codes[0] == case.code, said.verdict["shares"]
@@ -32,9 +34,10 @@ def test_the_planted_disease_is_named_first(case: Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
 def test_a_healthy_script_is_not_accused(case: Healthy) -> None:
-    said = looked_at(case.command(), case.steps, expected=[])
+    said = watched(case.command(), case.steps, expected=[])
     assert said.exit_code in (0, 3), said.stderr
     assert said.outcome == "healthy", said.verdict.get("message")
     assert said.codes == []
@@ -42,16 +45,16 @@ def test_a_healthy_script_is_not_accused(case: Healthy) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ON_GPU, ids=lambda case: case.name)
-def test_the_planted_disease_of_a_gpu_is_named_first(case: Case) -> None:
-    said = doctor(case.command(cured=False), steps=case.watched_steps)
+def test_the_planted_bottleneck_of_a_gpu_is_named_first(case: Case) -> None:
+    said = doctor(case.command(fixed=False), steps=case.watched_steps)
     assert said.exit_code in (0, 3), said.stderr
     assert said.codes[:1] == [case.code], said.verdict
 
 
-@pytest.mark.parametrize("case", [*SICK, *ON_GPU], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*SLOW, *ON_GPU], ids=lambda case: case.name)
 def test_every_case_has_its_scripts(case: Case) -> None:
-    for cured in (False, True):
-        script = next(word for word in case.command(cured=cured) if word.endswith(".py"))
+    for fixed in (False, True):
+        script = next(word for word in case.command(fixed=fixed) if word.endswith(".py"))
         text = Path(script).read_text(encoding="utf-8")
         assert "pitstop" not in text
         assert "samples/s" in text

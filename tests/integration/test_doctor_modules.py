@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.quiet]
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "frameworks" / "stages.py"
 

@@ -53,6 +53,7 @@ FRAMEWORKS = {
 _TORCH_DIED_LEAVING = "terminate called without an active exception"
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_framework_is_measured_without_a_change_to_its_script(name: str) -> None:
     framework = FRAMEWORKS[name]
@@ -86,6 +87,7 @@ ORDINARY = {
 }
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_steps_lie_inside_calls_that_were_observed(name: str) -> None:
     said = doctor(ORDINARY[name], steps=1_000)
@@ -107,6 +109,7 @@ TORCH_AND_ITS_NEEDS = (
 )
 
 
+@pytest.mark.quiet
 def test_a_script_is_measured_in_an_environment_that_has_no_pitstop(tmp_path: Path) -> None:
     python = environment_with_torch_alone(tmp_path / "theirs")
     for module, exit_code in (("torch", 0), ("pitstop", 1), ("pydantic", 1)):
@@ -169,12 +172,13 @@ def test_a_script_that_never_trains_is_told_so() -> None:
 def test_training_in_a_subprocess_is_found_there() -> None:
     said = doctor(command("odd/in_a_subprocess.py"), steps=1_000)
     assert said.exit_code == 3
-    # Enough to judge by; steps that were looked at more closely count for nothing.
+    # Enough to judge by; profiled steps are not counted.
     assert said.verdict["steps"] >= 20
     # The process that trained ended well, as far as it knew.
     assert "the command ended with code 3" in said.verdict["notes"]
 
 
+@pytest.mark.quiet
 def test_ranks_that_a_script_starts_by_itself_are_one_job() -> None:
     """Nothing but torch knows their numbers: no launcher set RANK."""
     said = doctor(command("odd/spawned_ranks.py"), steps=1_000)
@@ -198,7 +202,7 @@ def test_a_loop_that_swallows_everything_is_still_ended_when_enough_was_measured
     assert 60 <= said.verdict["steps"] < 200
 
 
-@pytest.mark.usefixtures("heeding_signals")
+@pytest.mark.usefixtures("with_signal_handlers")
 def test_interrupting_a_script_that_hangs_still_gives_a_verdict(tmp_path: Path) -> None:
     out = tmp_path / "verdict.json"
     options = ("--steps", "1000", "--json", str(out), "--record", str(tmp_path / "record"))

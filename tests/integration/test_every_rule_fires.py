@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from pitstop.doctor.rules.catalogue import CATALOGUE, RANK_RULES, RULES
-from tests.scripts.corpus import FIRES, FOLDER, ON_GPU, SICK, Fires, command
+from tests.integration.shared_runs import shared_doctor
+from tests.scripts.corpus import FIRES, FOLDER, ON_GPU, SLOW, Fires, command
 from tests.scripts.run_corpus import Said, doctor, doctor_by_hand
 
 
@@ -27,6 +28,8 @@ def busy_neighbours(count: int) -> Iterator[None]:
 def measured(case: Fires) -> Said:
     if case.by_hand:
         return doctor_by_hand(case.command())
+    if case.driver is None and not case.neighbours:
+        return shared_doctor(case.command(), steps=case.steps)
     path = None if case.driver is None else str(FOLDER / case.driver)
     with busy_neighbours(case.neighbours):
         return doctor(case.command(), steps=case.steps, path=path)
@@ -38,7 +41,7 @@ def codes(said: Said) -> list[str]:
 
 
 def test_every_rule_has_a_script_that_makes_it_speak() -> None:
-    tried = {case.code for case in (*SICK, *ON_GPU, *FIRES)}
+    tried = {case.code for case in (*SLOW, *ON_GPU, *FIRES)}
     assert len(RULES) + len(RANK_RULES) == len(CATALOGUE), "one code a rule"
     assert [entry.code for entry in CATALOGUE if entry.code not in tried] == []
     assert tried <= {entry.code for entry in CATALOGUE}
@@ -50,6 +53,7 @@ def test_every_script_is_there(case: Fires) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.parametrize(
     "case", [case for case in FIRES if case.device == "cpu"], ids=lambda case: case.code
 )
@@ -68,15 +72,16 @@ def test_a_rule_speaks_on_a_real_script_on_a_gpu(case: Fires) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.parametrize(
     ("where", "part"),
     [("update", "optimizer"), ("host", "host"), ("evaluation", "evaluation, outside the step")],
 )
 def test_a_script_that_hangs_once_is_still_judged_by_its_other_steps(where: str, part: str) -> None:
-    said = doctor(command("rules/stall.py", ("--at", where)), steps=85)
+    said = shared_doctor(command("rules/stall.py", ("--at", where)), steps=85)
     assert said.verdict["primary"] == "DATA001", said.verdict["message"]
     found = {finding["code"]: finding for finding in said.verdict["findings"]}
     # A busy machine may add stalls of its own.
-    told = [line for line in found["STALL001"]["evidence"] if f" longer in {part} (" in line]
-    assert any("`time.sleep(" in line for line in told), found["STALL001"]["evidence"]
-    assert "; besides, step " in said.verdict["message"]
+    lines = [line for line in found["STALL001"]["evidence"] if f" longer in {part} (" in line]
+    assert any("`time.sleep(" in line for line in lines), found["STALL001"]["evidence"]
+    assert "; also, step " in said.verdict["message"]

@@ -12,7 +12,7 @@ from pitstop.records.store import read_run
 from pitstop.records.summary import summarise
 from pitstop.train.observers import Observer
 from pitstop.train.run import TrainingRun
-from pitstop.train.throughput import Pace
+from pitstop.train.throughput import Throughput
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.synthetic import make_clips
 
@@ -26,11 +26,12 @@ class Stopwatch(Observer):
     def __init__(self) -> None:
         self.read_us: list[float] = []
 
-    def progress(self, step: int, pace: Pace) -> None:
+    def progress(self, step: int, pace: Throughput) -> None:
         self.read_us.append(time.perf_counter_ns() / 1e3)
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 def test_parts_and_unaccounted_are_the_wall_clock_of_a_real_run(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     clips = tmp_path / "clips"

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.integration.shared_runs import shared_doctor
 from tests.scripts.corpus import command
 from tests.scripts.run_corpus import Said, doctor
 
@@ -27,6 +28,7 @@ def furthest(said: Said) -> float:
     return max(abs(shares[part] - share) for part, share in stopwatch(said).items())
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("kind", ["items", "collate", "stream", "generator", "function"])
 def test_modules_that_make_batches_are_data(kind: str) -> None:
     said = doctor(command("odd/modules_in_the_dataset.py", (kind,)), steps=1_000)
@@ -36,10 +38,14 @@ def test_modules_that_make_batches_are_data(kind: str) -> None:
     assert said.codes[0] == "DATA001"
 
 
+@pytest.mark.quiet
 def test_a_batch_made_between_the_passes_is_data() -> None:
     line = command("odd/batch_between_the_passes.py")
     # What looks at the stack meet depends on who else wants the cores: the best of three.
-    said = min((doctor(line, steps=1_000) for _ in range(3)), key=furthest)
+    said = doctor(line, steps=1_000)
+    for _ in range(2):
+        if furthest(said) >= 2 * POINTS:
+            said = min(said, doctor(line, steps=1_000), key=furthest)
     assert furthest(said) < 2 * POINTS, said.verdict["shares"]
     assert said.codes[0] == "DATA001"
 
@@ -66,6 +72,7 @@ def test_gradients_without_an_update_are_called_that() -> None:
     assert "not training" not in said.stderr
 
 
+@pytest.mark.quiet
 def test_a_compiled_model_that_is_thrown_away_is_found() -> None:
     said = doctor(command("odd/compile_thrown_away.py"), steps=1_000)
     assert said.exit_code == 0, said.stderr
@@ -74,8 +81,9 @@ def test_a_compiled_model_that_is_thrown_away_is_found() -> None:
     assert "compile_thrown_away.py:8" in found["evidence"][0]
 
 
+@pytest.mark.quiet
 def test_a_sampler_that_yields_less_than_it_promises_is_found() -> None:
-    said = doctor(command("odd/sampler_promises_more.py"), steps=1_000)
+    said = shared_doctor(command("odd/sampler_promises_more.py"), steps=1_000)
     assert said.exit_code == 0, said.stderr
     assert "BAR001" in said.codes
     (found,) = [one for one in said.verdict["findings"] if one["code"] == "BAR001"]

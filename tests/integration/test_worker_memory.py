@@ -25,6 +25,8 @@ MIB = 1 << 20
 
 pytestmark = [
     pytest.mark.slow,
+    # Pages are counted in proportion to who else maps them: torch's, too.
+    pytest.mark.quiet,
     pytest.mark.skipif(
         not Path("/proc/self/smaps_rollup").exists(), reason="needs proportional set sizes"
     ),

@@ -1,7 +1,7 @@
-"""The corpus: which script is sick with what, and how it is run cured.
+"""The corpus: which script is slow for what reason, and how its fixed run is started.
 
-A sick script has one planted disease that takes 40 to 70 % of its wall clock after warm-up; its
-cure is another setting of the same script, or a twin where the cure is more than a setting.
+A slow script has one planted bottleneck that takes 40 to 70 % of its wall clock after warm-up; its
+fix is another setting of the same script, or another script where the fix is more than a setting.
 Every script of a pair ends with a line that gives samples/s after its own warm-up.
 """
 
@@ -19,29 +19,29 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A script in two states: sick and cured."""
+    """A script in two states: slow and fixed."""
 
     name: str
     code: str
     """Finding that must be named first."""
-    sick: str
+    slow: str
     """Script, from this folder."""
-    cured: str
+    fixed: str
     steps: int
     """Optimizer steps of either."""
-    sick_args: tuple[str, ...] = ()
-    cured_args: tuple[str, ...] = ()
+    slow_args: tuple[str, ...] = ()
+    fixed_args: tuple[str, ...] = ()
     ranks: int = 1
     device: Device = "cpu"
 
     @property
     def watched_steps(self) -> int:
-        """Steps to measure: on a GPU kernels are looked at after them, before the script ends."""
+        """Steps to measure: on a GPU kernels are profiled after them, before the script ends."""
         return self.steps // 2 if self.device == "cuda" else self.steps
 
-    def command(self, *, cured: bool) -> list[str]:
+    def command(self, *, fixed: bool) -> list[str]:
         """What a user would type."""
-        script, args = (self.cured, self.cured_args) if cured else (self.sick, self.sick_args)
+        script, args = (self.fixed, self.fixed_args) if fixed else (self.slow, self.slow_args)
         return command(script, args, ranks=self.ranks)
 
 
@@ -101,85 +101,85 @@ def _setting(
     steps: int,
     ranks: int = 1,
 ) -> Case:
-    """A case whose cure is another setting of the same script."""
-    sick_args, cured_args = args
+    """A case whose fix is another setting of the same script."""
+    slow_args, fixed_args = args
     return Case(
         name=name,
         code=code,
-        sick=script,
-        cured=script,
-        sick_args=sick_args,
-        cured_args=cured_args,
+        slow=script,
+        fixed=script,
+        slow_args=slow_args,
+        fixed_args=fixed_args,
         steps=steps,
         ranks=ranks,
     )
 
 
-def _twins(name: str, code: str, stem: str, steps: int, ranks: int = 1) -> Case:
-    """A case whose cure is another script."""
+def _pair(name: str, code: str, stem: str, steps: int, ranks: int = 1) -> Case:
+    """A case whose fix is another script."""
     return Case(
         name=name,
         code=code,
-        sick=f"{stem}_sick.py",
-        cured=f"{stem}_cured.py",
+        slow=f"{stem}_slow.py",
+        fixed=f"{stem}_fixed.py",
         steps=steps,
         ranks=ranks,
     )
 
 
-SICK: tuple[Case, ...] = (
+SLOW: tuple[Case, ...] = (
     _setting(
         "no workers",
         "DATA001",
-        "sick/images_without_workers.py",
+        "slow/images_without_workers.py",
         (("--workers", "0"), ("--workers", "4")),
         60,
     ),
     _setting(
         "one worker",
         "DATA001",
-        "sick/clips_with_one_worker.py",
+        "slow/clips_with_one_worker.py",
         (("--workers", "1"), ("--workers", "6")),
         60,
     ),
-    _twins("generator", "DATA001", "sick/generator", 60),
-    _setting("workers restarted", "DATA002", "sick/short_epochs.py", ((), ("--persistent",)), 96),
+    _pair("generator", "DATA001", "slow/generator", 60),
+    _setting("workers restarted", "DATA002", "slow/short_epochs.py", ((), ("--persistent",)), 96),
     _setting(
         "logging",
         "LOG001",
-        "sick/log_every_step.py",
+        "slow/log_every_step.py",
         (("--log-every", "1"), ("--log-every", "50")),
         80,
     ),
-    _twins("metric in Python", "HOST001", "sick/python_metric", 80),
+    _pair("metric in Python", "HOST001", "slow/python_metric", 80),
     _setting(
         "evaluation",
         "EVAL001",
-        "sick/evaluate_often.py",
+        "slow/evaluate_often.py",
         (("--eval-every", "4"), ("--eval-every", "100")),
         100,
     ),
     _setting(
         "checkpoints",
         "CKPT001",
-        "sick/save_often.py",
+        "slow/save_often.py",
         (("--save-every", "4"), ("--save-every", "100")),
         100,
     ),
     _setting(
         "optimizer loop",
         "OPT001",
-        "sick/optimizer_loop.py",
+        "slow/optimizer_loop.py",
         (("--update", "loop"), ("--update", "fused")),
         200,
     ),
-    _setting("recompute", "RECOMP001", "sick/recompute.py", (("--checkpointing",), ()), 80),
-    _twins("recompile", "COMPILE001", "sick/recompile", 96),
-    _twins("loss by sample", "LOSS001", "sick/hard_triplets", 200),
+    _setting("recompute", "RECOMP001", "slow/recompute.py", (("--checkpointing",), ()), 80),
+    _pair("recompile", "COMPILE001", "slow/recompile", 96),
+    _pair("loss by sample", "LOSS001", "slow/hard_triplets", 200),
     _setting(
         "slow rank",
         "COMM002",
-        "sick/slow_rank.py",
+        "slow/slow_rank.py",
         (("--workers", "0"), ("--workers", "1")),
         80,
         ranks=2,
@@ -187,24 +187,24 @@ SICK: tuple[Case, ...] = (
     _setting(
         "exchange in every micro-batch",
         "COMM001",
-        "sick/accumulate_and_exchange.py",
+        "slow/accumulate_and_exchange.py",
         ((), ("--no-sync",)),
         50,
         ranks=2,
     ),
-    _twins("exchange by hand", "COMM001", "sick/exchange_by_hand", 150, ranks=2),
+    _pair("exchange by hand", "COMM001", "slow/exchange_by_hand", 150, ranks=2),
 )
 
 
 def _on_gpu(
-    name: str, code: str, scripts: tuple[str, str], cure: tuple[str, ...], steps: int
+    name: str, code: str, scripts: tuple[str, str], fix: tuple[str, ...], steps: int
 ) -> Case:
     return Case(
         name=name,
         code=code,
-        sick=f"gpu/{scripts[0]}.py",
-        cured=f"gpu/{scripts[1]}.py",
-        cured_args=cure,
+        slow=f"gpu/{scripts[0]}.py",
+        fixed=f"gpu/{scripts[1]}.py",
+        fixed_args=fix,
         steps=steps,
         device="cuda",
     )
@@ -225,7 +225,7 @@ ON_GPU: tuple[Case, ...] = (
         ("--read-later",),
         300,
     ),
-    _on_gpu("copies", "COPY001", ("copies_sick", "copies_cured"), (), 200),
+    _on_gpu("copies", "COPY001", ("copies_slow", "copies_fixed"), (), 200),
     _on_gpu("precision", "PREC001", ("products_in_fp32", "products_in_fp32"), ("--bf16",), 200),
     _on_gpu(
         "traffic",
@@ -255,9 +255,9 @@ FIRES: tuple[Fires, ...] = (
     Fires(code="CLOCK001", script="healthy/plain.py", driver="rules/driver"),
     Fires(code="NAN001", script="rules/diverges.py"),
     Fires(code="SETTING001", script="rules/idle_setting.py"),
-    Fires(code="STALL001", script="rules/stall.py", steps=85),
+    Fires(code="STALL001", script="rules/stall.py", args=("--at", "update"), steps=85),
     Fires(code="TIME001", script="rules/clock_by_hand.py", by_hand=True),
-    Fires(code="APART001", script="rules/clock_by_hand.py", args=("--beside",), by_hand=True),
+    Fires(code="OUTSIDE001", script="rules/clock_by_hand.py", args=("--beside",), by_hand=True),
     Fires(code="TENSOR001", script="gpu/one_sample_at_a_time.py", steps=100, device="cuda"),
     Fires(code="BATCH001", script="gpu/many_small_operations.py", steps=150, device="cuda"),
     Fires(code="MEM003", script="gpu/nearly_full.py", steps=100, device="cuda"),

@@ -1,8 +1,8 @@
-"""Runs the corpus: what the doctor says of every sick script, beside what its cure really gives.
+"""Runs the corpus: what the doctor says of every slow script, beside what its fix really gives.
 
     python -m tests.scripts.run_corpus --pairs 3 --json table.json --only generator logging
 
-In each pair the doctor looks at the sick script and at the cured one, and both run bare, in turns.
+In each pair the doctor looks at the slow script and at the fixed one, and both run bare, in turns.
 The gain is that of the bare scripts, by the samples/s which they print. A machine that is busy with
 other things spoils all of it, so every pair says how many cores others kept busy meanwhile. So does
 the allocator, whose luck `KEEPS_MEMORY` takes away.
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from tests.scripts.corpus import HEALTHY, ON_GPU, SICK, Case, Healthy
+from tests.scripts.corpus import HEALTHY, ON_GPU, SLOW, Case, Healthy
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,23 +82,23 @@ class Pair:
     """One turn over a case."""
 
     named: list[str]
-    """Codes found in the sick script, the primary one first."""
-    named_in_cured: list[str]
+    """Codes found in the slow script, the primary one first."""
+    named_in_fixed: list[str]
     bound: float | None
     """Of the expected finding."""
-    sick_per_s: float
+    slow_per_s: float
     """Samples, bare."""
-    cured_per_s: float
-    measured_sick_per_s: float | None
-    """Samples, of the sick script under measurement."""
+    fixed_per_s: float
+    measured_slow_per_s: float | None
+    """Samples, of the slow script under measurement."""
     others_cores: float
     """Cores that others kept busy, at most in one of the runs."""
     shares: dict[str, float]
 
     @property
     def gain(self) -> float:
-        """How many times as fast the cured script is."""
-        return self.cured_per_s / self.sick_per_s
+        """How many times as fast the fixed script is."""
+        return self.fixed_per_s / self.slow_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Row:
     expected: str
     named: list[str | None]
     """First code of every pair."""
-    named_in_cured: list[str | None]
+    named_in_fixed: list[str | None]
     bound: float | None
     gain: float
     gain_least: float
@@ -166,19 +166,19 @@ def printed_rate(output: str) -> float | None:
 
 
 def run_pair(case: Case, *, quiet_s: float = 0.0) -> Pair:
-    """Take one turn: sick under the doctor, sick, cured, cured under the doctor."""
-    sick, cured = case.command(cured=False), case.command(cured=True)
-    said, first = alone(lambda: doctor(sick, steps=case.watched_steps), quiet_s)
-    sick_per_s, second = alone(lambda: bare_rate(sick), quiet_s)
-    cured_per_s, third = alone(lambda: bare_rate(cured), quiet_s)
-    after, fourth = alone(lambda: doctor(cured, steps=case.watched_steps), quiet_s)
+    """Take one turn: slow under the doctor, slow, fixed, fixed under the doctor."""
+    slow, fixed = case.command(fixed=False), case.command(fixed=True)
+    said, first = alone(lambda: doctor(slow, steps=case.watched_steps), quiet_s)
+    slow_per_s, second = alone(lambda: bare_rate(slow), quiet_s)
+    fixed_per_s, third = alone(lambda: bare_rate(fixed), quiet_s)
+    after, fourth = alone(lambda: doctor(fixed, steps=case.watched_steps), quiet_s)
     return Pair(
         named=said.codes,
-        named_in_cured=after.codes,
+        named_in_fixed=after.codes,
         bound=said.bound(case.code),
-        sick_per_s=sick_per_s,
-        cured_per_s=cured_per_s,
-        measured_sick_per_s=said.samples_per_s,
+        slow_per_s=slow_per_s,
+        fixed_per_s=fixed_per_s,
+        measured_slow_per_s=said.samples_per_s,
         others_cores=max(first, second, third, fourth),
         shares=said.verdict.get("shares", {}),
     )
@@ -194,7 +194,7 @@ def run_case(case: Case, *, pairs: int, quiet_s: float = 0.0) -> Row:
         name=case.name,
         expected=case.code,
         named=[_first(pair.named) for pair in taken],
-        named_in_cured=[_first(pair.named_in_cured) for pair in taken],
+        named_in_fixed=[_first(pair.named_in_fixed) for pair in taken],
         bound=statistics.median(bounds) if bounds else None,
         gain=statistics.median(gains),
         gain_least=min(gains),
@@ -300,11 +300,11 @@ def _line(row: Row) -> str:
     bound = "none" if row.bound is None else f"{row.bound:.2f}x"
     ratio = "none" if row.ratio is None else f"{row.ratio:.2f}"
     named = ", ".join(str(code) for code in row.named)
-    cured = ", ".join(str(code) for code in row.named_in_cured)
+    fixed = ", ".join(str(code) for code in row.named_in_fixed)
     return (
         f"{row.name:30} {row.expected:10} named {named}; bound {bound}, "
         f"gain {row.gain:.2f}x ({row.gain_least:.2f} to {row.gain_most:.2f}), ratio {ratio}; "
-        f"cured: {cured}; others busy {row.others_cores:.1f} cores"
+        f"fixed: {fixed}; others busy {row.others_cores:.1f} cores"
     )
 
 
@@ -321,7 +321,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if args.device == "cuda":
         print("the healthy scripts train on a CPU: left out", flush=True)
     try:
-        chosen = _chosen((*SICK, *HEALTHY) if args.device == "cpu" else ON_GPU, args.only)
+        chosen = _chosen((*SLOW, *HEALTHY) if args.device == "cpu" else ON_GPU, args.only)
     except ValueError as error:
         parser.error(f"--only: {error}")
     table: list[dict[str, object]] = []

@@ -2,30 +2,29 @@
 
 import json
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.zoo.generate import generate
-from tests.zoo.run import Result, Zoo, judge
+from tests.zoo.run import POINTS, Result, Zoo, judge
 from tests.zoo.table import OURS, Row, read_table
 
 ROWS = {row.name: row for row in read_table(OURS) if "cpu" in row.devices}
-CLAIMS = ("steps", "parts", "first")
 
 
-@cache
-def result_of(name: str) -> Result:
+def run_of(name: str) -> Result:
     zoo, row = Zoo(device="cpu", public=None, python=sys.executable), ROWS[name]
     generate(row.data, row.working_folder(None), python=sys.executable)
     return judge(zoo, row, runs=())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ROWS)
-def test_a_watched_script_behaves_as_bare(name: str) -> None:
-    result = result_of(name)
+result_of = cache(run_of)
+
+
+def _as_bare(result: Result) -> None:
     assert result.bare_code == 0, result.trouble
     assert result.same_code, result.trouble
     assert result.same_output is not False
@@ -33,33 +32,74 @@ def test_a_watched_script_behaves_as_bare(name: str) -> None:
     assert result.losses > 0
 
 
+def _steps(result: Result) -> None:
+    assert result.steps_right, (result.steps, result.true_steps)
+
+
+def _parts(result: Result) -> None:
+    assert result.parts_right, (result.said, result.timed)
+
+
+def _parts_roughly(result: Result) -> None:
+    """What holds of an open claim: 15 points, by one of three runs, for few stack samples decide.
+
+    Runs on quiet cores were off by 1 to 17 points.
+    """
+    for _ in range(2):
+        if result.difference is None or result.difference > 3 * POINTS:
+            result = run_of(result.name)
+    assert result.difference is not None
+    assert result.difference <= 3 * POINTS, (result.said, result.timed)
+
+
+def _first(result: Result) -> None:
+    assert result.first_right, (result.first, result.expected)
+
+
+CLAIMS: dict[str, Callable[[Result], None]] = {
+    "as bare": _as_bare,
+    "steps": _steps,
+    "parts": _parts,
+    "parts, roughly": _parts_roughly,
+    "first": _first,
+}
+
+
 def _claims() -> list[object]:
+    """All of a row's in turn, so that one process makes them of one run."""
     cases: list[object] = []
     for row in ROWS.values():
+        # These two compare times.
+        quiet = [pytest.mark.quiet] if row.shares or row.stopwatch or row.first else []
         for claim in CLAIMS:
             reason = row.open.get(claim)
-            marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=False)]
+            # Strict: what is open and holds all the same is open no longer.
+            marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
             if _is_made(row, claim):
-                cases.append(pytest.param(row.name, claim, marks=marks, id=f"{row.name}, {claim}"))
+                case = pytest.param(
+                    row.name, claim, marks=[*quiet, *marks], id=f"{row.name}, {claim}"
+                )
+                cases.append(case)
     return cases
 
 
 def _is_made(row: Row, claim: str) -> bool:
-    made = {"steps": row.steps, "parts": row.shares or row.stopwatch, "first": row.first}
+    parts = row.shares or row.stopwatch
+    made = {
+        "as bare": True,
+        "steps": row.steps,
+        # Luck decides whether an open one holds: neither can be expected.
+        "parts": parts and "parts" not in row.open,
+        "parts, roughly": parts and "parts" in row.open,
+        "first": row.first,
+    }
     return bool(made[claim])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "claim"), _claims())
-def test_what_the_doctor_says_holds(name: str, claim: str) -> None:
-    result = result_of(name)
-    seen = {
-        "steps": (result.steps_right, result.steps, result.true_steps),
-        "parts": (result.parts_right, result.said, result.timed),
-        "first": (result.first_right, result.first, result.expected),
-    }
-    right, *shown = seen[claim]
-    assert right, shown
+def test_a_claim_about_a_watched_script_holds(name: str, claim: str) -> None:
+    CLAIMS[claim](result_of(name))
 
 
 def test_the_stopwatch_knows_how_a_step_is_spent(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``pitstop data``: datasets made, looked through, packed, and weighed against the host."""
+"""``pitstop data``: datasets made, checked, packed, and their memory estimated."""
 
 import re
 from enum import StrEnum
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from pitstop.workloads.reid.synthetic.make import MadePeople
 
 app = typer.Typer(
-    help="Generate, check, pack and weigh datasets.", no_args_is_help=True, add_completion=False
+    help="Generate, check and pack datasets; estimate their memory.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 make_app = typer.Typer(help="Generate a dataset.", no_args_is_help=True, add_completion=False)
 app.add_typer(make_app, name="make")
@@ -166,7 +168,7 @@ def stats(
     ranks: RankCount = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Say what feeding a run takes of the host's memory, before it runs."""
+    """Estimate the host memory that the data of a run take, before it runs."""
     require_torch("reading datasets")
     from pitstop.data.loader.sample_bytes import data_stats
     from pitstop.report.data import stats_report

@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """How many times as fast the fixed run is, pair by pair."""
+        """Speed of the fixed run over that of the slow one, pair by pair."""
         return tuple(old / new for old, new in zip(self.before_s, self.after_s, strict=True))
 
 

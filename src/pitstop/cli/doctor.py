@@ -20,7 +20,7 @@ _MOST_RUNS = 2
 _OF_SCRIPTS = {
     "steps": "--steps",
     "detach": "--detach",
-    "bound": "--bound",
+    "ablate": "--ablate",
     "record": "--record",
     "fail_on": "--fail-on",
 }
@@ -67,16 +67,18 @@ def doctor(  # noqa: PLR0913 - one parameter an option
     detach: Annotated[
         bool, typer.Option("--detach", help="With -- CMD: let it run on, unmeasured.")
     ] = False,
-    bound: Annotated[
+    ablate: Annotated[
         Literal["data", "sync", "log"] | None,
-        typer.Option(help="With -- CMD: run again without this part, to test the bound."),
+        typer.Option(
+            help="With -- CMD: run again without this part and measure the gain (ablation)."
+        ),
     ] = None,
     record: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="With -- CMD: where its record goes.")
     ] = None,
     fail_on: Annotated[
         Severity | None,
-        typer.Option(help="With -- CMD: exit 1 on a finding this grave, not with CMD's code."),
+        typer.Option(help="With -- CMD: exit 1 on a finding this severe, not with CMD's code."),
     ] = None,
     log_format: Annotated[
         str | None, typer.Option("--format", help="With logs: their format, if not recognised.")
@@ -90,7 +92,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
     ] = None,
     json: JsonPath = None,
 ) -> None:
-    """Say what holds a training back, how that is known, and the most that mending it can give."""
+    """Name what slows a training down, with evidence and the most a fix can gain."""
     command: list[str] | None = ctx.meta.get(_COMMAND)
     if command is not None:
         from pitstop.cli.doctor_script import ScriptOptions, diagnose_script
@@ -104,7 +106,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         options = ScriptOptions(
             steps=steps,
             detach=detach,
-            bound=bound,
+            ablate=ablate,
             folder=None if record is None else Path(record),
             fail_on=fail_on,
             json_path=json,

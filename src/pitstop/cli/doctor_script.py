@@ -32,7 +32,7 @@ class ScriptOptions:
 
     steps: int
     detach: bool
-    bound: "Part | None"
+    ablate: "Part | None"
     folder: Path | None
     fail_on: "Severity | None"
     json_path: str | None
@@ -55,8 +55,8 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
             quiet_stdout=options.json_path == "-",
         )
         verdict = _judge(folder, ended)
-        if options.bound is not None and verdict.steps and not ended.interrupted:
-            verdict = _with_bound_test(command, verdict, options, folder)
+        if options.ablate is not None and verdict.steps and not ended.interrupted:
+            verdict = _with_ablation(command, verdict, options, folder)
         if verdict.steps:
             _say_next(folder)
     _write(verdict, options.json_path)
@@ -64,11 +64,11 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
 
 
 def _is_grave(verdict: "Verdict", fail_on: "Severity | None") -> bool:
-    """Whether a finding is as grave as the user named, or graver."""
+    """Whether a finding is as severe as the user named, or more."""
     if fail_on is None:
         return False
-    grave = _ORDER.index(fail_on)
-    return any(_ORDER.index(finding.severity) >= grave for finding in verdict.findings)
+    least = _ORDER.index(fail_on)
+    return any(_ORDER.index(finding.severity) >= least for finding in verdict.findings)
 
 
 @contextmanager
@@ -82,7 +82,9 @@ def _folder_for(options: ScriptOptions) -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix="pitstop-doctor-"))
     except OSError as error:
-        raise PitstopError(f"no place for a record: {error}; name one with --record") from error
+        raise PitstopError(
+            f"nowhere to write a record: {error}; name a folder with --record"
+        ) from error
     from pitstop.records.store import is_run
 
     try:
@@ -152,12 +154,12 @@ def _say_next(folder: Path) -> None:
     _say(next_command(folder))
 
 
-def _say(words: "RenderableType") -> None:
+def _say(text: "RenderableType") -> None:
     """Print to stderr; where nobody takes it, the command's exit code counts all the same."""
     from pitstop.report.terminal import make_console
 
     try:
-        make_console(sys.stderr).print(words)
+        make_console(sys.stderr).print(text)
     except OSError:
         silence(sys.stderr)
 
@@ -172,22 +174,22 @@ def _write(verdict: "Verdict", json_path: str | None) -> None:
         _say(f"error: cannot write the verdict to stdout: {error.strerror}")
 
 
-def _with_bound_test(
+def _with_ablation(
     command: Sequence[str], verdict: "Verdict", options: ScriptOptions, folder: Path
 ) -> "Verdict":
     """Run the command once more without a part; add what that gave to the verdict."""
-    from pitstop.doctor.ablation import judge_bound
+    from pitstop.doctor.ablation import judge_ablation
     from pitstop.measure.script.launch import run_script
-    from pitstop.report.script import bound_report
+    from pitstop.report.script import ablation_report
 
-    part = options.bound
+    part = options.ablate
     assert part is not None
-    _say(f"\nrunning again without {part}, to measure what that could give")
+    _say(f"\nrunning again without {part}, to measure the gain (ablation)")
     without = folder / f"without-{part}"
     try:
-        run_script(command, without, steps=options.steps, without=part, quiet_stdout=True)
+        run_script(command, without, steps=options.steps, ablate=part, quiet_stdout=True)
     except PitstopError as error:
         _say(f"error: {error}")
-    test = judge_bound(part, verdict, _read(folder), _read(without))
-    _say(bound_report(test))
+    test = judge_ablation(part, verdict, _read(folder), _read(without))
+    _say(ablation_report(test))
     return replace(verdict, ablation=test)

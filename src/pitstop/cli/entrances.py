@@ -38,10 +38,10 @@ def refuse_without_dashes(args: Sequence[str], takes_value: Mapping[str, bool]) 
     aside = ""
     if known:
         names = ", ".join(dict.fromkeys(word.partition("=")[0] for word in known))
-        aside = f"; {names} then goes to the command: what is meant for pitstop stands before --"
+        aside = f"; {names} then goes to the command; put options of pitstop before --"
     missing = _missing(command[0]) if Path(command[0]).suffix in _INTERPRETERS else ""
     meant = _did_you_mean(own, command)
-    raise PitstopError(f"a command stands after --; {meant}{missing}{aside}")
+    raise PitstopError(f"put the command after --; {meant}{missing}{aside}")
 
 
 def refuse_unrunnable(own: Sequence[str], command: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ def refuse_unrunnable(own: Sequence[str], command: Sequence[str]) -> None:
     if _ASSIGNMENT.fullmatch(first) and shutil.which(first) is None:
         name = first.partition("=")[0]
         meant = _did_you_mean(own, command)
-        raise PitstopError(f"{name}=... before a command is understood by a shell only; {meant}")
+        raise PitstopError(f"{name}=... before a command works in a shell only; {meant}")
     if Path(first).suffix in _INTERPRETERS and not _runs_by_itself(first):
         raise PitstopError(
             f"{first!r} does not run by itself; {_did_you_mean(own, command)}{_missing(first)}"

@@ -1,4 +1,4 @@
-"""Every setting there is: its type in words, its default, its documentation.
+"""Every setting there is: its type as text, its default, its documentation.
 
 Error messages, suggestions and docs/configuration.md all come from this one list.
 """
@@ -37,7 +37,7 @@ class Key:
     Attributes:
         name: The whole name, such as loader.workers.
         section: Class of the group; None for a single setting.
-        expectation: What a value has to be, in words that fit "must be ...".
+        expectation: What a value has to be, as text that fits "must be ...".
         choices: The allowed words, where there is a list of them.
         default: What holds when nothing is written.
         field: The field behind it.
@@ -81,7 +81,7 @@ def every_key(classes: Mapping[str, type[Section]]) -> dict[str, Key]:
 
 
 def expectation(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """Say in words what a type accepts."""
+    """Say as text what a type accepts."""
     return _phrase(annotation, metadata, plural=False)
 
 
@@ -162,12 +162,12 @@ def _phrase(annotation: Any, metadata: Sequence[Any], *, plural: bool) -> str:
 def _compound_phrase(annotation: Any, *, plural: bool) -> str:
     arguments = get_args(annotation)
     if get_origin(annotation) is Literal:
-        words = _list_words([str(choice) for choice in arguments])
+        words = _joined_choices([str(choice) for choice in arguments])
         return f"one of {words}" if len(arguments) > 2 else words
     if get_origin(annotation) is tuple:
         return _tuple_phrase(arguments)
     if get_origin(annotation) in {Union, types.UnionType}:
-        return _list_words([_phrase(part, (), plural=plural) for part in arguments])
+        return _joined_choices([_phrase(part, (), plural=plural) for part in arguments])
     return "a value of another type"
 
 
@@ -200,6 +200,6 @@ def _flat(metadata: Sequence[Any]) -> list[Any]:
     return flat
 
 
-def _list_words(words: Sequence[str]) -> str:
+def _joined_choices(words: Sequence[str]) -> str:
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last

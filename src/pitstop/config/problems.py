@@ -24,7 +24,7 @@ class Problem:
 
     Attributes:
         key: The setting in question, such as loader.workers; empty for a file as a whole.
-        message: What is wrong and what to do, in words that follow the key.
+        message: What is wrong and what to do, as text that follows the key.
         origin: Where it was written; None for a setting that was not written at all.
     """
 

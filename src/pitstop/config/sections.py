@@ -78,9 +78,9 @@ class LoaderSection(Section):
 
     prefetch_bytes: Bytes | None = None
     """Host memory, in bytes, that prepared training batches of all workers and ranks of this host
-    may hold: a batch is weighed, and workers prepare as many as fit, instead of `loader.prefetch`
-    each. An evaluation may hold as much again while it runs, unless `loader.eval_prefetch` is set.
-    Null for a count of batches."""
+    may hold: the size of a batch is estimated, and workers prepare as many as fit, instead of
+    `loader.prefetch` each. An evaluation may hold as much again while it runs, unless
+    `loader.eval_prefetch` is set. Null for a count of batches."""
 
     eval_workers: Workers | None = None
     """Worker processes for evaluation, written like `loader.workers`; null for the same."""

@@ -25,5 +25,5 @@ class DataCheck:
     problems: tuple[str, ...]
     """What is missing or cannot be read, each with its name; empty where all is well."""
     notes: tuple[str, ...]
-    """What was not looked at, and why."""
+    """What was not checked, and why."""
     took_s: float

@@ -1,4 +1,4 @@
-"""What feeding a run takes of a host's memory, before the run.
+"""What the data of a run take of a host's memory, before the run.
 
 Pure arithmetic on sizes that were measured by reading samples. What is shared is counted once:
 the cache belongs to the host, not to each of its workers or ranks, and workers are those of the
@@ -24,7 +24,7 @@ class SizedSamples(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feeding:
+class LoaderPlan:
     """The settings that decide the sum, as they come out on this host."""
 
     ranks: int
@@ -53,7 +53,7 @@ class DataStats:
     samples_read: int
     decoded_bytes: int | None
     """The whole training split, decoded; None where the dataset does not say."""
-    feeding: Feeding
+    loader: LoaderPlan
     batch_bytes: int
     waiting_batches: int
     """Prepared batches that may wait at one time, over all workers and ranks."""
@@ -67,7 +67,7 @@ class DataStats:
     """What the cache can come to hold, once for the host."""
     host_limit_bytes: int
     shm_free_bytes: int | None
-    """Room in /dev/shm, through which workers hand batches over; None where there is none."""
+    """Free bytes of /dev/shm, through which workers hand batches over; None where there is none."""
 
     @property
     def total_bytes(self) -> int:
@@ -81,7 +81,7 @@ class DataStats:
 
     @property
     def shm_fits(self) -> bool:
-        """Whether waiting batches find room in shared memory."""
+        """Whether waiting batches fit in shared memory."""
         return self.shm_free_bytes is None or self.waiting_bytes <= self.shm_free_bytes
 
 
@@ -98,20 +98,20 @@ class Seen:
     shm_free_bytes: int | None
 
 
-def plan_memory(config: str, feeding: Feeding, seen: Seen, *, drop_last: bool) -> DataStats:
+def plan_memory(config: str, loader: LoaderPlan, seen: Seen, *, drop_last: bool) -> DataStats:
     """Add up what a run's data take of the host."""
     sample_bytes = sum(seen.tensor_bytes)
-    batch_bytes = sample_bytes * feeding.batch_size
-    waiting = feeding.ranks * feeding.workers * (feeding.prefetch or 0)
-    if feeding.prefetch_bytes is not None and batch_bytes:
-        waiting = min(waiting, feeding.prefetch_bytes // batch_bytes)
+    batch_bytes = sample_bytes * loader.batch_size
+    waiting = loader.ranks * loader.workers * (loader.prefetch or 0)
+    if loader.prefetch_bytes is not None and batch_bytes:
+        waiting = min(waiting, loader.prefetch_bytes // batch_bytes)
     pinned = 0
-    if feeding.pinned:
-        tensors = (size * feeding.batch_size for size in seen.tensor_bytes)
+    if loader.pinned:
+        tensors = (size * loader.batch_size for size in seen.tensor_bytes)
         rounded = sum(_next_power_of_two(size) for size in tensors)
-        pinned = (waiting + feeding.ranks) * (rounded - batch_bytes) + feeding.ranks * rounded
-    together = feeding.batch_size * feeding.ranks
-    cache = feeding.cache_budget_bytes
+        pinned = (waiting + loader.ranks) * (rounded - batch_bytes) + loader.ranks * rounded
+    together = loader.batch_size * loader.ranks
+    cache = loader.cache_budget_bytes
     if seen.decoded_bytes is not None:
         cache = min(cache, seen.decoded_bytes)
     return DataStats(
@@ -121,11 +121,11 @@ def plan_memory(config: str, feeding: Feeding, seen: Seen, *, drop_last: bool) -
         sample_bytes=sample_bytes,
         samples_read=seen.samples_read,
         decoded_bytes=seen.decoded_bytes,
-        feeding=feeding,
+        loader=loader,
         batch_bytes=batch_bytes,
         waiting_batches=waiting,
         waiting_bytes=waiting * batch_bytes,
-        in_use_bytes=feeding.ranks * batch_bytes,
+        in_use_bytes=loader.ranks * batch_bytes,
         pinned_bytes=pinned,
         cache_bytes=cache,
         host_limit_bytes=seen.host_limit_bytes,

@@ -4,7 +4,7 @@
 
 Bytes of a member are those of a file, or pixels of 8 bits that were decoded once for all. Readers
 map the file: all processes of a host share one copy in the page cache, and of a member only the
-pages that are looked at are read. The format is described in docs/pack-format.md.
+pages that are used are read. The format is described in docs/pack-format.md.
 """
 
 import json

@@ -12,7 +12,7 @@ from pitstop.records.verdict import Ablation, Finding, Verdict
 _CODES: Final[Mapping[str, str]] = {"data": "DATA", "sync": "SYNC", "log": "LOG"}
 
 
-def judge_bound(
+def judge_ablation(
     part: str, verdict: Verdict, plain: RunRecord | None, without: RunRecord | None
 ) -> Ablation:
     """Set two runs of one command side by side, the second without a part."""

@@ -1,7 +1,7 @@
 """What findings advise, as settings: the configuration of the next run follows from the verdict.
 
-`remedies` says it in words, to people; here is the part of it that a setting alone can do, as data.
-A finding that is not listed, or whose cure is in place already, changes nothing.
+`remedies` gives it as text, to people; here is the part of it that a setting alone can do, as data.
+A finding that is not listed, or whose fix is in place already, changes nothing.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pitstop.records.verdict import Finding, Verdict
 
-# What a cadence should cost at most once it is mended.
+# What a cadence should cost at most once it is fixed.
 _CADENCE_SHARE: Final = 0.02
 # Steps between records that cost nothing worth speaking of, as `remedies` has it.
 _SELDOM_STEPS: Final = 50
@@ -37,7 +37,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A finding, and what its cure depends on."""
+    """A finding, and what its fix depends on."""
 
     finding: Finding
     now: object
@@ -61,7 +61,7 @@ def fewer_workers(case: Case) -> object:
 
 
 def less_often(case: Case) -> object:
-    """Stretch a cadence until it costs a fiftieth of the run, to a round number of steps."""
+    """Lengthen an interval until it costs a fiftieth of the run, to a round number of steps."""
     bound = case.finding.bound
     if not isinstance(case.now, int) or bound is None or bound.share >= 1:
         return case.now
@@ -100,7 +100,7 @@ ADVISED: Final[Mapping[str, Mapping[str, Value]]] = {
 
 
 def changes_for(verdict: Verdict, settings: Mapping[str, Any], *, cores: int) -> tuple[Change, ...]:
-    """Turn the findings of a run into settings of the next one, the gravest finding first.
+    """Turn the findings of a run into settings of the next one, the most severe finding first.
 
     Args:
         verdict: On a run of pitstop's own engine.

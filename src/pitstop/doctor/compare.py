@@ -1,7 +1,7 @@
 """Which of two runs is faster, beyond noise; refuses to compare unequal work.
 
 Steps that follow each other are alike, so single steps overstate how sure one can be. Each run is
-cut into stretches, and how these differ says how much the run varies by itself. Two runs of the
+cut into windows, and how these differ says how much the run varies by itself. Two runs of the
 same program differ by more than that on a busy host; a change must also exceed `LEAST_CHANGE`.
 """
 
@@ -21,14 +21,12 @@ from pitstop.records.host.memory import HostLoad
 from pitstop.records.run import Array, RunRecord
 from pitstop.records.script import Setup, Work
 
-# Two runs of one program on one machine may differ by this without a cause in the program.
-
 _FEWEST_STEPS: Final = 20
-_STRETCHES: Final = 10
+_WINDOWS: Final = 10
 _DRAWS: Final = 4_000
 _SEED: Final = 20_240_501
 _CONFIDENCE: Final = (0.5, 99.5)
-# Parts that take less than this of a step are not told apart.
+# Parts that take less than this of a step are not listed.
 _SMALL_PART: Final = 0.005
 # Counted arithmetic of the same work differs by less: a last batch, a dropped layer.
 _SAME_FLOPS: Final = 0.02
@@ -48,12 +46,12 @@ def compare(before: RunRecord, after: RunRecord) -> Comparison:
     crowded = _crowded(before, first, after, second)
     if crowded and not _is_own_doing(change, _processor_ratio(first, second)):
         change = "not enough evidence"
-        message += ", but others use the host's cores, and its own processor time does not show it"
+        message += ", but other processes use the cores, and its own CPU time does not confirm it"
     return Comparison(
         change=change,
         message=message,
-        before=_pace(before, first),
-        after=_pace(after, second),
+        before=_throughput(before, first),
+        after=_throughput(after, second),
         step=None if ratios is None else ratios[0],
         run=None if ratios is None else ratios[1],
         parts=_part_changes(first, second),
@@ -71,7 +69,7 @@ def judged(record: RunRecord) -> Facts:
 def _crowded(before: RunRecord, first: Facts, after: RunRecord, second: Facts) -> list[str]:
     """Say which of the runs had to share a host that has no core to spare."""
     found = ((before.source, contention(first)), (after.source, contention(second)))
-    return [f"{source}: {words}" for source, words in found if words is not None]
+    return [f"{source}: {text}" for source, text in found if text is not None]
 
 
 def _is_own_doing(change: Change, processor: float | None) -> bool:
@@ -194,20 +192,20 @@ def _shown(value: float | str) -> str:
 
 
 def _period_us(facts: Facts) -> Array:
-    """Time of each step with what lay apart, spread evenly: an evaluation is no odd step."""
+    """Time of each step with time outside steps, spread evenly: an evaluation is no odd step."""
     apart_us = facts.total_us - float(facts.wall_us.sum())
     return facts.wall_us + apart_us / max(1, facts.steps)
 
 
-def _stretches(times_us: Array, middle: Callable[[Array], Any]) -> Array:
-    """One figure a stretch of the run."""
-    pieces = np.array_split(times_us, min(_STRETCHES, max(1, len(times_us) // 2)))
+def _windows(times_us: Array, middle: Callable[[Array], Any]) -> Array:
+    """One figure a window of the run."""
+    pieces = np.array_split(times_us, min(_WINDOWS, max(1, len(times_us) // 2)))
     figures = [middle(piece) for piece in pieces if len(piece)]
     return np.array(figures or [np.nan])
 
 
 def _ratio(before: Array, after: Array) -> Ratio:
-    """Ratio of two runs' figures, with an interval from drawing their stretches anew."""
+    """Ratio of two runs' figures, with an interval from drawing their windows anew."""
     value = float(after.mean() / before.mean())
     draws = np.random.default_rng(_SEED)
     old = draws.choice(before, (_DRAWS, len(before))).mean(axis=1)
@@ -217,13 +215,13 @@ def _ratio(before: Array, after: Array) -> Ratio:
 
 
 def _steps_us(facts: Facts) -> Array:
-    """The usual step of each stretch."""
-    return _stretches(facts.wall_us, np.median)
+    """The usual step of each window."""
+    return _windows(facts.wall_us, np.median)
 
 
 def _periods_us(facts: Facts) -> Array:
-    """Mean time from step to step in each stretch, what lay apart included."""
-    return _stretches(_period_us(facts), np.mean)
+    """Mean time from step to step in each window, time outside steps included."""
+    return _windows(_period_us(facts), np.mean)
 
 
 def ratios_of(first: Facts, second: Facts) -> tuple[Ratio, Ratio] | None:
@@ -234,9 +232,9 @@ def ratios_of(first: Facts, second: Facts) -> tuple[Ratio, Ratio] | None:
     run = _ratio(_periods_us(first), _periods_us(second))
     # One evaluation more or less may have happened to fall among the counted steps.
     doubt = sum(
-        apart.total_us / apart.count / facts.total_us
+        outside.total_us / outside.count / facts.total_us
         for facts in (first, second)
-        for apart in facts.apart.values()
+        for outside in facts.outside.values()
     )
     low = run.low * (1 - min(1.0, doubt))
     return step, Ratio(value=run.value, low=low, high=run.high + doubt)
@@ -263,13 +261,13 @@ def _message(change: Change, ratios: tuple[Ratio, Ratio] | None, *, fewest: int)
         return f"{fewest} steps after warm-up are too few to compare; {_FEWEST_STEPS} are needed"
     step, run = ratios
     decides = {"slower": _is_slower, "faster": _is_faster}.get(change)
-    told = step if decides is None or decides(step) else run
-    whose = "a step" if told is step else "the run, what lies between steps included,"
-    interval = f"99% within {told.low:.2f} to {told.high:.2f}"
-    return f"{whose} takes {told.value:.2f} times as long ({interval})"
+    chosen = step if decides is None or decides(step) else run
+    whose = "a step" if chosen is step else "the run, time outside steps included,"
+    interval = f"99% CI {chosen.low:.2f} to {chosen.high:.2f}"
+    return f"{whose} takes {chosen.value:.2f} times as long ({interval})"
 
 
-def _pace(record: RunRecord, facts: Facts) -> RunThroughput:
+def _throughput(record: RunRecord, facts: Facts) -> RunThroughput:
     samples = _samples(facts)
     run_s = float(_periods_us(facts).mean()) / 1e6 if facts.steps else 0.0
     return RunThroughput(
@@ -315,23 +313,23 @@ def _part_change(name: str, first: Facts, second: Facts) -> PartChange:
 
 
 def _part_us(facts: Facts, name: str) -> tuple[float, Array] | None:
-    """Mean time of a part in a step, and in a step of each stretch; what lay apart spread evenly.
+    """Mean time of a part in a step, and in each window; time outside steps spread evenly.
 
-    The mean is that of all steps, as shares are. The stretches tell how it varies: each is one of
-    ten equal pieces of the run, however many of its steps were looked at.
+    The mean is that of all steps, as shares are. The windows show how it varies: each is one of
+    ten equal pieces of the run, however many of its steps were sampled.
     """
     inside = facts.unaccounted_us if name == "unaccounted" else facts.parts_us.get(name)
-    apart = facts.apart.get(name)
-    even_us = 0.0 if apart is None else apart.total_us / facts.steps
+    outside = facts.outside.get(name)
+    even_us = 0.0 if outside is None else outside.total_us / facts.steps
     if inside is None or not len(inside):
-        return None if apart is None else (even_us, np.array([even_us]))
-    stretch = facts.looked * min(_STRETCHES, max(1, facts.steps // 2)) // facts.steps
-    means = [inside[stretch == number].mean() for number in np.unique(stretch)]
+        return None if outside is None else (even_us, np.array([even_us]))
+    window = facts.looked * min(_WINDOWS, max(1, facts.steps // 2)) // facts.steps
+    means = [inside[window == number].mean() for number in np.unique(window)]
     return facts.mean_us(inside) + even_us, np.array(means) + even_us
 
 
 def _difference(before: tuple[float, Array], after: tuple[float, Array]) -> tuple[float, float]:
-    """Interval of the difference of two means: around it, as wide as stretches drawn anew give."""
+    """Interval of the difference of two means: around it, as wide as windows drawn anew give."""
     draws = np.random.default_rng(_SEED)
     old, new = (
         mean_us + draws.choice(figures - figures.mean(), (_DRAWS, len(figures))).mean(axis=1)

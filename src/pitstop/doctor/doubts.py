@@ -1,6 +1,6 @@
 """Where two measurements of one thing disagree, the finding says so, and less is sure.
 
-Nothing here changes a share: which of the two is right is not known. It tells a reader, and whoever
+Nothing here changes a share: which of the two is right is not known. It warns a reader, and whoever
 reads the verdict as data, that a bound rests on a measurement that another one contradicts.
 """
 
@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.loader_facts import feeding_of
-from pitstop.doctor.numbers import ms, percent
+from pitstop.doctor.loader_facts import loader_facts_of
 from pitstop.doctor.thresholds import (
     HOST_WORTH,
     LOSS_WORTH,
@@ -19,15 +18,16 @@ from pitstop.doctor.thresholds import (
     is_sure,
 )
 from pitstop.records.script import Kernels, Modules, Work
+from pitstop.records.units import share_text, us_text
 from pitstop.records.verdict import Finding
 
-# Two clocks over different steps of one run; further apart, they do not measure the same thing.
+# Two clocks over different steps of one run; if they differ by more, they do not measure the same.
 _FACTOR: Final = 2.0
 # Device time by marks and by kernels, as shares of the wall clock.
-_SHARES_APART: Final = 0.15
-_STEPS_APART: Final = 0.2
+_SHARES_DIFFER: Final = 0.15
+_STEPS_DIFFER: Final = 0.2
 
-# Parts of a step with a rule of their own, and from which share on it speaks.
+# Parts of a step with a rule of their own, and the share from which it reports.
 _JUDGED: Final = {
     "data": WORTH_A_WARNING,
     "host": HOST_WORTH,
@@ -60,7 +60,7 @@ def is_unsampled(facts: Facts, kind: type[Kernels] | type[Work]) -> bool:
 
 
 def uneven_part(facts: Facts) -> str | None:
-    """Say that a part takes twice what would be spoken of, and falls too unevenly to be judged.
+    """Say that a part takes twice its threshold, but varies too much to be judged.
 
     Not on a GPU, where the host's parts may take any share of a step that the device fills.
     """
@@ -69,29 +69,33 @@ def uneven_part(facts: Facts) -> str | None:
         if facts.on_gpu or share is None or share < 2 * limit:
             continue
         if not is_sure(facts, part, share, least=limit):
-            took = percent(share, facts.share_error(part))
-            return f"{part} took {took} of the time, too unevenly to judge; measure more steps"
+            took = share_text(share, facts.share_error(part))
+            return (
+                f"{part} took {took} of the time, but varies too much to judge; measure more steps"
+            )
     return None
 
 
 def _workers_disagree(facts: Facts) -> Iterator[str]:
     """Set the wait for data against the times of those who make the batches."""
-    feeding, waits = feeding_of(facts), facts.parts_us.get("data")
-    if feeding is None or waits is None or not feeding.batches or not feeding.busy_us:
+    loader, waits = loader_facts_of(facts), facts.parts_us.get("data")
+    if loader is None or waits is None or not loader.batches or not loader.busy_us:
         return
-    made_us = feeding.busy_us / feeding.batches * (facts.micro_steps or 1)
+    made_us = loader.busy_us / loader.batches * (facts.micro_steps or 1)
     wait_us = facts.mean_us(waits)
-    if not feeding.workers:
+    if not loader.workers:
         if not 1 / _FACTOR <= wait_us / made_us <= _FACTOR:
             yield (
-                f"the loop waits {ms(wait_us)} a step, but making a batch in the same process "
-                f"takes {ms(made_us)} by its own times"
+                f"the loop waits {us_text(wait_us)} per step, but making a batch in the same "
+                "process "
+                f"takes {us_text(made_us)} by the loader's timer"
             )
-    elif made_us / feeding.workers * _FACTOR < facts.step_us and feeding.unfinished_share is None:
+    elif made_us / loader.workers * _FACTOR < facts.step_us and loader.unfinished_share is None:
         yield (
-            f"by their own times {feeding.workers} workers make a batch every "
-            f"{ms(made_us / feeding.workers)}, and a step takes {ms(facts.step_us)}: it may not be "
-            "their work that the loop waits for"
+            f"by the loader's timer {loader.workers} workers make a batch every "
+            f"{us_text(made_us / loader.workers)}, and a step takes {us_text(facts.step_us)}: "
+            "the loop may "
+            "wait for something else"
         )
 
 
@@ -99,18 +103,22 @@ def _clocks_disagree(facts: Facts, part: str) -> Iterator[str]:
     """Set the host's clock, the device's marks and the profiled kernels against each other."""
     device_us, looked = facts.device_step_us, facts.looked_wall_us
     host_us = float(looked.mean()) if len(looked) else 0.0
-    if device_us is not None and abs(device_us - host_us) > _STEPS_APART * max(device_us, host_us):
-        yield f"a step takes {ms(host_us)} by the host's clock and {ms(device_us)} by the device's"
-    busy_us = [kernels.busy_us for kernels in facts.readings.all(Kernels)]
-    if busy_us and min(busy_us) > (1 + _STEPS_APART) * facts.step_us:
+    if device_us is not None and abs(device_us - host_us) > _STEPS_DIFFER * max(device_us, host_us):
         yield (
-            f"kernels of a profiled step take {ms(min(busy_us))}, and a step {ms(facts.step_us)}"
+            f"a step takes {us_text(host_us)} by the host's clock and {us_text(device_us)} by "
+            "the device's"
+        )
+    busy_us = [kernels.busy_us for kernels in facts.readings.all(Kernels)]
+    if busy_us and min(busy_us) > (1 + _STEPS_DIFFER) * facts.step_us:
+        yield (
+            f"kernels of a profiled step take {us_text(min(busy_us))}, but a step "
+            f"{us_text(facts.step_us)}"
         )
     idle, shown = facts.idle_share(), facts.device_share(part)
-    if part == "data" and idle is not None and shown is not None and shown > idle + _SHARES_APART:
+    if part == "data" and idle is not None and shown is not None and shown > idle + _SHARES_DIFFER:
         yield (
-            f"by the device's marks it had nothing to do in {percent(shown)} of the time, by its "
-            f"kernels in {percent(idle)}"
+            f"the device idled {share_text(shown)} of the time by CUDA events, "
+            f"{share_text(idle)} by its kernels"
         )
 
 
@@ -124,4 +132,4 @@ def modules_disagree(facts: Facts) -> str | None:
     sum_us, part_us = sum(module.forward_us for module in outermost), facts.mean_us(forward)
     if not sum_us or part_us / _FACTOR <= sum_us <= part_us * _FACTOR:
         return None
-    return f"modules sum to {ms(sum_us)} of a forward pass of {ms(part_us)}"
+    return f"modules sum to {us_text(sum_us)}, but the forward pass takes {us_text(part_us)}"

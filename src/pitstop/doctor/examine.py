@@ -48,14 +48,14 @@ def examine(record: RunRecord) -> Verdict:
             rank=facts.summary.rank,
             notes=_notes(record, ranks),
         )
-    quicker = cpu_headroom(facts)
-    found = [quicker.counted_in(finding) for rule in RULES if (finding := rule(facts)) is not None]
+    headroom = cpu_headroom(facts)
+    found = [headroom.counted_in(finding) for rule in RULES if (finding := rule(facts)) is not None]
     # What holds up other ranks is left as it is: without it all compute at the same time.
     found += [finding for rule in RANK_RULES if (finding := rule(ranks)) is not None]
     found = [with_doubts(finding, facts) for finding in found]
     primary = primary_of(found)
     findings = ordered(found, primary)
-    # What is told as information is not to be mended, so nothing is promised for it.
+    # What is only information is not to be fixed, so no gain is promised for it.
     to_fix = [finding for finding in findings if finding.severity != "info"]
     doubt = _doubt(found, facts)
     outcome = _outcome(primary, doubt)
@@ -110,30 +110,32 @@ def judged_rank(ranks: Sequence[Facts]) -> Facts:
     Where all steps take equally long, because ranks wait for each other, it is the one with most
     work of its own; where that is equal, too, the first.
     """
-    pace = [facts.step_us for facts in ranks]
-    slow = [facts for facts, us in zip(ranks, pace, strict=True) if us >= _SAME_LENGTH * max(pace)]
+    step_us = [facts.step_us for facts in ranks]
+    slow = [
+        facts for facts, us in zip(ranks, step_us, strict=True) if us >= _SAME_LENGTH * max(step_us)
+    ]
     own = [sum(own_parts_us(facts).values()) for facts in slow]
     most = int(np.argmax(own))
     return slow[most] if own[0] < _SAME_LENGTH * own[most] else slow[0]
 
 
 def _doubt(found: Sequence[Finding], facts: Facts) -> str | None:
-    """Say why a run in which nothing is to mend is not called healthy all the same."""
+    """Say why a run without a bottleneck is not called healthy."""
     if is_unsampled(facts, Kernels):
         return (
-            "kernels were not looked at, so nothing tells whether the GPU works or idles; "
+            "kernels were not sampled, so it is not known whether the GPU is busy or idle; "
             f"{why_not(facts, 'kernels')}"
         )
     uneven = uneven_part(facts)
     if uneven is not None:
         return uneven
     others = contention(facts)
-    # A wait of a tenth or more is mere information only where others keep the processors busy.
+    # A wait of a tenth or more is info only where other processes keep the cores busy.
     if others is None or not any(f.code == "DATA001" and f.severity == "info" for f in found):
         return None
     return (
-        f"the host is shared, and whether the loop waits for data or for a processor cannot be "
-        f"told: {others}; measure again when they are gone"
+        f"the host is shared: {others}; the loop may wait for data or for a CPU core; "
+        "measure again when the host is idle"
     )
 
 
@@ -173,17 +175,17 @@ def _about(facts: Facts) -> Mapping[str, Any]:
 
 def _notes(record: RunRecord, ranks: Sequence[Facts]) -> tuple[str, ...]:
     notes = [*record.notes, *(note for rank in record.ranks for note in rank.notes)]
-    told = (unsettled_growth, full_host)
-    notes += [note for facts in ranks[:1] for tell in told if (note := tell(facts)) is not None]
+    rules = (unsettled_growth, full_host)
+    notes += [note for facts in ranks[:1] for rule in rules if (note := rule(facts)) is not None]
     damaged = sum(facts.readings.damaged for facts in ranks)
     if damaged:
-        notes.append(f"{damaged} readings could not be understood and were left out")
+        notes.append(f"{damaged} readings could not be parsed and were skipped")
     return (*notes, *_ending_notes(record))
 
 
 def _ending_notes(record: RunRecord) -> tuple[str, ...]:
     if not record.is_finished:
-        return ("the run has no ending: it was killed, or it is still running",)
+        return ("the run did not end: it was killed, or is still running",)
     endings = [rank.ending for rank in record.ranks if rank.ending is not None]
     bad = next((ending for ending in endings if ending.status != "finished"), None)
     return () if bad is None else (f"the run {bad.status}: {bad.reason}",)

@@ -1,11 +1,11 @@
 """The facts that rules judge: a rank's run after warm-up, as shares of the wall clock.
 
-The base of every share is the wall clock after warm-up: the counted steps, and what lay apart
+The base of every share is the wall clock after warm-up: the counted steps, and the time outside
 between them (evaluation, checkpoints, epoch boundaries). So parts of the step and cadences stand
 on one scale, and all shares with ``unaccounted`` add up to one.
 
-Of short steps only some are looked at. The parts of the others are not known, and those that were
-looked at stand for them: `Facts.inside_us` is what a part took in all steps, estimated so.
+Of short steps only some are sampled. The parts of the others are not known, and the sampled ones
+stand for them: `Facts.inside_us` is what a part took in all steps, estimated so.
 
 On a GPU the host runs ahead of the device. There `Facts.waste` is what host time can cost at most,
 and `Facts.cost` what a computing part costs; both say None where the record does not tell.
@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pitstop.doctor.outside_steps import Apart, apart_between
+from pitstop.doctor.outside_steps import OutsideStep, outside_steps_of
 from pitstop.doctor.readings import Readings
-from pitstop.doctor.sampled import Estimate, Rows, Sample, estimate, stretch_weights
-from pitstop.doctor.stalls import Stall, settled_apart, settled_steps
+from pitstop.doctor.sampled import Estimate, Rows, Sample, estimate, window_weights
+from pitstop.doctor.stalls import Stall, settled_outside, settled_steps
 from pitstop.records.run import Array, RankRecord, SpanPath, StepTable
 from pitstop.records.script import Kernels, Modules, Setup, Work
 from pitstop.records.summary import RunSummary, summarise
@@ -51,7 +51,7 @@ class DeviceTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spill:
-    """Time that something apart adds to the steps it falls in; nothing where noise is larger."""
+    """Time that something outside steps adds to the steps it falls in; 0 where noise is larger."""
 
     us: float = 0.0
     error_us: float = 0.0
@@ -65,7 +65,7 @@ class Spill:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recomputed:
-    """What ran forward again inside backward, each stretch of time once."""
+    """What ran forward again inside backward, each period of time once."""
 
     host_us: float
     """Over all counted steps; an estimate as `Facts.inside_us` is."""
@@ -87,23 +87,23 @@ class Facts:
     wall_us: Array
     """Wall clock of each step after warm-up."""
     sample: Sample
-    """Which of these steps' parts were looked at: most often all, of short steps a sample."""
+    """Which of these steps were sampled: most often all, of short steps some."""
     parts_us: Mapping[str, Array]
-    """Host time of each top-level part in each step that was looked at; zero where it was not
+    """Host time of each top-level part in each sampled step; zero where it was not
     opened."""
     inner_us: Mapping[SpanPath, float]
     """Host time of each part of a part, over all counted steps; an estimate as `inside_us` is."""
     recomputed: Recomputed | None
     """None where no part was named so: nothing was recomputed, or nobody saw it."""
-    apart: Mapping[str, Apart]
-    """What lay apart between the counted steps, by name."""
+    outside: Mapping[str, OutsideStep]
+    """Time outside the counted steps, by name."""
     stalls: tuple[Stall, ...]
     """What came once and took long, the longest first; no share holds it."""
     start_up_us: int | None
     """Spent before the first counted step; None where the record does not tell."""
     device: DeviceTimes | None
     device_step_us: float | None
-    """Mean of the counted steps on the device's clock, from those that were looked at; None where
+    """Mean of the counted steps on the device's clock, from the sampled ones; None where
     it was not read."""
     samples: float | None
     """Samples of one step on this rank: the median."""
@@ -116,7 +116,9 @@ class Facts:
     @property
     def total_us(self) -> float:
         """Wall clock after warm-up: what every share is a share of."""
-        return float(self.wall_us.sum()) + sum(apart.total_us for apart in self.apart.values())
+        return float(self.wall_us.sum()) + sum(
+            outside.total_us for outside in self.outside.values()
+        )
 
     @property
     def stalled_us(self) -> float:
@@ -125,7 +127,7 @@ class Facts:
 
     @property
     def step_us(self) -> float:
-        """Mean wall clock of a step, what lies apart left out.
+        """Mean wall clock of a step, without time outside steps.
 
         By the device's clock where it was read: the host runs ahead of it at first, by as much as
         the queue holds, so its own steps are too short.
@@ -142,21 +144,21 @@ class Facts:
 
     @property
     def looked(self) -> Rows:
-        """Steps that were looked at, counted from the first after warm-up."""
+        """Sampled steps, counted from the first after warm-up."""
         return self.sample.looked
 
     @property
     def looked_wall_us(self) -> Array:
-        """Wall clock of each step that was looked at: what its parts add up to."""
+        """Wall clock of each sampled step: what its parts add up to."""
         return self.wall_us[self.looked]
 
     @property
     def unaccounted_us(self) -> Array:
-        """Wall clock of each step that was looked at and that no part saw."""
+        """Wall clock of each sampled step that is in no part."""
         return self.looked_wall_us - sum(self.parts_us.values(), start=np.zeros(len(self.looked)))
 
     def inside_us(self, times_us: Array) -> float:
-        """Give the time in all counted steps of what was timed in those that were looked at.
+        """Give the time in all counted steps of what was timed in the sampled ones.
 
         Exact where all were. Else an estimate that knows how long the others took: see
         `Estimate`. Estimates of all parts add up to the wall clock as the parts do.
@@ -164,7 +166,7 @@ class Facts:
         return self._estimate(times_us).total_us
 
     def mean_us(self, times_us: Array) -> float:
-        """Give the mean over all counted steps of what was timed in those that were looked at."""
+        """Give the mean over all counted steps of what was timed in the sampled ones."""
         return self.inside_us(times_us) / self.steps if self.steps else 0.0
 
     def _estimate(self, times_us: Array) -> Estimate:
@@ -190,34 +192,34 @@ class Facts:
 
     def share(self, part: str) -> float | None:
         """Share of the wall clock a part took on the host; None when it was not measured."""
-        times, apart = self.parts_us.get(part), self.apart.get(part)
-        if (times is None and apart is None) or not self.total_us:
+        times, outside = self.parts_us.get(part), self.outside.get(part)
+        if (times is None and outside is None) or not self.total_us:
             return None
         inside = 0.0 if times is None else self.inside_us(times)
-        return (inside + (0.0 if apart is None else apart.total_us)) / self.total_us
+        return (inside + (0.0 if outside is None else outside.total_us)) / self.total_us
 
     @property
-    def kinds_apart(self) -> npt.NDArray[np.intp]:
-        """How many kinds of things lay apart in each step."""
+    def kinds_outside(self) -> npt.NDArray[np.intp]:
+        """How many kinds of things outside steps fell in each step."""
         kinds = np.zeros(self.steps, dtype=np.intp)
-        for apart in self.apart.values():
-            kinds[list(apart.places)] += 1
+        for outside in self.outside.values():
+            kinds[list(outside.places)] += 1
         return kinds
 
     def spill(self, name: str) -> Spill:
-        """Time by which what lay apart under a name lengthens the steps that it falls in.
+        """Time by which something outside steps lengthens the steps that it falls in.
 
         Saving empties the caches, new workers share their pages with the loop, a new graph is
-        called for the first time: such steps take longer than those in which nothing lies apart,
-        and would not without it. Steps in which other things lay apart as well tell nothing of
+        called for the first time: such steps take longer than those with nothing outside them,
+        and would not without it. Steps with other things outside them as well say nothing of
         either. Nothing where the difference is within two standard errors, nor on a GPU, where
         the host's steps tell how far it runs ahead.
         """
-        apart = self.apart.get(name)
-        if apart is None or self.on_gpu:
+        outside = self.outside.get(name)
+        if outside is None or self.on_gpu:
             return Spill()
-        kinds = self.kinds_apart
-        alone = [place for place in apart.places if kinds[place] == 1]
+        kinds = self.kinds_outside
+        alone = [place for place in outside.places if kinds[place] == 1]
         struck, others = self.wall_us[alone], self.wall_us[kinds == 0]
         if min(len(struck), len(others)) < _FEWEST_ALIKE:
             return Spill()
@@ -228,7 +230,7 @@ class Facts:
         return Spill(us=longer * len(struck), error_us=error * len(struck))
 
     def whole_share(self, name: str) -> float | None:
-        """Share of what lay apart under a name, with what it adds to the steps around it."""
+        """Share of a name outside steps, with what it adds to the steps around it."""
         share = self.share(name)
         return None if share is None else min(1.0, share + self.spill(name).us / self.total_us)
 
@@ -238,28 +240,28 @@ class Facts:
         return None if share is None else min(1.0, share + spill.most_us / self.total_us)
 
     def share_error(self, part: str) -> float:
-        """Standard error of a part's share: it falls unevenly, and few steps may be looked at."""
+        """Standard error of a part's share: it falls unevenly, and few steps may be sampled."""
         times, total = self.parts_us.get(part), self.total_us
         if times is None or not total:
             return 0.0
         return self._estimate(times).error_us / total
 
     def shares(self) -> dict[str, float]:
-        """Share of every part, of what lay apart and of what is unaccounted; they add up to one.
+        """Share of every part, of time outside steps and of the rest; they add up to one.
 
-        Where no step was looked at, what lay apart is all that is known.
+        Where no step was sampled, time outside steps is all that is known.
         """
         total = self.total_us
         if not total:
             return {}
-        names = (*self.parts_us, *(name for name in self.apart if name not in self.parts_us))
+        names = (*self.parts_us, *(name for name in self.outside if name not in self.parts_us))
         shares = {name: share for name in names if (share := self.share(name)) is not None}
         if len(self.looked):
             shares["unaccounted"] = self.inside_us(self.unaccounted_us) / total
         return shares
 
     def busy_share(self) -> float | None:
-        """Share of the wall clock in which the device computed; None when nobody looked."""
+        """Share of the wall clock in which the device computed; None where it was not sampled."""
         found = [kernels.busy_us for kernels in self.readings.all(Kernels) if kernels.busy_us >= 0]
         if not found or not self.step_us:
             return None
@@ -330,7 +332,7 @@ def facts_of(rank: RankRecord) -> Facts:
     """Leave out warm-up and lay the top-level parts side by side.
 
     Steps that a profiler or a counter slowed down are left out as well. Of steps whose rows have
-    no spans (they were not looked at, or the byte budget ran out) the parts are not known.
+    no spans (they were not sampled, or the byte budget ran out) the parts are not known.
     """
     assert rank.steps is not None, "rules need single steps; read the run with its steps"
     table = rank.steps
@@ -340,13 +342,13 @@ def facts_of(rank: RankRecord) -> Facts:
     warm_up = _warm_up_steps(rank, table.index[counted])
     rows = counted[warm_up:]
     looked = _with_parts(table, rows, top)
-    top = top if len(looked) else []  # what nobody looked at is not there, rather than nothing
+    top = top if len(looked) else []  # what was not sampled is missing, not zero
     table, stalls = settled_steps(table, rows, looked, top)
     host = np.nan_to_num(table.host_us[rows[looked]], nan=0.0)
-    sample = Sample(looked=looked, weights=stretch_weights(looked, len(rows)))
-    apart, start_up_us = apart_between(rank, rows)
-    apart, stalls_apart = settled_apart(apart, table.wall_us[rows], table.index[rows])
-    bare = Facts(
+    sample = Sample(looked=looked, weights=window_weights(looked, len(rows)))
+    outside, start_up_us = outside_steps_of(rank, rows)
+    outside, stalls_outside = settled_outside(outside, table.wall_us[rows], table.index[rows])
+    plain = Facts(
         steps=len(rows),
         warm_up_steps=warm_up,
         first_us=float(table.start_us[rows[0]]) if len(rows) else 0.0,
@@ -356,8 +358,8 @@ def facts_of(rank: RankRecord) -> Facts:
         parts_us={table.paths[number][0]: host[:, number] for number in top},
         inner_us={},
         recomputed=None,
-        apart=apart,
-        stalls=tuple(sorted((*stalls, *stalls_apart), key=lambda stall: -stall.us)),
+        outside=outside,
+        stalls=tuple(sorted((*stalls, *stalls_outside), key=lambda stall: -stall.us)),
         start_up_us=start_up_us,
         device=_device_times(table, rows, top),
         device_step_us=_mean(table.device_wall_us[rows[looked]], sample.weights),
@@ -367,10 +369,10 @@ def facts_of(rank: RankRecord) -> Facts:
         readings=readings,
         summary=summarise(rank),
     )
-    bare = replace(bare, sample=_sound(bare))
+    plain = replace(plain, sample=_sound(plain))
     inner = {path: number for number, path in enumerate(table.paths) if len(path) == 2}
-    inner_us = {path: bare.inside_us(host[:, number]) for path, number in inner.items()}
-    return replace(bare, inner_us=inner_us, recomputed=_recomputed(bare, table, rows))
+    inner_us = {path: plain.inside_us(host[:, number]) for path, number in inner.items()}
+    return replace(plain, inner_us=inner_us, recomputed=_recomputed(plain, table, rows))
 
 
 def _sound(facts: Facts) -> Sample:
@@ -426,11 +428,11 @@ def _recomputed(facts: Facts, table: StepTable, rows: Rows) -> Recomputed | None
     seen = np.nan_to_num(host[facts.looked], nan=0.0).sum(axis=1)
     marks, walls = table.device_us[rows][:, columns], table.device_wall_us[rows]
     # A step tells where it ran something again, and all that it ran again has its marks.
-    told = (~np.isnan(host)).any(axis=1) & (walls > 0)
-    told &= ~(np.isnan(marks) & ~np.isnan(host)).any(axis=1)
+    known = (~np.isnan(host)).any(axis=1) & (walls > 0)
+    known &= ~(np.isnan(marks) & ~np.isnan(host)).any(axis=1)
     share = None
-    if told.sum() >= _FEWEST_MARKED_STEPS:
-        share = min(1.0, float(np.nansum(marks[told]) / walls[told].sum()))
+    if known.sum() >= _FEWEST_MARKED_STEPS:
+        share = min(1.0, float(np.nansum(marks[known]) / walls[known].sum()))
     return Recomputed(host_us=facts.inside_us(seen), device_share=share)
 
 

@@ -78,7 +78,7 @@ def long_step(facts: Facts, step: int) -> LongStep | None:
 
 def _usual_lines(facts: Facts, found: HostLines) -> tuple[HostLine, ...]:
     """Take the looks that fell in stalls off their lines, as the stalls are off the parts."""
-    within = [stall.step for stall in facts.stalls if not stall.is_apart]
+    within = [stall.step for stall in facts.stalls if not stall.is_outside]
     stalled = [long.line for step in within if (long := long_step(facts, step)) is not None]
     looks = {_place(line): 0 for line in stalled}
     for line in stalled:
@@ -157,7 +157,7 @@ def is_sync(facts: Facts, line: HostLine) -> bool:
 def may_load(facts: Facts, line: HostLine) -> bool:
     """Whether a line may make the next batch: it does not stand below the passes of its function.
 
-    A function that makes a batch when it is called is not told from other Python.
+    A function that makes a batch when it is called is not distinguished from other Python.
     """
     found = facts.readings.last(HostLines)
     passes = [

@@ -20,7 +20,7 @@ _NO_DATA_ENDINGS = (".py", ".pyc", ".so", ".pth", ".egg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feeding:
+class LoaderFacts:
     """How batches were made, over all workers. Microseconds."""
 
     workers: int
@@ -62,18 +62,18 @@ class Feeding:
         return max(self.stages_us, key=self.stages_us.__getitem__, default=None)
 
 
-def feeding_of(facts: Facts) -> Feeding | None:
-    """Gather what the workers told; None where they told nothing."""
-    told = facts.readings.all(WorkerTimes)
+def loader_facts_of(facts: Facts) -> LoaderFacts | None:
+    """Gather what the workers reported; None where they reported nothing."""
+    reported = facts.readings.all(WorkerTimes)
     loaders = () if facts.setup is None else facts.setup.loaders
     training = {pid for loader in loaders if loader.trains for pid in loader.pids}
     # Where no loader names its processes: one of training and evaluation may have workers, and the
     # other load in the process itself.
     itself = workers_of(facts) == 0
     workers = (
-        tuple(times for times in told if times.pid in training)
-        or tuple(times for times in told if (times.worker < 0) == itself)
-        or told
+        tuple(times for times in reported if times.pid in training)
+        or tuple(times for times in reported if (times.worker < 0) == itself)
+        or reported
     )
     if workers:
         return _of_workers(workers)
@@ -101,17 +101,17 @@ def workers_of(facts: Facts) -> int | None:
 
 
 def usable_cores(facts: Facts) -> float | None:
-    """Cores this process may use; None where nobody looked."""
+    """Cores this process may use; None where they were not read."""
     load, machine = facts.readings.last(HostLoad), facts.readings.last(Machine)
     counts = (load and load.usable_cores, machine and machine.cpu.usable_cores)
     # A damaged record may hold any number.
     return next((count for count in counts if count and 0 < count < math.inf), None)
 
 
-def _of_workers(workers: tuple[WorkerTimes, ...]) -> Feeding:
+def _of_workers(workers: tuple[WorkerTimes, ...]) -> LoaderFacts:
     reading = sum(worker.read_us for worker in workers)
     collating = sum(worker.collate_us for worker in workers)
-    return Feeding(
+    return LoaderFacts(
         # Workers that start anew for every pass have their numbers again.
         workers=len({times.worker for times in workers if times.worker >= 0}),
         batches=sum(worker.batches for worker in workers),
@@ -125,12 +125,12 @@ def _of_workers(workers: tuple[WorkerTimes, ...]) -> Feeding:
     )
 
 
-def _of_readings(readings: tuple[LoaderReading, ...]) -> Feeding:
+def _of_readings(readings: tuple[LoaderReading, ...]) -> LoaderFacts:
     stages: dict[str, int] = {}
     for reading in readings:
         for name, us in reading.stages_us.items():
             stages[name] = stages.get(name, 0) + us
-    return Feeding(
+    return LoaderFacts(
         workers=readings[-1].workers,
         batches=sum(reading.batches for reading in readings),
         stages_us=stages,
@@ -149,7 +149,7 @@ def _unfinished(readings: tuple[LoaderReading, ...]) -> float | None:
 
 
 def volume_of(files: Iterable[str]) -> str | None:
-    """Name the folder that most of the data files lie under; None where none can be told."""
+    """Name the folder that most of the data files lie under; None where it is not known."""
     folders = [
         str(PurePosixPath(file).parent)
         for file in files

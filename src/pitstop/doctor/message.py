@@ -6,19 +6,19 @@ from typing import Final
 from pitstop.doctor.doubts import modules_disagree
 from pitstop.doctor.estimate.unsampled import deciding_unsampled
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import duration, listing, percent
+from pitstop.doctor.numbers import listing
 from pitstop.doctor.order import equals_of
 from pitstop.doctor.rules.compute import slowest_modules
 from pitstop.doctor.rules.stall import WORTH_A_LINE_US
-from pitstop.records.units import speedup_text
+from pitstop.records.units import share_text, speedup_text, us_text
 from pitstop.records.verdict import Finding
 
-# A stall of less is told by its finding alone.
+# A shorter stall is reported by its finding alone.
 _WORTH_A_CLAUSE: Final = 0.10
 
 
 def message_of(primary: Finding | None, findings: Sequence[Finding], facts: Facts) -> str:
-    """Say what holds a run back, or that nothing does and where its time goes."""
+    """Name the bottleneck, or say that there is none and where the time goes."""
     said = _nothing(facts) if primary is None else _bottleneck(primary, findings, facts)
     return said + _stalled(facts)
 
@@ -28,15 +28,15 @@ def largest_part(shares: Mapping[str, float]) -> str | None:
     name = max(shares, key=shares.__getitem__, default=None)
     if name is None:
         return None
-    shown = "in no part" if name == "unaccounted" else name
+    shown = "unaccounted for" if name == "unaccounted" else name
     lead = "most of the time is" if shares[name] > 1 / 2 else "the largest part is"
-    return f"{lead} {shown} ({percent(shares[name])})"
+    return f"{lead} {shown} ({share_text(shares[name])})"
 
 
 def _nothing(facts: Facts) -> str:
     largest = largest_part(facts.shares()) or "no time was seen"
     return (
-        f"nothing holds this run back by a tenth or more, in {facts.steps} steps; "
+        f"no bottleneck of 10% or more in {facts.steps} steps; "
         f"{largest}{_of_modules(facts)}{_of_device(facts)}"
     )
 
@@ -45,27 +45,29 @@ def _of_modules(facts: Facts) -> str:
     modules, doubt = slowest_modules(facts), modules_disagree(facts)
     if not modules:
         return ""
-    return f", above all {modules[0]}" + ("" if doubt is None else f", in doubt: {doubt}")
+    return f", mostly {modules[0]}" + ("" if doubt is None else f", uncertain: {doubt}")
 
 
 def _of_device(facts: Facts) -> str:
     """Parts are on the host's clock, which runs ahead of a device: say how busy that is."""
     busy = facts.busy_share() if facts.on_gpu else None
-    return "" if busy is None else f" on the host; the device works {percent(busy)} of the time"
+    return (
+        "" if busy is None else f" on the host; the device is busy {share_text(busy)} of the time"
+    )
 
 
 def _bottleneck(primary: Finding, findings: Sequence[Finding], facts: Facts) -> str:
     missing = deciding_unsampled(facts)
-    before = f"{' and '.join(missing)} were not sampled; of what was: " if missing else ""
+    before = f"{' and '.join(missing)} were not sampled; from the rest: " if missing else ""
     said = before + primary.summary
     if primary.bound is None or primary.bound.speedup is None:
         return said
-    said += f"; mending it makes the run at most {speedup_text(primary.bound.speedup)} as fast"
+    said += f"; fixing it makes the run up to {speedup_text(primary.bound.speedup)} faster"
     equals = equals_of(primary, findings)
     if equals:
         said += f"; {listing(equals, most=2)} {'is' if len(equals) == 1 else 'are'} about equal"
     doubts = [doubt for doubt in primary.doubts if not doubt.startswith("kernels were not")]
-    return said + (f"; in doubt: {doubts[0]}" if doubts else "")
+    return said + (f"; uncertain: {doubts[0]}" if doubts else "")
 
 
 def _stalled(facts: Facts) -> str:
@@ -75,4 +77,4 @@ def _stalled(facts: Facts) -> str:
         return ""
     steps = f"step{'s' if len(facts.stalls) > 1 else ''} "
     steps += listing([stall.step for stall in facts.stalls])
-    return f"; besides, {steps} stalled for {duration(lost_us)}, which no share holds"
+    return f"; also, {steps} stalled for {us_text(lost_us)} (not included above)"

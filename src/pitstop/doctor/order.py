@@ -1,4 +1,4 @@
-"""Which finding comes first: by the size of its bound, where that can be told from noise.
+"""Which finding comes first: by the size of its bound, where that exceeds noise.
 
 Two runs of one script give shares that differ a little. Where the intervals of two bounds overlap,
 the larger one may be the smaller one next time; so findings that are about equal stand in a fixed
@@ -43,21 +43,21 @@ def is_about_equal(one: Finding, other: Finding) -> bool:
     """Whether the intervals of two bounds overlap; never where one has none."""
     if one.bound is None or other.bound is None:
         return False
-    apart = abs(one.bound.share - other.bound.share)
-    return apart <= half_width(one) + half_width(other)
+    distance = abs(one.bound.share - other.bound.share)
+    return distance <= half_width(one) + half_width(other)
 
 
 def primary_of(found: Sequence[Finding]) -> Finding | None:
     """Choose the finding that decides: the largest bound, unless another one explains it."""
-    grave = [one for one in found if one.severity != "info" and one.code not in _NEVER_DECIDES]
-    bounded = _by_size([finding for finding in grave if finding.bound is not None])
+    serious = [one for one in found if one.severity != "info" and one.code not in _NEVER_DECIDES]
+    bounded = _by_size([finding for finding in serious if finding.bound is not None])
     largest = bounded[0] if bounded else None
-    fatal = max(filter(_is_fatal, grave), key=lambda f: f.code in _IN_VAIN, default=None)
+    fatal = max(filter(_is_fatal, serious), key=lambda f: f.code in _IN_VAIN, default=None)
     if fatal is not None and (largest is None or _goes_before(fatal, largest)):
         return fatal
     if largest is None:
         # What was not measured is the last thing to blame.
-        return max(grave, key=lambda f: f.code != "TIME001", default=None)
+        return max(serious, key=lambda f: f.code != "TIME001", default=None)
     for finding in bounded:
         explains = share_of(finding) >= _EXPLAINS * share_of(largest)
         if _is_same_time(finding, largest) and explains and ENTRIES[finding.code].is_specific:
@@ -77,7 +77,7 @@ def ordered(found: Sequence[Finding], primary: Finding | None) -> tuple[Finding,
 
 
 def equals_of(finding: Finding, findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Give the codes of what gives about as much by mending another thing."""
+    """Give the codes of findings on other parts with a similar bound."""
     if finding.severity == "info":
         return ()
     return tuple(
@@ -105,17 +105,17 @@ def _with_equals(finding: Finding, findings: Sequence[Finding]) -> Finding:
     codes = equals_of(finding, findings)
     if not codes:
         return finding
-    told = f"about equal to {' and '.join(codes)}: the bounds differ by less than their intervals"
-    return replace(finding, evidence=(*finding.evidence, told))
+    text = f"about equal to {' and '.join(codes)}: the bounds differ by less than their intervals"
+    return replace(finding, evidence=(*finding.evidence, text))
 
 
 def _is_same_time(one: Finding, other: Finding) -> bool:
-    """Whether two findings are about the same part, so that mending one mends the other."""
+    """Whether two findings are about the same part, so that fixing one fixes the other."""
     return one.bound is not None and other.bound is not None and one.bound.part == other.bound.part
 
 
 def _is_fatal(finding: Finding) -> bool:
-    """Whether a finding is critical though no time is won by mending it: the run itself is lost."""
+    """Whether a finding is critical though fixing it gains no time: the run itself is lost."""
     return finding.severity == "critical" and finding.bound is None
 
 

@@ -1,4 +1,4 @@
-"""What lay apart between the counted steps: evaluations, checkpoints, epoch boundaries."""
+"""Time outside the counted steps: evaluations, checkpoints, epoch boundaries."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from pitstop.records.run import Event, RankRecord
 
 START_UP = "start-up"
 OWN = "pitstop"
-"""What measuring itself spent apart: the run without us does not."""
-NOT_NAMED = "apart, not named"
+"""What measuring itself spent outside steps: the run without us does not."""
+NOT_NAMED = "outside steps, unnamed"
 
 _OF_START_UP: Final = {"imports": "imports_us", "data": "data_us", "compiling": "compile_us"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart:
+class OutsideStep:
     """Everything of one name that lay between counted steps."""
 
     times_us: tuple[float, ...]
@@ -46,16 +46,16 @@ class Apart:
         return longest - (self.total_us - longest) / others if others else 0.0
 
 
-def apart_between(
+def outside_steps_of(
     rank: RankRecord, rows: npt.NDArray[np.intp]
-) -> tuple[dict[str, Apart], int | None]:
+) -> tuple[dict[str, OutsideStep], int | None]:
     """Share out, step by step, the time that was taken out of the counted steps.
 
-    A step's own count of what lay apart decides. An event inside another one, or in another
+    A step's own count of time outside it decides. An event inside another one, or in another
     thread, is in that time already or ran beside the step, and gets nothing.
 
     Returns:
-        What lay apart by name, and start-up in microseconds where the record tells.
+        Time outside steps by name, and start-up in microseconds where it was recorded.
     """
     table = rank.steps
     assert table is not None
@@ -78,11 +78,11 @@ def apart_between(
     return {name: _apart(shares) for name, shares in found.items()}, _start_up_us(rank)
 
 
-def _apart(shares: Iterable[tuple[float, int]]) -> Apart:
+def _apart(shares: Iterable[tuple[float, int]]) -> OutsideStep:
     by_place: dict[int, float] = {}
     for us, place in shares:
         by_place[place] = by_place.get(place, 0.0) + us
-    return Apart(times_us=tuple(by_place.values()), places=tuple(by_place))
+    return OutsideStep(times_us=tuple(by_place.values()), places=tuple(by_place))
 
 
 def _shared_out(events: Iterable[Event], apart_us: float) -> list[tuple[str, float]]:
@@ -125,6 +125,6 @@ def _known_us(event: Event, key: str) -> float:
     return us if isinstance(us, int | float) and us >= 0 else 0
 
 
-def total_us(apart: Mapping[str, Apart], names: Iterable[str]) -> float:
+def total_us(outside: Mapping[str, OutsideStep], names: Iterable[str]) -> float:
     """Time of some names together."""
-    return sum(apart[name].total_us for name in names if name in apart)
+    return sum(outside[name].total_us for name in names if name in outside)

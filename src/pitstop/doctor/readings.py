@@ -70,7 +70,7 @@ class Exchange:
     exchange_us: float
     """From the first bucket sent to the last received."""
     overlapped_us: float
-    """The part of it that ran beside computing."""
+    """The part of it that overlapped with computing."""
     exchanges_per_step: float | None = None
     """How often gradients were exchanged for one update; None where nobody counted."""
 
@@ -99,8 +99,8 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remark:
-    """Something the engine said about a step. Kind ``remark``."""
+class EngineWarning:
+    """Something the engine warned about at a step. Kind ``warning``."""
 
     step: int
     about: str
@@ -117,7 +117,7 @@ _KIND_OF: Final[Mapping[type, str]] = {
     CacheUse: "cache",
     EngineSetup: "engine",
     Applied: "applied",
-    Remark: "remark",
+    EngineWarning: "warning",
 }
 
 

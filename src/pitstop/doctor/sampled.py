@@ -1,8 +1,8 @@
-"""From the steps that were looked at to all of them: an estimate of a part's time, with its error.
+"""From the sampled steps to all of them: an estimate of a part's time, with its error.
 
-Of short steps only some are looked at, but of all it is known how long they took. So a part that
+Of short steps only some are sampled, but the duration of all is known. So a part that
 makes some steps longer (a log written every fifth step) is estimated by how it goes with the
-length of the step, which tells far more than the few steps alone.
+length of the step, which says far more than the few steps alone.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from pitstop.records.run import Array
 
 Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
 
-# Where steps get longer or shorter, so does the share of them that is looked at; over so many steps
-# it is one share, and those that were looked at stand for all.
-_STRETCH: Final = 64
+# Where steps get longer or shorter, so does the share of them that is sampled; over so many steps
+# it is one share, and the sampled ones stand for all.
+_WINDOW: Final = 64
 
-# Fewer steps than this tell no slope.
+# Fewer steps than this give no slope.
 _FEWEST_FOR_A_SLOPE: Final = 10
 
 # Held by a single step to this degree, 1 being wholly, a line can be drawn but not be tried: what
@@ -35,17 +35,17 @@ class Estimate:
     """One standard error, where the steps are taken for a sample of a longer run."""
 
 
-def stretch_weights(looked: Rows, steps: int) -> Array:
-    """Let the looked-at steps of each stretch stand for all steps of it."""
-    stretch = looked // _STRETCH
-    there = np.bincount(np.arange(steps) // _STRETCH)
-    found = np.bincount(stretch, minlength=len(there))
-    return there[stretch] / np.maximum(1, found[stretch])
+def window_weights(looked: Rows, steps: int) -> Array:
+    """Let the sampled steps of each window stand for all steps of it."""
+    window = looked // _WINDOW
+    there = np.bincount(np.arange(steps) // _WINDOW)
+    found = np.bincount(window, minlength=len(there))
+    return there[window] / np.maximum(1, found[window])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """Steps of which some were looked at."""
+    """Steps of which some were sampled."""
 
     looked: Rows
     """Which of all steps these are."""
@@ -56,14 +56,14 @@ class Sample:
 
 
 def estimate(times_us: Array, sample: Sample, wall_us: Array) -> Estimate:
-    """Estimate a part's time over all steps from those that were looked at.
+    """Estimate a part's time over all steps from the sampled ones.
 
     Where all were it is their sum. Else the part is taken to grow with the length of its step:
     along a line where there are enough steps to draw one, else in proportion. Either is linear in
     the part, so that estimates of parts that add up to the wall clock do so, too.
 
     Args:
-        times_us: Time of the part in each step that was looked at.
+        times_us: Time of the part in each sampled step.
         sample: Which these are.
         wall_us: Wall clock of every step.
     """
@@ -77,7 +77,7 @@ def estimate(times_us: Array, sample: Sample, wall_us: Array) -> Estimate:
     if count == steps:
         return Estimate(total_us=float(times_us.sum()), error_us=float(np.sqrt(uneven)))
     longer = walls - base / float(weights.sum())
-    if not sample.in_proportion and _tell_a_slope(longer, weights):
+    if not sample.in_proportion and _has_a_slope(longer, weights):
         shape = np.column_stack((np.ones(count), longer))
         reach = np.array((steps, float(wall_us.sum()) - steps * base / float(weights.sum())))
         total_us, pulls_us = _fitted(times_us, shape, weights, reach)
@@ -93,7 +93,7 @@ def estimate(times_us: Array, sample: Sample, wall_us: Array) -> Estimate:
     )
 
 
-def _tell_a_slope(longer: Array, weights: Array) -> bool:
+def _has_a_slope(longer: Array, weights: Array) -> bool:
     """Whether there are enough steps for a line, and it would not hang on a single one."""
     if len(longer) < _FEWEST_FOR_A_SLOPE or not np.ptp(longer):
         return False
@@ -105,23 +105,23 @@ def _fitted(times_us: Array, shape: Array, weights: Array, reach: Array) -> tupl
     """Fit a part's times by least squares, and sum the fit over all steps.
 
     Args:
-        times_us: Time of the part in each step that was looked at.
+        times_us: Time of the part in each sampled step.
         shape: What it is taken to be made of, in each of these steps.
         weights: Of these steps.
         reach: Of what it is taken to be made of, the sum over all steps.
 
     Returns:
-        The sum, and by how much each of the steps that were looked at moved it.
+        The sum, and by how much each sampled step moved it.
     """
-    weighed = weights[:, None] * shape
-    solved = np.linalg.solve(shape.T @ weighed, weighed.T)
+    weighted = weights[:, None] * shape
+    solved = np.linalg.solve(shape.T @ weighted, weighted.T)
     rest_us = times_us - shape @ (solved @ times_us)
     free = np.maximum(1 - (shape * solved.T).sum(axis=1), 1 - _HANGS_ON_ONE)
     return float(reach @ solved @ times_us), (reach @ solved) * rest_us / free
 
 
 def _doubt_us(walls: Array, wall_us: Array) -> float:
-    """Error for steps longer than any that was looked at.
+    """Error for steps longer than any that was sampled.
 
     By how much they are may be all the part's or none of it: of what lies anywhere between, with
     the same chance, the standard deviation is this.

@@ -1,8 +1,8 @@
-"""One odd step makes no verdict: what came once, and took long, is told apart from what recurs.
+"""One odd step makes no verdict: what came once, and took long, is separated from what recurs.
 
 A stall (a file system that hung, a sleep, a laptop that was closed) may be longer than all other
 steps together. In a sum it would decide everything, and a longer run would not show it again. So it
-is taken out of its step before any share is formed, and told as a finding of its own.
+is taken out of its step before any share is formed, and reported as a finding of its own.
 
 Trimming a fixed share of the longest steps would do that, too, and would also eat what comes every
 fiftieth step: an evaluation, a log, a loader that starts anew. Medians of windows would not: but a
@@ -16,7 +16,7 @@ taken for odd by its length but by its company:
   the run gives the same distance. It keeps its full share, however unevenly it falls.
 - What is left, three at most in one part, are stalls. Of each only what exceeds the usual goes.
 
-What recurs and was met once in the counted steps cannot be told from a stall: as of a single
+What recurs and was met once in the counted steps looks like a stall: as of a single
 evaluation, it is not known when it comes again. docs/how-the-doctor-judges.md has the simulations.
 """
 
@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from pitstop.doctor.outside_steps import Apart
+from pitstop.doctor.outside_steps import OutsideStep
 from pitstop.doctor.sampled import Rows
 from pitstop.records.run import Array, StepTable
 
@@ -57,13 +57,13 @@ class Stall:
     step: int
     """Its number in the record."""
     part: str | None
-    """Where it lay: a part of the step, or something apart; None where nobody looked."""
+    """Where it lay: a part of the step, or something outside it; None where it was not sampled."""
     us: float
     """Beyond the usual."""
     usual_us: float
     """Of that part; of a whole step where the part is not known."""
-    is_apart: bool = False
-    """Whether it lay apart from the step, such as in an evaluation."""
+    is_outside: bool = False
+    """Whether it lay outside the step, such as in an evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,14 @@ def settled_steps(
     return settled.table, tuple(stalls)
 
 
-def settled_apart(
-    apart: Mapping[str, Apart], walls_us: Array, steps: Array
-) -> tuple[dict[str, Apart], tuple[Stall, ...]]:
-    """Take stalls out of what lay apart between the counted steps: one evaluation among many."""
+def settled_outside(
+    outside: Mapping[str, OutsideStep], walls_us: Array, steps: Array
+) -> tuple[dict[str, OutsideStep], tuple[Stall, ...]]:
+    """Take stalls out of the time outside the counted steps: one evaluation among many."""
     if len(walls_us) < _FEWEST_STEPS or not np.median(walls_us):
-        return dict(apart), ()
-    run, settled, stalls = _run(walls_us, steps), dict(apart), []
-    for name, times in apart.items():
+        return dict(outside), ()
+    run, settled, stalls = _run(walls_us, steps), dict(outside), []
+    for name, times in outside.items():
         us, places = np.array(times.times_us), np.array(times.places, dtype=np.intp)
         if name in _JUDGED_ELSEWHERE or len(places) != len(us):
             continue
@@ -148,7 +148,9 @@ def settled_apart(
         usual = float(np.sort(us)[(len(us) - 1) // 2])
         for odd in _odd(_long(us - usual, places, run), (), run.least(usual)):
             us[places == odd.place] -= odd.us
-            stalls.append(Stall(step=odd.step, part=name, us=odd.us, usual_us=usual, is_apart=True))
+            stalls.append(
+                Stall(step=odd.step, part=name, us=odd.us, usual_us=usual, is_outside=True)
+            )
         settled[name] = replace(times, times_us=tuple(us.tolist()))
     return settled, tuple(stalls)
 

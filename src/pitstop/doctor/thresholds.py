@@ -5,10 +5,10 @@ from typing import Final
 from pitstop.doctor.facts import Facts
 from pitstop.records.verdict import Severity
 
-# Below a tenth a cure gives less than 1.11x, which the noise between two runs can hide.
+# Below a tenth a fix gives less than 1.11x, which the noise between two runs can hide.
 WORTH_A_WARNING: Final = 0.10
 
-# From here on one cure gives more than 1.4x: nothing else should be looked at first.
+# From here on one fix gives more than 1.4x: nothing else should come first.
 CRITICAL: Final = 0.30
 
 # Some Python between the parts is in every loop and cannot go, so a little more is asked for.
@@ -28,7 +28,7 @@ DEVICE_DECIDES: Final = 0.50
 
 
 def severity_of(share: float) -> Severity:
-    """How much a share of the wall clock weighs."""
+    """Severity of a share of the wall clock."""
     if share >= CRITICAL:
         return "critical"
     return "warning" if share >= WORTH_A_WARNING else "info"
@@ -40,4 +40,4 @@ def is_sure(facts: Facts, part: str, share: float, *, least: float = WORTH_A_WAR
 
 
 LEAST_CHANGE: Final = 0.05
-"""A run is faster or slower only beyond this share of its time."""
+"""Two runs of one program on one machine may differ by this without a cause in the program."""

@@ -1,4 +1,4 @@
-"""Convolution whose taps are read from learned places and weighed by a learned mask.
+"""Convolution whose taps are read from learned places and multiplied by a learned mask.
 
 Stride 1, dilation 1, output as large as the input; the kernel's sides are odd. Places, blending
 and sums are float32 or wider even under autocast, for half precision cannot tell neighbouring
@@ -61,7 +61,7 @@ def deform_conv_reference(
     *,
     bias: Tensor,
 ) -> Tensor:
-    """Sample each tap bilinearly at its own place, weigh it, and contract with the kernel.
+    """Sample each tap bilinearly at its own place, mask it, and contract with the kernel.
 
     With K = kh * kw taps in row order and G deformable groups (contiguous slices of the input
     channels that share their places), outside the image everything is zero. The number of
@@ -98,9 +98,9 @@ def _convolve(x: Tensor, offset: Tensor, mask: Tensor, weight: Tensor) -> Tensor
     groups = in_channels // group_channels
     columns = _sample_taps(x, offset, kernel=weight.shape[-2:])
     weights = mask.reshape(batch, -1, 1, kh * kw, height * width)
-    weighed = columns.unflatten(1, (weights.shape[1], -1)) * weights
+    masked = columns.unflatten(1, (weights.shape[1], -1)) * weights
     kernel = weight.reshape(groups, out_channels // groups, -1)
-    out = kernel @ weighed.view(batch, groups, -1, height * width)
+    out = kernel @ masked.view(batch, groups, -1, height * width)
     return out.view(batch, out_channels, height, width)
 
 
@@ -136,7 +136,7 @@ def deform_conv_fused(
     """Do the same with Triton, forward and backward, for weights of one group.
 
     Nothing is kept for the backward pass but the inputs. The gradient of ``x`` is summed in no
-    order, unless torch is told to use deterministic algorithms: it then has the same bits always.
+    order, unless torch is set to use deterministic algorithms: it then has the same bits always.
     """
     places = (in_rows(offset), in_rows(mask))
     out = _deform_conv_op(in_rows(x), *places, None, None, weight, bias, [], 0.0)

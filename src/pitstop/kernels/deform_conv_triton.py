@@ -625,7 +625,7 @@ def _convolve(
         up, down = here & is_inside(top, height), here & is_inside(top + 1, height)
         near, far = is_inside(left, width), is_inside(left + 1, width)
         upper, lower = mask * (1 - part_y), mask * part_y
-        # What weighs nothing is not read: so the weights alone say which corners exist.
+        # What has weight zero is not read: so the weights alone say which corners exist.
         share_a = tl.where(up & near, upper * (1 - part_x), 0.0)[:, :, None]
         share_b = tl.where(up & far, upper * part_x, 0.0)[:, :, None]
         share_c = tl.where(down & near, lower * (1 - part_x), 0.0)[:, :, None]

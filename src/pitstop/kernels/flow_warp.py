@@ -140,7 +140,7 @@ def join_reference(
 def bilinear_fused(image: Tensor, flow: Tensor, *, padding: Padding = "zeros") -> Tensor:
     """Do as `bilinear_reference` does with Triton, in the memory order of the image.
 
-    The gradient of the image is summed in no order, unless torch is told to use deterministic
+    The gradient of the image is summed in no order, unless torch is set to use deterministic
     algorithms: it then has the same bits always.
     """
     layout = [image.shape[1], 0, -1, -1]

@@ -1,4 +1,4 @@
-"""Which frames of clips are looked at together: every frame with its neighbours, both ways.
+"""Which frames of clips are paired: every frame with its neighbours, both ways.
 
 A batch of B clips of D frames has 2 B (D - 1) pairs: first each frame with the one after it, clip
 by clip, then each frame with the one before it, last frames first, as if clips were played

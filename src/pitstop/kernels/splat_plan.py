@@ -6,11 +6,9 @@ into, the owners, are cut into tiles of 16 neighbours of a picture, and the poin
 tile. One program then sums the points of one tile, and no two programs write the same row.
 
 All shapes follow from the sizes of the inputs, and nothing is read back from the device: a plan
-can be made inside a training step. Where the geometry is fixed, plans of single samples are made
-once and put together with `join_plans`.
+can be made inside a training step.
 """
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import torch
@@ -35,7 +33,7 @@ MAX_CHANNELS: Final = 256
 """Channels that a program of the fused backward pass can hold."""
 
 MAX_ROWS: Final = 2**31 // TILE
-"""Rows that can be told apart when a row and a place in a tile share 32 bits."""
+"""Rows that can be distinguished when a row and a place in a tile share 32 bits."""
 
 Picture: TypeAlias = tuple[int, int]
 """Height and width of one picture of rows; rows of further pictures follow."""
@@ -158,34 +156,6 @@ def make_plan(
     )
 
 
-def join_plans(plans: Sequence[SplatPlan], *, num_weights: int) -> SplatPlan:
-    """Put plans of samples together to the plan of their batch.
-
-    Args:
-        plans: Of samples with the same sizes.
-        num_weights: Depth weights of one sample.
-    """
-    first = plans[0]
-    cells, features = first.cells, first.features
-    return SplatPlan(
-        _join_orders(
-            [plan.by_cell for plan in plans],
-            num_weights=num_weights,
-            num_rows=features.num_owners,
-            num_tiles=cells.num_tiles,
-        ),
-        _join_orders(
-            [plan.by_feature for plan in plans],
-            num_weights=num_weights,
-            num_rows=cells.num_owners,
-            num_tiles=features.num_tiles,
-        ),
-        cells._replace(pictures=cells.pictures * len(plans)),
-        features._replace(pictures=features.pictures * len(plans)),
-        first.weights_differ,
-    )
-
-
 def tiling_of(num_rows: int, picture: Picture | None, *, tile: Picture, chunk: int) -> Tiling:
     """Cut rows into tiles: those of pictures, or a line of rows where there are none."""
     if picture is None:
@@ -233,19 +203,3 @@ def _order(
         last_pieces - counts,
         torch.where(pieces < num_tiles, pieces, -1),
     )
-
-
-def _join_orders(
-    orders: Sequence[Order], *, num_weights: int, num_rows: int, num_tiles: int
-) -> Order:
-    num_points, num_pieces = orders[0].rows.numel(), orders[0].pieces.numel()
-    steps = (num_rows * TILE, num_weights, num_points, num_points, num_pieces, num_tiles)
-    columns = []
-    for column, step in zip(zip(*orders, strict=True), steps, strict=True):
-        stack = torch.stack(column)
-        offsets = torch.arange(len(orders), device=stack.device, dtype=torch.int32) * step
-        columns.append(stack + offsets[:, None])
-    # Pieces without a tile stay without one in every sample.
-    nothing = torch.stack([order.pieces for order in orders]) < 0
-    columns[-1] = columns[-1].masked_fill(nothing, -1)
-    return Order(*(column.flatten() for column in columns))

@@ -3,7 +3,7 @@
 A program takes one head and one place of the mask, and goes through the windows at that place: the
 same one of each picture, or a run of neighbours where there is no mask. What is added to the
 scores, bias and mask, is then one tile for all of them, read once. Windows are filled up to a power
-of two: keys that do not exist are never looked at, rows that do not exist are never written.
+of two: keys that do not exist are never read, rows that do not exist are never written.
 
 Backward, the weights are made anew from queries and keys, which costs less than reading them back.
 The gradient of the bias is summed over a program's windows and written once a program; the sum over

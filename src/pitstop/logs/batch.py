@@ -38,7 +38,7 @@ class Batch:
     """Groups of matched lines that all have one layout.
 
     Whoever holds lines back puts `flush` at the builder's `close`, and calls it before anything
-    else is told to the builder.
+    else is reported to the builder.
     """
 
     def __init__(self, builder: LogBuilder) -> None:

@@ -52,7 +52,7 @@ _MOST_EVENTS = 1 << 14
 
 @dataclass(slots=True)
 class RawEvent:
-    """Something apart from the steps; `wall_s` NaN when its duration is not known yet."""
+    """Something outside steps; `wall_s` NaN when its duration is not known yet."""
 
     name: str
     attempt: int
@@ -100,8 +100,8 @@ class Series:
         """Take many points, whose texts are all finite numbers."""
         place, count = self.skip, len(texts)
         while place < count:
-            stride, room = self.stride, _MOST_POINTS + 1 - len(self.step)
-            end = min(place + room * stride, count)
+            stride, free = self.stride, _MOST_POINTS + 1 - len(self.step)
+            end = min(place + free * stride, count)
             self.step.frombytes(steps[place:end:stride].tobytes())
             self.value.frombytes(floats(texts[place:end:stride]).tobytes())
             place += -(-(end - place) // stride) * stride
@@ -355,8 +355,8 @@ class LogBuilder:
             self._settle()
             # NaN differs from nothing: only what both records tell can differ.
             before = dict(zip(RAW, self.flat[-len(RAW) :], strict=True))
-            apart = abs(printed - before["printed"]) > 0 or abs(at - before["at"]) > 1
-            self.repeated += apart
+            differs = abs(printed - before["printed"]) > 0 or abs(at - before["at"]) > 1
+            self.repeated += differs
             return True
         self.went_back += 1
         self.restart(f"the step went back from {self.last_step:.0f} to {step:.0f}")
@@ -510,7 +510,7 @@ class LogBuilder:
 
     @staticmethod
     def _average(table: npt.NDArray[np.float64], rows: npt.NDArray[np.intp]) -> None:
-        """Give the later record of each pair the mean of both, weighed by the steps they cover."""
+        """Give the later record of each pair the mean of both, weighted by the steps they cover."""
         step = table[:, RAW.index("step")]
         before = np.maximum(rows - 2, 0)
         first = np.maximum(step[rows - 1] - step[before], 1.0)

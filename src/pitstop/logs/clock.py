@@ -13,7 +13,7 @@ class Clock:
     """Turns printed timestamps into seconds since the first of them.
 
     Understands ``2022-05-22 02:54:29,655``, ``2023/06/17 10:36:22``, ``07/30 11:42:39`` (month and
-    day) and ``23-03-05 12:00:01.123``: the date's shape is told by its length.
+    day) and ``23-03-05 12:00:01.123``: the date's shape follows from its length.
     """
 
     def __init__(self) -> None:

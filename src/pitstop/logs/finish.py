@@ -321,7 +321,7 @@ def _compare(builder: LogBuilder, reader: Reader, rows: Rows) -> list[Disagreeme
         Disagreement(
             code="smoothed rate" if reader.step == "EMA" else "mean hides spikes",
             message=(
-                f"the printed time of a step is a {_in_words(reader.step)}: it says "
+                f"the printed time of a step is a {_meaning_text(reader.step)}: it says "
                 f"{printed[row]:.4g} s where the log's own {reader.rebuild} gives "
                 f"{rebuilt[row]:.4g} s"
             ),
@@ -335,7 +335,7 @@ def _compare(builder: LogBuilder, reader: Reader, rows: Rows) -> list[Disagreeme
     ]
 
 
-def _in_words(meaning: Meaning) -> str:
+def _meaning_text(meaning: Meaning) -> str:
     return "moving average" if meaning == "EMA" else meaning
 
 
@@ -464,7 +464,7 @@ def _source(
     for what, times in builder.impossible.items():
         notes.append(f"{times} {what} cannot be and are left out")
     if builder.joined:
-        notes.append("very many records: neighbours were joined, their means weighed by steps")
+        notes.append("very many records: neighbours were joined, their means weighted by steps")
     if any(series.stride > 1 for series in builder.series.values()):
         notes.append("very many values: only every second, fourth, ... point of a curve is kept")
     return LogSource(
@@ -534,7 +534,7 @@ def _kinds(rows: Rows) -> np.ndarray:
 
 
 def _column_notes(builder: LogBuilder, reader: Reader) -> dict[str, ColumnNote]:
-    joined = "mean of joined records, weighed by steps" if builder.joined else ""
+    joined = "mean of joined records, weighted by steps" if builder.joined else ""
     step = (
         ColumnNote(meaning="window mean", source="rebuilt", formula=reader.rebuild)
         if reader.rebuild

@@ -39,7 +39,7 @@ def stream(path: Path, note: Note = _no_note) -> Iterator[tuple[list[bytes], boo
 
     Args:
         path: File to read.
-        note: Described, in words, what could not be read.
+        note: Described, as text, what could not be read.
 
     Raises:
         RecordError: The file cannot be opened or read.
@@ -68,7 +68,7 @@ def portions(path: Path, note: Note = _no_note) -> Iterator[bytes]:
 
     Args:
         path: File to read.
-        note: Described, in words, what could not be read.
+        note: Described, as text, what could not be read.
 
     Raises:
         RecordError: The file cannot be opened or read.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 _MOST = 1 << 14
 
 COUNT = rb"(\d{1,15}+)"
-"""Pattern of a count that `float(int(text))` converts without loss: quicker than `convert`."""
+"""Pattern of a count that `float(int(text))` converts without loss: faster than `convert`."""
 FINITE = rb"(-?\d++\.?+\d*+(?:[eE][-+]?+\d++)?+)"
 """Pattern of a number that `float` converts as `convert` does, unless that gives infinity."""
 

@@ -98,7 +98,7 @@ def read_logs(
 
 
 def _refuse_pipe(path: Path) -> None:
-    """Refuse what can be read once only: a log is looked at first, to find its format."""
+    """Refuse what can be read once only: a log is read twice, first to find its format."""
     try:
         is_pipe = path.exists() and not (path.is_file() or path.is_dir())
     except OSError as error:
@@ -214,7 +214,9 @@ def _why_not(path: Path, forced: Reader | None) -> str:
     if not any(lines):
         return f"{path} is empty: there is nothing to read in it"
     if forced is not None:
-        return f"{path} holds no record of the format {forced.name}; without a format it is found"
+        return (
+            f"{path} holds no record of the format {forced.name}; leave out --format to detect it"
+        )
     text = b"\n".join(lines[:64])[:4096]
     if b"\0" in text:
         return f"{path} is a binary file of no known format; {_known()}"

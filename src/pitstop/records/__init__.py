@@ -1,1 +1,1 @@
-"""Facts: frozen, torch-free, versioned; the vocabulary every other room speaks."""
+"""Facts: frozen, torch-free, versioned; the types that every other package uses."""

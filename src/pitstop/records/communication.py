@@ -12,7 +12,7 @@ class CommunicationReading:
     exchange_us: float
     """From the first bucket sent to the last received."""
     overlapped_us: float
-    """The part of the exchange that ran beside computing."""
+    """The part of the exchange that overlapped with computing."""
 
     @property
     def exposed_us(self) -> float:

@@ -15,11 +15,11 @@ class RunThroughput:
     rank: int
     steps: int
     step_s: float
-    """Wall clock of a step, the mean of the medians of ten stretches: what ratios are made of."""
+    """Wall clock of a step, the mean of the medians of ten windows: what ratios are made of."""
     run_s: float
-    """Mean time from step to step, what lies apart between steps included."""
+    """Mean time from step to step, time outside steps included."""
     samples_per_s: float | None
-    """Over all ranks, on the wall clock, what lies apart included; None where not counted."""
+    """Over all ranks, on the wall clock, time outside steps included; None where not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Ratio:
 
     value: float
     low: float
-    """Between low and high it lies with 99 % confidence, from how the runs' own stretches vary."""
+    """Between low and high it lies with 99 % confidence, from how the runs' own windows vary."""
     high: float
 
 
@@ -57,7 +57,7 @@ class Comparison:
     step: Ratio | None
     """Of `RunThroughput.step_s`; None where there are too few steps."""
     run: Ratio | None
-    """Of `RunThroughput.run_s`, what lies apart included; None where there are too few steps."""
+    """Of `RunThroughput.run_s`, time outside steps included; None where there are too few steps."""
     parts: tuple[PartChange, ...]
     """Largest change first."""
     same_work: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What feeding the training loop took: time inside workers, settings tried, samples passed over.
+"""What loading data took: time inside workers, settings tried, samples skipped.
 
 Sums are over the batches taken since the reading before; microseconds of the host's clock.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderReading:
-    """How the batches of a stretch of training came about."""
+    """How the batches of a window of training were made."""
 
     batches: int
     """Batches taken since the reading before."""
@@ -70,11 +70,6 @@ class TuningTry:
         whole = self.own_us + self.wait_us
         return self.short_us / whole if whole else 0.0
 
-    @property
-    def held_bytes(self) -> int:
-        """What prepared batches may hold at once."""
-        return self.workers * self.prefetch * self.batch_bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningReading:
@@ -111,7 +106,7 @@ class CacheReading:
 
     policy: str
     backing: str
-    """Where the memory comes from, in words."""
+    """Where the memory comes from, as text."""
     items: int
     used_bytes: int
     """Held by items now."""

@@ -33,7 +33,7 @@ class ModuleTable:
 
     rows: tuple[ModuleRow, ...]
     basis: str
-    """Which steps and whose clock, in words."""
+    """Which steps and whose clock, as text."""
     covers_forward: float | None
     """Share of the forward pass that lies in rows; None where the whole was not measured."""
     covers_backward: float | None

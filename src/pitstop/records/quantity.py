@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A number that was measured: the middle of the repeats, and how far they lay apart.
+    """A number that was measured: the middle of the repeats, and how far they spread.
 
     A single reading has ``samples == 1`` and ``low == value == high``: no spread is known then.
     """

@@ -109,7 +109,7 @@ class RankReader:
                 self._take_object(line)
 
     def record(self) -> RankRecord:
-        """Give everything read so far; feeding may go on afterwards."""
+        """Give everything read so far; reading may go on afterwards."""
         self._lay_rows()
         tail, tail_damaged = self._tail()
         paths = tuple(self._paths)

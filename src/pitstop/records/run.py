@@ -1,4 +1,4 @@
-"""What a training run left behind: the vocabulary that every other room speaks.
+"""What a training run left behind: the types that every other package uses.
 
 RunRecord
 └── RankRecord                 one file, one rank
@@ -9,7 +9,7 @@ RunRecord
     ├── WindowTable            instead of steps, for a foreign log: one row a logged record
     ├── Timeline ...           where spans lay inside a few sampled steps
     ├── ScalarSeries ...       loss, learning rate, ... at the steps where they were read
-    ├── Event ...              evaluation, checkpoint, start-up: apart from the steps
+    ├── Event ...              evaluation, checkpoint, start-up: outside steps
     ├── Reading ...            memory, load, machine, settings applied, ...: typed by store.decode
     └── Ending                 how it ended; None while it runs or when it was killed
 
@@ -62,7 +62,7 @@ class StepTiming:
     start_us: int
     """Since the attempt began."""
     wall_us: int
-    """Border to border, less what was spent apart (evaluation, checkpoints)."""
+    """Border to border, less what was spent outside it (evaluation, checkpoints)."""
     apart_us: int
     samples: int | None
     micro_steps: int | None
@@ -75,7 +75,7 @@ class StepTiming:
     def unaccounted_us(self) -> int | None:
         """Wall clock that no span saw; counts top-level spans only, for they hold the others.
 
-        None where no span was recorded: nobody looked at this step's parts.
+        None where no span was recorded: this step was not sampled.
         """
         if not self.host_us:
             return None
@@ -199,7 +199,7 @@ class ScalarSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something apart from the steps, such as an evaluation; also a moment (`wall_us` 0)."""
+    """Something outside steps, such as an evaluation; also a moment (`wall_us` 0)."""
 
     attempt: int
     name: str

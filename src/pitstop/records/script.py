@@ -5,7 +5,7 @@ Top-level spans of such a step, each where it was seen: ``data`` (wait for the n
 the backward pass), ``clip``, ``zero_grad``, ``optimizer``, ``wait`` (the host waits for a GPU:
 ``item``, ``cpu``, ``synchronize``), and ``host`` (Python between two observed points; `HostLine`
 says which lines). A part inside another is taken out of it, so that parts never overlap; only
-recomputation is a child: ``("backward", "recompute")``. Events apart from the steps: ``start-up``,
+recomputation is a child: ``("backward", "recompute")``. Events outside steps: ``start-up``,
 ``evaluation``, ``checkpoint``, ``epoch boundary``, ``compile``, and ``pitstop`` (steps slowed down
 to look more closely).
 
@@ -104,7 +104,7 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongStep:
-    """One of the steps that most looks fell in, what lay apart in it included."""
+    """One of the steps with most stack samples, time outside steps included."""
 
     step: int
     samples: int
@@ -138,7 +138,7 @@ class HostLines:
     long_steps: tuple[LongStep, ...] = ()
     """Most samples first."""
     apart: tuple[HostLine, ...] = ()
-    """Lines found apart from the steps; their part is what lay apart: ``"evaluation"``, ..."""
+    """Lines found outside steps; their part is its name: ``"evaluation"``, ..."""
     gaps: tuple[GapShares, ...] = ()
     """Gaps that are more than one thing."""
 
@@ -188,7 +188,7 @@ class Kernels:
     step: int
     wall_us: float
     launches: int
-    """Kernels that ran; copies and fills apart."""
+    """Kernels that ran, without copies and fills."""
     busy_us: float
     """Time in which at least one kernel ran: the union of their intervals."""
     matmul_us: float

@@ -173,7 +173,7 @@ def from_json(text: str, record_type: type[RecordT]) -> RecordT:
         raise RecordError(f"not a record: no valid JSON at line {error.lineno}") from error
     except (ValueError, RecursionError) as error:
         raise RecordError(
-            "not a record: its JSON has endless numbers or no end of depth"
+            "not a record: its JSON has non-finite numbers or is nested too deeply"
         ) from error
     kind = values.pop("kind", None) if isinstance(values, dict) else None
     if kind != record_type.__name__:
@@ -266,16 +266,16 @@ def _end_of_command(ranks: list[RankRecord]) -> tuple[str, ...]:
     """Tell of a command that failed where no rank tells of it: it was another process's doing."""
     if any(rank.ending is not None and rank.ending.status != "finished" for rank in ranks):
         return ()
-    told = [reading.values for reading in ranks[0].readings if reading.kind == "ended"]
-    if not told or told[-1].get("stopped_by_us"):
+    found = [reading.values for reading in ranks[0].readings if reading.kind == "ended"]
+    if not found or found[-1].get("stopped_by_us"):
         return ()
-    ran_on = ("the command ran on, unmeasured, after that",) if told[-1].get("ran_on") else ()
-    if told[-1].get("signal"):
+    ran_on = ("the command ran on, unmeasured, after that",) if found[-1].get("ran_on") else ()
+    if found[-1].get("signal"):
         return (
             *ran_on,
-            f"the command was ended by {told[-1]['signal']}",
+            f"the command was ended by {found[-1]['signal']}",
         )
-    code = told[-1].get("exit_code")
+    code = found[-1].get("exit_code")
     return (*ran_on, f"the command ended with code {code}") if code else ran_on
 
 

@@ -20,7 +20,7 @@ class SpanSummary:
     host_self_us: int
     device: Distribution | None
     share: float
-    """Inclusive host time over the wall clock of the steps whose parts were looked at."""
+    """Inclusive host time over the wall clock of the sampled steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class RunSummary:
     wall: Distribution
     apart_us: int
     unaccounted: Distribution
-    """Over the steps whose parts were looked at: most often all, of short steps a sample."""
+    """Over the sampled steps: most often all, of short steps a sample."""
     device_wall: Distribution | None
     samples: int | None
     samples_per_s: float | None
@@ -56,7 +56,7 @@ class RunSummary:
 
     @property
     def looked_steps(self) -> int:
-        """Steps whose parts were looked at."""
+        """Sampled steps."""
         return self.unaccounted.count
 
     @property
@@ -67,7 +67,7 @@ class RunSummary:
 
     @property
     def unaccounted_share(self) -> float | None:
-        """Share of the wall clock that no span saw, in the steps that were looked at."""
+        """Share of the wall clock that no span covers, in the sampled steps."""
         if not self.looked_wall_us or not self.looked_steps:
             return None
         return self.unaccounted.total_us / self.looked_wall_us

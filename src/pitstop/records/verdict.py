@@ -21,7 +21,7 @@ WALL_CLOCK: Final = "wall clock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The most that mending one thing can give."""
+    """The most that fixing one thing can give."""
 
     part: str
     """What would go; bounds of the same part overlap, those of others add."""
@@ -65,7 +65,7 @@ class Finding:
     evidence: tuple[str, ...]
     """The numbers behind it, with spread."""
     bound: Bound | None
-    """None when mending it gains no time, or when the gain is not known."""
+    """None when fixing it gains no time, or when the gain is not known."""
     remedy: tuple[str, ...]
     """What to change, most effective first."""
     doubts: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CumulativeGain:
-    """What mending the first findings gives together."""
+    """What fixing the first findings gives together."""
 
     code: str
     """The finding that this gain adds to those before it."""
@@ -101,7 +101,7 @@ class Ablation:
     measured: float | None = None
     """How many times as fast it was, all counted time taken; None where too little was seen."""
     low: float | None = None
-    """Between low and high it lies with 99 % confidence; no upper end where none can be told."""
+    """Between low and high it lies with 99 % confidence; no upper end where none is known."""
     high: float | None = None
     steps: int = 0
     """Counted steps without the part."""
@@ -123,14 +123,14 @@ class Verdict:
     primary: str | None = None
     """Code of the finding that decided it."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Share of the wall clock after warm-up: parts of the step, what lay apart between steps, and
+    """Share of the wall clock after warm-up: parts of the step, time outside steps, and
     ``unaccounted``; adds up to 1."""
     combined_bound: Bound | None = None
-    """What mending every warning and every critical finding could give at most."""
+    """The most that fixing every warning and every critical finding could give."""
     cumulative_gains: tuple[CumulativeGain, ...] = ()
-    """Mending one of these after the other, in the order given."""
+    """Fixing one of these after the other, in the order given."""
     whole_run_hours: float | None = None
-    """The whole training at the measured pace; None where its length is not known."""
+    """The whole training at the measured throughput; None where its length is not known."""
     steps: int = 0
     """Steps the verdict rests on, warm-up left out."""
     rank: int = 0

@@ -120,14 +120,14 @@ def stats_report(stats: "DataStats") -> RenderableType:
 
 
 def _stats_rows(stats: "DataStats") -> "Iterator[tuple[str, str, str]]":
-    feeding = stats.feeding
+    plan = stats.loader
     read = f"largest of {count_text(stats.samples_read, 'sample')} read, of {stats.samples:,}"
     yield "one sample", bytes_text(stats.sample_bytes), read
-    yield "one batch", bytes_text(stats.batch_bytes), count_text(feeding.batch_size, "sample")
+    yield "one batch", bytes_text(stats.batch_bytes), count_text(plan.batch_size, "sample")
     yield "batches waiting", bytes_text(stats.waiting_bytes), _waiting_text(stats)
     yield "batches in use", bytes_text(stats.in_use_bytes), "one a rank"
     pinned = "no copies: nothing is pinned (loader.pin, and a GPU to copy to)"
-    if feeding.pinned:
+    if plan.pinned:
         pinned = "rounded up to powers of two by torch, and one more a rank while it is copied"
     yield "pinned copies", bytes_text(stats.pinned_bytes), pinned
     yield "cache", bytes_text(stats.cache_bytes), _cache_text(stats)
@@ -135,18 +135,18 @@ def _stats_rows(stats: "DataStats") -> "Iterator[tuple[str, str, str]]":
 
 
 def _waiting_text(stats: "DataStats") -> str:
-    feeding = stats.feeding
-    if not feeding.workers:
+    plan = stats.loader
+    if not plan.workers:
         return "none: loader.workers is 0"
-    workers = f"{count_text(feeding.ranks, 'rank')} x {count_text(feeding.workers, 'worker')}"
-    text = f"{workers} x {feeding.prefetch} ahead = {stats.waiting_batches:,} batches"
-    if feeding.prefetch_bytes is not None:
-        text += f", no more than loader.prefetch_bytes {bytes_text(feeding.prefetch_bytes)}"
+    workers = f"{count_text(plan.ranks, 'rank')} x {count_text(plan.workers, 'worker')}"
+    text = f"{workers} x {plan.prefetch} ahead = {stats.waiting_batches:,} batches"
+    if plan.prefetch_bytes is not None:
+        text += f", no more than loader.prefetch_bytes {bytes_text(plan.prefetch_bytes)}"
     return text
 
 
 def _cache_text(stats: "DataStats") -> str:
-    budget = stats.feeding.cache_budget_bytes
+    budget = stats.loader.cache_budget_bytes
     if budget == 0:
         return "none: cache.budget is 0"
     text = f"cache.budget {bytes_text(budget)}, once for the host, not for each process"

@@ -94,7 +94,7 @@ def _untrained(process: Untrained) -> str:
     return f"seen: {literal(' '.join(process.command))} with torch {process.torch}, {did}"
 
 
-def bound_report(test: Ablation) -> RenderableType:
+def ablation_report(test: Ablation) -> RenderableType:
     """Set what leaving a part out really gave beside what was predicted."""
     if test.measured is None:
         return Text(f"the run without {test.part} left too little to compare with")

@@ -66,7 +66,7 @@ class HostCache:
     samples: CacheableSamples
     batches: Batches
     ranks: Ranks
-    _told_epoch: int | None = field(init=False, default=None)
+    _announced_epoch: int | None = field(init=False, default=None)
     _demand: Demand | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -79,11 +79,13 @@ class HostCache:
         """Whether an epoch has begun whose order the cache does not know."""
         is_maker = self.ranks.local_rank == 0
         return (
-            is_maker and self.section.policy == "epoch" and self._told_epoch != self.batches.epoch
+            is_maker
+            and self.section.policy == "epoch"
+            and self._announced_epoch != self.batches.epoch
         )
 
-    def tell_order(self, *, in_flight: int) -> None:
-        """Tell the cache what will be asked for until the end of the next epoch.
+    def announce_order(self, *, in_flight: int) -> None:
+        """Tell the cache which samples will be asked for until the end of the next epoch.
 
         Args:
             in_flight: Batches of a rank that workers have begun with beyond the trainer's place.
@@ -95,7 +97,7 @@ class HostCache:
         sharers = range(first, first + self.ranks.local_world_size)
         keys = coming_keys(self.samples, self.batches, ranks=sharers, in_flight=in_flight)
         self.shared.set_order(keys)
-        self._told_epoch = self.batches.epoch
+        self._announced_epoch = self.batches.epoch
 
     def cached_samples(self) -> Samples:
         """Give the samples as they are read through the cache."""

@@ -1,16 +1,16 @@
-"""The loop around the step: what happens in a pass, in order, and who hears of it.
+"""The loop around the step: the order of an iteration, and the observer methods it calls.
 
     started
     ┌─ border                    the clock ends the last step and begins this one
     │  rate for this step
     │  train_step                data copy forward loss backward clip optimizer   (step.py)
     │  check                     flags of two steps ago: was an update left out, must we stop?
-    │                                                        -> remarked
+    │                                                        -> warned
     │                            while the loader is tuned   -> tuned
-    ├─ apart, each at its own cadence and timed by itself:
+    ├─ outside the step, each at its own cadence and timed by itself:
     │  log                       loss, rate, norm            -> values (read two steps later)
     │  cache order               at the begin of an epoch
-    │  loader                    how batches came about, as log -> loaded, skipped, cached
+    │  loader                    how batches were made, as log -> loaded, skipped, cached
     │  communication             with several ranks, as log  -> communicated
     │  progress                                              -> progress
     │  memory                                                -> memory
@@ -36,16 +36,16 @@ from pitstop.config.sections import CheckpointSection, EvalSection, LogSection
 from pitstop.data.loader.batches import Loader
 from pitstop.measure.host.memory import read_memory
 from pitstop.train.monitor.communication import read_communication
-from pitstop.train.monitor.deferred import LateReader
-from pitstop.train.monitor.loader_supervisor import Feeding
-from pitstop.train.monitor.memory_watch import MemoryWatch
+from pitstop.train.monitor.deferred import DeferredScalars
+from pitstop.train.monitor.loader_supervisor import LoaderSupervisor
+from pitstop.train.monitor.memory_monitor import MemoryMonitor
 from pitstop.train.observers import Observer, Status
 from pitstop.train.optim.nonfinite import NonFinitePolicy
 from pitstop.train.optim.schedule import Schedule
 from pitstop.train.state.training_state import LastGood
 from pitstop.train.step import StepResult, Trainer
 from pitstop.train.task import BatchT
-from pitstop.train.throughput import StepTally
+from pitstop.train.throughput import StepThroughput
 from pitstop_probe import Clock
 
 MOST_ROLLBACKS = 3
@@ -90,14 +90,14 @@ class Loop(Generic[BatchT]):
 
     trainer: Trainer[BatchT]
     loader: Loader[BatchT]
-    feeding: Feeding
+    supervisor: LoaderSupervisor
     schedule: Schedule
     cadence: Cadence
     clock: Clock
-    tally: StepTally
+    throughput: StepThroughput
     observers: tuple[Observer, ...]
     policy: NonFinitePolicy
-    watch: MemoryWatch
+    memory: MemoryMonitor
     first_step: int
     total_steps: int
     evaluate: Callable[[], Mapping[str, float]]
@@ -109,7 +109,7 @@ class Loop(Generic[BatchT]):
     """Steps done, those before a checkpoint this run goes on from included."""
     _consumed: int = field(init=False, default=0)
     _evaluated: tuple[int, dict[str, float]] = field(init=False, default=(-1, {}))
-    _late: LateReader = field(init=False)
+    _deferred: DeferredScalars = field(init=False)
     _last_good: LastGood | None = field(init=False, default=None)
     _rollbacks: int = field(init=False, default=0)
     _stop_signal: str | None = field(init=False, default=None)
@@ -119,7 +119,7 @@ class Loop(Generic[BatchT]):
     def __post_init__(self) -> None:
         """Prepare what the loop keeps from step to step."""
         self.step = self.first_step
-        self._late = LateReader(self.trainer.device)
+        self._deferred = DeferredScalars(self.trainer.device)
         self._consumed = self.loader.position
         if self.policy.policy == "rollback":
             self._last_good = LastGood(self.trainer, self.first_step)
@@ -127,18 +127,18 @@ class Loop(Generic[BatchT]):
     def run(self) -> Outcome:
         """Run to the last step, or to a signal; both leave a checkpoint behind."""
         batches = self._endless()
-        with self._heeding_signals():
+        with self._handling_signals():
             while self.step < self.total_steps and not self._stop_agreed:
-                self._pass(self.step, batches)
+                self._iterate(self.step, batches)
                 self.step += 1
-            self._hand_over(self._late.rest())
+            self._hand_over(self._deferred.rest())
             self.clock.close()
             interrupted = self._stop_agreed and self.step < self.total_steps
             if not interrupted:
                 self._evaluate(self.step)
             self._save(self.step, is_last=True)
         if interrupted:
-            reason = self._stop_signal or "another rank was told to stop"
+            reason = self._stop_signal or "another rank received a signal to stop"
             return Outcome(status="interrupted", step=self.step, reason=reason)
         return Outcome(status="finished", step=self.step)
 
@@ -146,7 +146,7 @@ class Loop(Generic[BatchT]):
         """Have something done once, when this many steps of this run are over."""
         self._later = (self.first_step + steps, act)
 
-    def _pass(self, step: int, batches: Iterator[BatchT]) -> None:
+    def _iterate(self, step: int, batches: Iterator[BatchT]) -> None:
         done = step + 1
         self.clock.begin_step(step)
         self.schedule.apply(step)
@@ -159,10 +159,10 @@ class Loop(Generic[BatchT]):
         )
         with self.clock.span("check"):
             self._push(step, result)
-            ready = self._late.due(step)
-            self.feeding.after_step(step, self._tell)
+            ready = self._deferred.due(step)
+            self.supervisor.after_step(step, self._notify)
         self._hand_over(ready)
-        self._see_to_data(step)
+        self._supervise_loader(step)
         if self.trainer.ranks.world_size > 1 and _due(self.cadence.log, done):
             with self.clock.apart("communication"):
                 self._read_communication(step)
@@ -181,9 +181,9 @@ class Loop(Generic[BatchT]):
             if _due(self.cadence.checkpoint, done):
                 self._save(done)
 
-    def finish_feeding(self) -> None:
-        """Tell what is left to tell about the data, however the run ended."""
-        self.feeding.finish(self.step, self._tell)
+    def finish_loader(self) -> None:
+        """Report what the loader has not reported yet, however the run ended."""
+        self.supervisor.finish(self.step, self._notify)
 
     def _endless(self) -> Iterator[BatchT]:
         """Batches of epoch after epoch; a step may begin in one and end in the next."""
@@ -208,27 +208,29 @@ class Loop(Generic[BatchT]):
             known["host_syncs"] = float(result.host_syncs)
         if _due(self.cadence.norm, step + 1) and result.grad_norm is not None:
             values["grad_norm"] = result.grad_norm
-        self._late.push(step, values, known)
+        self._deferred.push(step, values, known)
 
     def _hand_over(self, ready: list[tuple[int, dict[str, float]]]) -> None:
         for step, values in ready:
             flags = {name: values.pop(name) for name in ("found_inf", "bad_loss", "leaving")}
-            self._heed(step, bad_loss=flags["bad_loss"] > 0, found_inf=flags["found_inf"] > 0)
+            self._handle_nonfinite(
+                step, bad_loss=flags["bad_loss"] > 0, found_inf=flags["found_inf"] > 0
+            )
             self._stop_agreed = self._stop_agreed or flags["leaving"] > 0
             if values:
                 with self.clock.apart("log"):
-                    self._tell(lambda observer, s=step, v=values: observer.values(s, v))
+                    self._notify(lambda observer, s=step, v=values: observer.values(s, v))
 
-    def _heed(self, step: int, *, found_inf: bool, bad_loss: bool) -> None:
+    def _handle_nonfinite(self, step: int, *, found_inf: bool, bad_loss: bool) -> None:
         action = self.policy.judge(found_inf=found_inf, bad_loss=bad_loss)
         if action == "nothing":
             return
         if action == "stop":
             raise self.policy.error(step, bad_loss=bad_loss)
-        text = f"the update of step {step} was left out: not finite"
+        text = f"step {step}: update skipped, the loss or a gradient is not finite"
         if action == "rollback":
             text = self._roll_back(step, bad_loss=bad_loss)
-        self._tell(lambda observer: observer.remarked(step, "nonfinite", text))
+        self._notify(lambda observer: observer.warned(step, "nonfinite", text))
 
     def _roll_back(self, step: int, *, bad_loss: bool) -> str:
         assert self._last_good is not None
@@ -236,30 +238,32 @@ class Loop(Generic[BatchT]):
         if self._rollbacks > MOST_ROLLBACKS:
             raise self.policy.error(step, bad_loss=bad_loss)
         self._last_good.restore(self.trainer)
-        return f"step {step} was not finite: weights are those of step {self._last_good.step} again"
+        return (
+            f"step {step}: not finite; weights rolled back to those of step {self._last_good.step}"
+        )
 
-    def _see_to_data(self, step: int) -> None:
-        if self.feeding.wants_order:
+    def _supervise_loader(self, step: int) -> None:
+        if self.supervisor.wants_order:
             with self.clock.apart("cache order"):
-                self.feeding.tell_order()
+                self.supervisor.announce_order()
         if _due(self.cadence.log, step + 1):
             with self.clock.apart("loader"):
-                self.feeding.report(step, self._tell)
+                self.supervisor.report(step, self._notify)
 
     def _read_communication(self, step: int) -> None:
         reading = read_communication(self.trainer.model)
         if reading is not None:
-            self._tell(lambda observer: observer.communicated(step, reading))
+            self._notify(lambda observer: observer.communicated(step, reading))
 
     def _show_progress(self, done: int) -> None:
         self.clock.collect()
-        pace = self.tally.take()
-        self._tell(lambda observer: observer.progress(done, pace))
+        throughput = self.throughput.take()
+        self._notify(lambda observer: observer.progress(done, throughput))
 
     def _read_memory(self, step: int) -> None:
         reading = read_memory()
-        warnings = self.watch.judge(step, reading)
-        self._tell(lambda observer: observer.memory(step, reading, warnings))
+        warnings = self.memory.judge(step, reading)
+        self._notify(lambda observer: observer.memory(step, reading, warnings))
 
     def _evaluate(self, done: int) -> None:
         try:
@@ -272,12 +276,12 @@ class Loop(Generic[BatchT]):
                 self._save(done, is_last=True)
             raise
         self._evaluated = (done, metrics)
-        self._tell(lambda observer: observer.evaluated(done, metrics))
+        self._notify(lambda observer: observer.evaluated(done, metrics))
 
     def _save(self, done: int, *, is_last: bool = False) -> None:
         # What is still on its way belongs to steps before the checkpoint; a resumed run would
         # never hear of it.
-        self._hand_over(self._late.rest())
+        self._hand_over(self._deferred.rest())
         with self.clock.apart("checkpoint"):
             place = self.loader.state_dict(consumed=self._consumed)
             step, metrics = self._evaluated
@@ -288,27 +292,27 @@ class Loop(Generic[BatchT]):
         if self._last_good is not None and self.policy.in_a_row == 0:
             self._last_good.keep(self.trainer, done)
             self._rollbacks = 0
-        self._tell(lambda observer: observer.saved(done, path))
+        self._notify(lambda observer: observer.saved(done, path))
 
-    def _tell(self, tell: Callable[[Observer], None]) -> None:
+    def _notify(self, notify: Callable[[Observer], None]) -> None:
         for observer in self.observers:
-            tell(observer)
+            notify(observer)
 
     @contextmanager
-    def _heeding_signals(self) -> Iterator[None]:
+    def _handling_signals(self) -> Iterator[None]:
         """Turn the first SIGINT or SIGTERM into a stop at a step border; a second one is final."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def heed(number: int, _: FrameType | None) -> None:
+        def handle(number: int, _: FrameType | None) -> None:
             self._stop_signal = signal.Signals(number).name
             signal.signal(number, before[signal.Signals(number)])
 
         # A lost terminal (SIGHUP, which Windows does not have) is a reason to save, too.
         names = ("SIGINT", "SIGTERM", "SIGHUP")
-        heeded = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        before = {number: signal.signal(number, heed) for number in heeded}
+        handled = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        before = {number: signal.signal(number, handle) for number in handled}
         try:
             yield
         finally:

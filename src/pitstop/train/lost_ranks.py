@@ -36,7 +36,7 @@ def naming_lost_ranks(ranks: Ranks, folder: Path) -> Iterator[None]:
             raise
         raise LostRankError(
             f"rank {ranks.rank} cannot go on without the others: {_reason(ranks.rank, folder)}; "
-            "mend that, and go on with --resume auto"
+            "fix that, and continue with --resume auto"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Who is told what happens in a run: the protocol, and the journal that writes the record."""
+"""Observers of a run: the protocol, and the journal that writes the record."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from pitstop.records.communication import CommunicationReading
 from pitstop.records.engine import EngineSetup
 from pitstop.records.host.memory import MemoryReading
 from pitstop.records.loader import CacheReading, LoaderReading, SkippedReading, TuningReading
-from pitstop.train.throughput import Pace
+from pitstop.train.throughput import Throughput
 from pitstop_probe import RecordWriter
 
 Status = Literal["finished", "failed", "interrupted"]
@@ -33,7 +33,7 @@ class Observer:
     """Base of all observers: every method does nothing, so each overrides what it cares for.
 
     Observers run on the training thread at their cadence; what they do is timed as part of the
-    step ("log") or apart from it, never hidden.
+    step ("log") or outside it, never hidden.
     """
 
     def started(self, start: RunStart) -> None:
@@ -43,25 +43,25 @@ class Observer:
         """Loss, rate and others, read from the device a few steps after `step`."""
 
     def memory(self, step: int, reading: MemoryReading, warnings: Sequence[str]) -> None:
-        """Memory was looked at."""
+        """Memory was read."""
 
-    def progress(self, step: int, pace: Pace) -> None:
+    def progress(self, step: int, throughput: Throughput) -> None:
         """Time for a bar to move."""
 
     def communicated(self, step: int, reading: CommunicationReading) -> None:
-        """What exchanging gradients costs was looked at."""
+        """The cost of exchanging gradients was read."""
 
     def loaded(self, step: int, reading: LoaderReading) -> None:
-        """How batches came about since the last time was looked at."""
+        """How batches were made since the last reading."""
 
     def tuned(self, step: int, reading: TuningReading) -> None:
         """The loader has found its setting."""
 
     def skipped(self, step: int, reading: SkippedReading) -> None:
-        """Damaged samples were passed over."""
+        """Damaged samples were skipped."""
 
     def cached(self, step: int, reading: CacheReading) -> None:
-        """The cache of the host was looked at."""
+        """The counters of the host's cache were read."""
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """An evaluation ended."""
@@ -69,7 +69,7 @@ class Observer:
     def saved(self, step: int, path: Path) -> None:
         """A checkpoint was taken."""
 
-    def remarked(self, step: int, kind: str, text: str) -> None:
+    def warned(self, step: int, kind: str, text: str) -> None:
         """Something a reader of the run must know, such as a step that was left out."""
 
     def ended(self, step: int, status: Status, reason: str) -> None:
@@ -90,7 +90,7 @@ class Journal(Observer):
         """Keep the whole reading."""
         self._writer.reading("memory", {"step": step, **asdict(reading)})
         for warning in warnings:
-            self.remarked(step, "memory", warning)
+            self.warned(step, "memory", warning)
 
     def communicated(self, step: int, reading: CommunicationReading) -> None:
         """Keep the reading, and what follows from it."""
@@ -122,9 +122,9 @@ class Journal(Observer):
         """Keep where the checkpoint is."""
         self._writer.reading("saved", {"step": step, "path": str(path)})
 
-    def remarked(self, step: int, kind: str, text: str) -> None:
-        """Keep the remark."""
-        self._writer.reading("remark", {"step": step, "about": kind, "text": text})
+    def warned(self, step: int, kind: str, text: str) -> None:
+        """Keep the warning."""
+        self._writer.reading("warning", {"step": step, "about": kind, "text": text})
 
     def engine(self, setup: EngineSetup) -> None:
         """Keep what the run works on."""

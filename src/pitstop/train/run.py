@@ -15,11 +15,11 @@ from pitstop.train.evaluation.quality import eval_loader, evaluate, require_metr
 from pitstop.train.host_cache import HostCache, open_cache, require_cacheable
 from pitstop.train.loop import Cadence, Loop, Outcome
 from pitstop.train.lost_ranks import naming_lost_ranks
-from pitstop.train.model.compiling import CompileWatch, require_compiled
+from pitstop.train.model.compiling import CompileMonitor, require_compiled
 from pitstop.train.model.part_spans import named_parts, part_spans
-from pitstop.train.monitor.communication import watch_communication
-from pitstop.train.monitor.loader_supervisor import Feeding, tuner_for
-from pitstop.train.monitor.memory_watch import MemoryWatch
+from pitstop.train.monitor.communication import sample_communication
+from pitstop.train.monitor.loader_supervisor import LoaderSupervisor, tuner_for
+from pitstop.train.monitor.memory_monitor import MemoryMonitor
 from pitstop.train.monitor.tensorboard import TensorBoard
 from pitstop.train.observers import Journal, Observer, RunStart, Status
 from pitstop.train.optim.build import optimizer_facts
@@ -40,7 +40,7 @@ from pitstop.train.state.random_state import capture_random_state, restore_rando
 from pitstop.train.state.training_state import bare_model, load_trainer_state, trainer_state
 from pitstop.train.step import Trainer
 from pitstop.train.task import BatchT, Task
-from pitstop.train.throughput import StepTally
+from pitstop.train.throughput import StepThroughput
 from pitstop.train.work import describe_engine
 from pitstop_probe import Clock, RecordWriter, cuda_timer
 
@@ -119,8 +119,8 @@ class TrainingRun(Generic[BatchT]):
             return self._run_from(start)
         except OSError as error:
             raise PitstopError(
-                f"the run in {self.folder} stopped: {error}; see that the disk has room and can be "
-                "written to, then go on with --resume auto"
+                f"the run in {self.folder} stopped: {error}; free space on the disk "
+                "or make it writable, then continue with --resume auto"
             ) from error
 
     def _run_from(self, start: StartingPoint) -> Outcome:
@@ -145,8 +145,8 @@ class TrainingRun(Generic[BatchT]):
             loop = Loop(
                 trainer=setup.trainer,
                 loader=loader,
-                feeding=(
-                    feeding := Feeding(
+                supervisor=(
+                    supervisor := LoaderSupervisor(
                         loader=loader,
                         tuner=tuner_for(self.config.loader, loader, ranks),
                         cache=cache,
@@ -154,13 +154,13 @@ class TrainingRun(Generic[BatchT]):
                 ),
                 schedule=schedule,
                 cadence=Cadence.of(self.config.log, self.config.eval, self.config.checkpoint),
-                tally=(tally := StepTally(writer)),
-                clock=Clock(tally, cuda_timer()),
+                throughput=(throughput := StepThroughput(writer)),
+                clock=Clock(throughput, cuda_timer()),
                 observers=(journal, *(self._audience() if ranks.is_first else ())),
                 policy=NonFinitePolicy(
                     policy=self.config.train.on_nan, scaled=self.config.train.precision == "fp16"
                 ),
-                watch=MemoryWatch(
+                memory=MemoryMonitor(
                     train=self.config.train, loader=self.config.loader, cache=self.config.cache
                 ),
                 first_step=first_step,
@@ -169,15 +169,15 @@ class TrainingRun(Generic[BatchT]):
                 save=self._saving(setup.trainer, loader, saver, writer),
                 settle=saver.wait,
             )
-            if feeding.wants_order:
-                feeding.tell_order()
+            if supervisor.wants_order:
+                supervisor.announce_order()
             self._announce(loop, setup, start, journal)
             return self._run_loop(loop, setup, writer, journal)
 
     def _run_loop(
         self, loop: Loop[BatchT], setup: Setup[BatchT], writer: RecordWriter, journal: Journal
     ) -> Outcome:
-        """Run the loop with its parts timed and its compiler watched; write how it ended."""
+        """Run the loop with its parts timed and its compiler monitored; write how it ended."""
         trainer = setup.trainer
         parts = named_parts(self.task, bare_model(trainer.model))
         # Hooks inside a compiled model would cut it up or be left out.
@@ -187,7 +187,7 @@ class TrainingRun(Generic[BatchT]):
         try:
             with (
                 part_spans(named, loop.clock),
-                self._compiler_watch(loop, journal),
+                self._compiler_monitored(loop, journal),
                 naming_lost_ranks(trainer.ranks, self.folder),
             ):
                 outcome = loop.run()
@@ -199,17 +199,17 @@ class TrainingRun(Generic[BatchT]):
         else:
             return outcome
         finally:
-            # Where the disk is full the record cannot say so; the first error is the one to tell.
+            # Where the disk is full the record cannot say so; the first error is the one to report.
             with suppress(OSError):
                 loop.clock.close()
-                loop.finish_feeding()
+                loop.finish_loader()
                 journal.applied("optimizer.kind", asdict(optimizer_facts(trainer.optimizer)))
                 writer.close(status, reason)
             for observer in loop.observers:
                 observer.ended(loop.step, status, reason)
 
     def _audience(self) -> tuple[Observer, ...]:
-        """Everybody who is told beside the record."""
+        """Every observer besides the record."""
         if not self.config.log.tensorboard:
             return tuple(self.observers)
         return (*self.observers, TensorBoard(self.folder))
@@ -324,7 +324,7 @@ class TrainingRun(Generic[BatchT]):
     def _announce(
         self, loop: Loop[BatchT], setup: Setup[BatchT], start: StartingPoint, journal: Journal
     ) -> None:
-        watch_communication(setup.trainer.model)
+        sample_communication(setup.trainer.model)
         for setting, proof in setup.applied.items():
             journal.applied(setting, proof)
         journal.applied("loader.workers", asdict(loop.loader.applied))
@@ -343,16 +343,16 @@ class TrainingRun(Generic[BatchT]):
             observer.started(news)
 
     @contextmanager
-    def _compiler_watch(self, loop: Loop[BatchT], journal: Journal) -> Iterator[None]:
+    def _compiler_monitored(self, loop: Loop[BatchT], journal: Journal) -> Iterator[None]:
         """Prove that what should be compiled was; a switch that compiled nothing is an error."""
         section = self.config.train.compile
         if section.scope == "off":
             yield
             return
-        with CompileWatch() as watch:
-            loop.after_steps(_COMPILING_STEPS, lambda: require_compiled(section, watch.proof()))
+        with CompileMonitor() as monitor:
+            loop.after_steps(_COMPILING_STEPS, lambda: require_compiled(section, monitor.proof()))
             yield
-            journal.applied("train.compile.scope", asdict(watch.proof()))
+            journal.applied("train.compile.scope", asdict(monitor.proof()))
 
 
 def _close_quietly(writer: RecordWriter) -> None:

@@ -41,7 +41,7 @@ class StepResult:
     bad_loss: Tensor
     """How many ranks had a loss that was not finite."""
     leaving: Tensor
-    """How many ranks were told to stop."""
+    """How many ranks received a signal to stop."""
     samples: int
     host_syncs: int
     """How often this step made the host wait for the device: 0, or 1 where the optimizer cannot
@@ -87,7 +87,7 @@ class Trainer(Generic[BatchT]):
             step: Number of the step, for terms of the loss that have a cadence.
             clock: Times the parts.
             wants_norm: Give the gradient norm even where clipping does not need it.
-            leaving: This rank was told to stop; all ranks learn of it with this step.
+            leaving: This rank received a signal to stop; all ranks learn of it with this step.
         """
         total = torch.zeros((), device=self.device)
         own_count: Tensor | int = 0
@@ -203,14 +203,14 @@ class Trainer(Generic[BatchT]):
 
 
 def takes_flag(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer leaves a step out by itself when told on the device."""
+    """Whether the optimizer skips an update by itself, from a flag on the device."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 def apply_update(optimizer: torch.optim.Optimizer, found_inf: Tensor) -> int:
     """Step, or leave the step out if `found_inf` is 1; give the number of host syncs.
 
-    A fused optimizer takes the flag on the device. Any other one must be told by the host, which
+    A fused optimizer takes the flag on the device. Any other one depends on the host, which
     costs the one sync of the whole step.
     """
     if takes_flag(optimizer):

@@ -211,7 +211,7 @@ class InfersFiles(Protocol):
     """A task that can run over files which its configuration names beside the data set."""
 
     def names_files(self) -> bool:
-        """Tell whether the configuration names any; look at them, too.
+        """Say whether the configuration names any, and check them.
 
         Raises:
             DataError: Where they cannot be used.

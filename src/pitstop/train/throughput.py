@@ -1,4 +1,4 @@
-"""The pace of the latest steps, from the same readings that go into the record."""
+"""The throughput of the latest steps, from the same readings that go into the record."""
 
 from dataclasses import dataclass, field
 
@@ -6,8 +6,8 @@ from pitstop_probe import RecordWriter, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How fast steps went since somebody last asked."""
+class Throughput:
+    """Throughput of the steps since the last call of `take`."""
 
     steps: int
     samples_per_s: float | None
@@ -19,8 +19,8 @@ class Pace:
 
 
 @dataclass(slots=True)
-class StepTally:
-    """Hands steps on to the record and adds them up on the way."""
+class StepThroughput:
+    """Passes steps on to the record and adds them up on the way."""
 
     writer: RecordWriter
     _steps: int = field(init=False, default=0)
@@ -42,14 +42,14 @@ class StepTally:
         """Hand an event on."""
         self.writer.event(name, step=step, start_us=start_us, wall_us=wall_us)
 
-    def take(self) -> Pace:
-        """Give the pace since the last call, and begin anew."""
+    def take(self) -> Throughput:
+        """Give the throughput since the last call, and begin anew."""
         wall_s = self._wall_us / 1e6
-        pace = Pace(
+        throughput = Throughput(
             steps=self._steps,
             samples_per_s=self._samples / wall_s if wall_s else None,
             data_share=self._data_us / self._wall_us if self._wall_us else None,
             step_s=wall_s / self._steps if self._steps else None,
         )
         self._steps = self._samples = self._wall_us = self._data_us = 0
-        return pace
+        return throughput

@@ -106,7 +106,7 @@ def _load(point: EntryPoint) -> Workload:
     except Exception as error:
         # A stranger's module may raise anything when it is imported.
         raise ConfigError(
-            f"{_named(point)} cannot be imported: {type(error).__name__}: {error}; mend or remove "
+            f"{_named(point)} cannot be imported: {type(error).__name__}: {error}; fix or remove "
             "the package"
         ) from error
     if not isinstance(workload, Workload):

@@ -1,7 +1,7 @@
 """Train a head on a frozen network on a GPU, and follow the activations of every layer.
 
-Sick by default: one ``.item()`` a layer, in which the host waits until the device has caught up;
-then the device waits until the host has launched the next layer. Cured with ``--read-later``: the
+Slow by default: one ``.item()`` a layer, in which the host waits until the device has caught up;
+then the device waits until the host has launched the next layer. Fixed with ``--read-later``: the
 same means stay on the device and are read once in fifty steps.
 """
 

@@ -1,8 +1,8 @@
 """Train a layer on a GPU whose activation is a long chain of element-wise operations.
 
-Sick by default: a tensor of 256 MiB is read and written by some twenty operations forward and by
+Slow by default: a tensor of 256 MiB is read and written by some twenty operations forward and by
 more backward, about 35 GB a step, so 8 to 10 ms at 4 TB/s beside 5 ms of products in TF32. Fused,
-the same work moves a tenth of that: a share of 50 to 60 % would go. Cured with ``--compile``.
+the same work moves a tenth of that: a share of 50 to 60 % would go. Fixed with ``--compile``.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train a deep, narrow network on a GPU: some 900 kernels a step, of a few microseconds each.
 
-Sick by default: the host takes some 20 us to launch what the device does in 5 to 10, so the device
-idles for more than half of the step. Cured with ``--graph``: the same kernels, launched as graphs.
+Slow by default: the host takes some 20 us to launch what the device does in 5 to 10, so the device
+idles for more than half of the step. Fixed with ``--graph``: the same kernels, launched as graphs.
 """
 
 import argparse

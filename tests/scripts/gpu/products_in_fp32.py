@@ -1,7 +1,7 @@
 """Train wide linear layers on a GPU in 32-bit arithmetic.
 
-Sick by default: TF32 is off, so 0.82 TFLOP of products run at some 50 TFLOP/s: 16 ms of a step of
-about 18 ms, a share of 0.9. Cured with ``--bf16``: ten to thirteen times as fast, so a bound of
+Slow by default: TF32 is off, so 0.82 TFLOP of products run at some 50 TFLOP/s: 16 ms of a step of
+about 18 ms, a share of 0.9. Fixed with ``--bf16``: ten to thirteen times as fast, so a bound of
 about 5.5x where the ratio of the two rates is known.
 """
 

@@ -24,7 +24,7 @@ class Noise(Dataset[Tensor]):
 
 
 class Hangs(torch.optim.SGD):
-    """An update that hangs when it is told to."""
+    """An update that hangs on request."""
 
     for_s = 0.0
 

@@ -1,4 +1,4 @@
-"""Ways into ``pitstop doctor`` that a new user tries, and what each of them is told."""
+"""Ways into ``pitstop doctor`` that a new user tries, and the answer to each."""
 
 import shlex
 import sys

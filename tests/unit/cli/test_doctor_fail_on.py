@@ -1,4 +1,4 @@
-"""Exit codes of ``pitstop doctor --fail-on``, and a bound's test in the JSON."""
+"""Exit codes of ``pitstop doctor --fail-on``, and the ablation in the JSON."""
 
 import json
 from pathlib import Path
@@ -36,11 +36,11 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     return calls
 
 
-def code_of(folder: Path, *, fail_on: Severity | None = None, bound: launch.Part | None) -> int:
+def code_of(folder: Path, *, fail_on: Severity | None = None, ablate: launch.Part | None) -> int:
     options = ScriptOptions(
         steps=200,
         detach=False,
-        bound=bound,
+        ablate=ablate,
         folder=folder / "record",
         fail_on=fail_on,
         json_path=str(folder / "verdict.json"),
@@ -55,15 +55,13 @@ def code_of(folder: Path, *, fail_on: Severity | None = None, bound: launch.Part
 def test_a_command_that_failed_is_not_hidden_where_no_finding_is_grave(
     tmp_path: Path, fail_on: Severity | None, code: int
 ) -> None:
-    assert code_of(tmp_path, fail_on=fail_on, bound=None) == code
+    assert code_of(tmp_path, fail_on=fail_on, ablate=None) == code
     assert json.loads((tmp_path / "verdict.json").read_text())["ablation"] is None
 
 
-def test_a_bound_that_was_tested_stands_in_the_json(
-    tmp_path: Path, ran: list[dict[str, object]]
-) -> None:
-    assert code_of(tmp_path, bound="log") == 7
-    assert [how.get("without") for how in ran] == [None, "log"]
+def test_an_ablation_stands_in_the_json(tmp_path: Path, ran: list[dict[str, object]]) -> None:
+    assert code_of(tmp_path, ablate="log") == 7
+    assert [how.get("ablate") for how in ran] == [None, "log"]
     test = json.loads((tmp_path / "verdict.json").read_text())["ablation"]
     # Nothing was recorded here, so nothing could be measured.
     assert (test["part"], test["predicted"], test["measured"]) == ("log", 2.0, None)

@@ -49,7 +49,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
     return invoke
 
 
-@pytest.mark.usefixtures("heeding_signals")
+@pytest.mark.usefixtures("with_signal_handlers")
 def test_an_interrupt_sent_to_us_alone_reaches_the_command_once() -> None:
     with subprocess.Popen(
         [*DOCTOR, "--", sys.executable, "-c", COUNTING],
@@ -66,7 +66,7 @@ def test_an_interrupt_sent_to_us_alone_reaches_the_command_once() -> None:
     assert "it was interrupted" in err
 
 
-@pytest.mark.usefixtures("heeding_signals")
+@pytest.mark.usefixtures("with_signal_handlers")
 def test_ctrl_c_on_a_terminal_reaches_the_command_once() -> None:
     pid, terminal = pty.fork()
     if pid == 0:
@@ -144,7 +144,7 @@ def test_what_cannot_be_run_or_recorded_is_one_line(run: Run, tmp_path: Path, wh
         ("run", ["--batch-size", "4"], "--batch-size is for a log"),
         ("run", ["--format", "timm"], "--format is for a log"),
         ("log", ["--detach", "--record", "x"], "--detach, --record are for a command"),
-        ("log", ["--bound", "data"], "--bound is for a command"),
+        ("log", ["--ablate", "data"], "--ablate is for a command"),
         ("script", ["--world-size", "2"], "--world-size is for a log"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_disk_without_room_is_noticed_before_anything_runs(tmp_path: Path) -> 
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.usefixtures("heeding_signals")
+@pytest.mark.usefixtures("with_signal_handlers")
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGQUIT", "SIGTERM"])
 def test_whoever_ends_us_ends_the_command_and_hears_the_verdict(name: str) -> None:
     number = getattr(signal, name)
@@ -129,7 +129,7 @@ def test_whoever_ends_us_ends_the_command_and_hears_the_verdict(name: str) -> No
     assert "the command failed with exit code 7" in err
 
 
-@pytest.mark.usefixtures("heeding_signals")
+@pytest.mark.usefixtures("with_signal_handlers")
 def test_what_was_ignored_stays_ignored_for_the_command() -> None:
     command = f"{DOCTOR} -- {shlex.quote(sys.executable)} -c {shlex.quote(TELLING)}"
     assert shell(f"trap '' INT HUP; {command}")[1] == "ignored: SIGINT SIGHUP\n"
@@ -156,5 +156,5 @@ def test_without_a_folder_for_the_record_nothing_runs(tmp_path: Path) -> None:
     line = f"cd /proc/self && TMPDIR=/nowhere {DOCTOR} -- touch {tmp_path}/ran"
     code, out, err = shell(f"ulimit -f 0; {line}")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "name one with --record" in err
+    assert "name a folder with --record" in err
     assert not (tmp_path / "ran").exists()

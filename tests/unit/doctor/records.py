@@ -185,7 +185,7 @@ def _reading(reading: object) -> Reading:
 
 
 def _raw(kind: str, values: Mapping[str, Any]) -> Reading:
-    # Nobody knows when: in every stretch of time that is asked for.
+    # Nobody knows when: in every window of time that is asked for.
     return Reading(attempt=0, kind=kind, at_us=None, values=values)
 
 

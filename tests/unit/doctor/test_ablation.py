@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pitstop.doctor.ablation import judge_bound
+from pitstop.doctor.ablation import judge_ablation
 from pitstop.doctor.examine import examine
 from pitstop.records.run import RunRecord
 from pitstop.records.script import HostLines
@@ -25,7 +25,7 @@ def run(every_us: float, seed: int, *, logs: bool = True) -> RunRecord:
 
 def test_what_comes_every_few_steps_is_in_the_measured_gain() -> None:
     plain, without = run(40_000, 1), run(10, 2, logs=False)
-    test = judge_bound("log", examine(plain), plain, without)
+    test = judge_ablation("log", examine(plain), plain, without)
     assert test.predicted is not None
     assert test.measured == pytest.approx(2.0, rel=0.05)
     assert test.predicted == pytest.approx(2.0, rel=0.05)
@@ -37,7 +37,7 @@ def test_what_comes_every_few_steps_is_in_the_measured_gain() -> None:
 
 def test_what_was_not_left_out_is_told() -> None:
     plain, without = run(40_000, 1), run(20_000, 2)
-    test = judge_bound("log", examine(plain), plain, without)
+    test = judge_ablation("log", examine(plain), plain, without)
     assert test.measured == pytest.approx(20 / 15, rel=0.05)
     assert any("print(loss)" in words for words in test.left)
 
@@ -45,7 +45,7 @@ def test_what_was_not_left_out_is_told() -> None:
 @pytest.mark.parametrize("without", [None, run_of(rank({"forward": 1_000.0}, steps=12))])
 def test_a_second_run_that_left_too_little_measures_nothing(without: RunRecord | None) -> None:
     plain = run(40_000, 1)
-    test = judge_bound("log", examine(plain), plain, without)
+    test = judge_ablation("log", examine(plain), plain, without)
     assert test.predicted is not None
     assert test.measured is None
 
@@ -56,6 +56,6 @@ def test_a_verdict_with_a_test_goes_through_json() -> None:
         outcome="healthy",
         message="",
         findings=(),
-        ablation=judge_bound("log", examine(plain), plain, run(10, 2)),
+        ablation=judge_ablation("log", examine(plain), plain, run(10, 2)),
     )
     assert from_json(to_json(verdict), Verdict) == verdict

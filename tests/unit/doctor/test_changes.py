@@ -1,4 +1,4 @@
-"""From findings to settings: every cure is in the configuration's own words, or there is none."""
+"""From findings to settings: every fix is a setting of the configuration, or there is none."""
 
 from typing import Any
 
@@ -45,12 +45,12 @@ def changed(
 
 
 def test_each_disease_has_a_cure_of_its_own() -> None:
-    cures = {code: changed(finding(code)) for code in ("DATA001", "RECOMP001", "EVAL001", "LOG001")}
-    assert cures["DATA001"] == {"loader.workers": 7}
-    assert cures["RECOMP001"] == {"train.recompute": "none"}
-    assert cures["EVAL001"] == {"eval.every_steps": 500}
+    fixes = {code: changed(finding(code)) for code in ("DATA001", "RECOMP001", "EVAL001", "LOG001")}
+    assert fixes["DATA001"] == {"loader.workers": 7}
+    assert fixes["RECOMP001"] == {"train.recompute": "none"}
+    assert fixes["EVAL001"] == {"eval.every_steps": 500}
     # The gradient norm was never written down, so it stays so.
-    assert cures["LOG001"] == {"log.every_steps": 50, "log.progress_every_steps": 50}
+    assert fixes["LOG001"] == {"log.every_steps": 50, "log.progress_every_steps": 50}
 
 
 @pytest.mark.parametrize("code", sorted(ADVISED))
@@ -62,8 +62,8 @@ def test_every_code_is_one_of_the_doctors_and_every_key_is_a_setting(code: str) 
 @pytest.mark.parametrize("code", sorted(ADVISED))
 def test_what_follows_from_a_finding_loads_and_needs_no_second_cure(code: str) -> None:
     found = changes_for(verdict(finding(code)), settings(*SLOW), cores=2)
-    mended = (*SLOW, *(change.override for change in found))
-    again = changes_for(verdict(finding(code, share=0.01)), settings(*mended), cores=2)
+    fixed = (*SLOW, *(change.override for change in found))
+    again = changes_for(verdict(finding(code, share=0.01)), settings(*fixed), cores=2)
     assert again == ()
 
 

@@ -67,7 +67,7 @@ def test_an_evaluation_that_takes_longer_makes_a_slower_run_of_equal_steps() -> 
     assert got.change == "slower"
     assert got.run.value == pytest.approx(16_000 / 11_000, rel=0.03)
     assert got.step.value == pytest.approx(1, rel=0.03)
-    assert got.message.startswith("the run, what lies between steps included,")
+    assert got.message.startswith("the run, time outside steps included,")
     assert got.parts[0].part == "evaluation"
 
 
@@ -117,7 +117,7 @@ def test_unequal_work_is_refused(
 
 
 def test_steps_that_were_all_looked_at_early_on_do_not_outweigh_the_later_ones() -> None:
-    """The first 104 steps are looked at, then one of eight; from there on data comes late."""
+    """The first 104 steps are sampled, then one of eight; from there on data comes late."""
     late = np.arange(400) >= 104
     parts = {"data": np.where(late, 3_000.0, 1_000.0), "forward": np.where(late, 7_000.0, 9_000.0)}
     whole = rank(parts, steps=400)
@@ -130,7 +130,7 @@ def test_steps_that_were_all_looked_at_early_on_do_not_outweigh_the_later_ones()
     share = facts_of(after).share("data")
     assert share is not None
     assert data.after_s == pytest.approx(share * 10e-3)
-    # Of 360 counted steps 64 are early ones; the mean of those that were looked at is 1.7 ms.
+    # Of 360 counted steps 64 are early ones; the mean of the sampled ones is 1.7 ms.
     assert data.after_s == pytest.approx((64 * 1e-3 + 296 * 3e-3) / 360, rel=0.01)
     assert data.low_s is not None
     assert data.high_s is not None
@@ -191,8 +191,8 @@ def test_a_change_that_a_crowded_host_may_have_made_is_no_evidence() -> None:
     slowed = crowded(2, 12_000, own=0.7, others=1.3)
     for got in (compare(alone, slowed), compare(slowed, alone)):
         assert got.change == "not enough evidence"
-        assert "its own processor time does not show it" in got.message
-    assert "others use 1.3 of the host's 2 cores" in got.notes[-1]
+        assert "its own CPU time does not confirm it" in got.message
+    assert "other processes use 1.3 of 2 cores" in got.notes[-1]
 
 
 def test_a_run_that_computes_more_is_slower_on_a_crowded_host_too() -> None:

@@ -42,7 +42,9 @@ def test_the_largest_part_is_named_with_its_true_share(weights: dict[str, float]
     assert said is not None
     most = max(shares.values())
     named = [name for name, share in shares.items() if share == most]
-    assert any(f" {'in no part' if n == 'unaccounted' else n} ({most:.1%})" in said for n in named)
+    assert any(
+        f" {'unaccounted for' if n == 'unaccounted' else n} ({most:.1%})" in said for n in named
+    )
     assert ("most of the time" in said) == (most > 0.5)
 
 
@@ -69,18 +71,18 @@ def test_a_run_whose_largest_parts_cannot_be_judged_is_not_called_healthy() -> N
     verdict = examine(run_of(rank({"forward": 1_000.0, "host": host})))
     assert verdict.outcome == "not enough evidence"
     assert verdict.message.startswith("host took 40.0% ± ")
-    assert "too unevenly to judge" in verdict.message
+    assert "but varies too much to judge" in verdict.message
 
 
 def test_a_wait_that_the_loading_process_contradicts_is_doubted() -> None:
     alone = replace(ON_CPU, loaders=(replace(LOADER, workers=0, pinned=False),))
-    told = replace(WORKER, worker=-1, batches=100, read_us=2_990_000, collate_us=10_000)
-    _, agreed = judged(rank(STARVED, readings=[alone, told]))
+    timed = replace(WORKER, worker=-1, batches=100, read_us=2_990_000, collate_us=10_000)
+    _, agreed = judged(rank(STARVED, readings=[alone, timed]))
     assert (agreed.code, agreed.doubts, agreed.confidence) == ("DATA001", (), "high")
-    verdict, found = judged(rank(STARVED, readings=[alone, replace(told, read_us=190_000)]))
+    verdict, found = judged(rank(STARVED, readings=[alone, replace(timed, read_us=190_000)]))
     assert (found.code, found.confidence) == ("DATA001", "low")
-    assert "waits 30.0 ms a step, but making a batch" in found.doubts[0]
-    assert f"; in doubt: {found.doubts[0]}" in verdict.message
+    assert "waits 30.0 ms per step, but making a batch" in found.doubts[0]
+    assert f"; uncertain: {found.doubts[0]}" in verdict.message
 
 
 def test_a_wait_for_workers_who_are_fast_enough_is_doubted() -> None:
@@ -113,18 +115,18 @@ def test_kernels_longer_than_a_step_and_marks_against_kernels_are_doubted() -> N
     # Idle by the kernels 30 %, by the marks 60 %.
     busy = replace(KERNELS, busy_us=7_000.0)
     _, found = judged(rank(steps, device=steps, readings=[SETUP, busy, WORK]))
-    assert "60.0% of the time, by its kernels in 30.0%" in found.doubts[0]
+    assert "60.0% of the time by CUDA events, 30.0% by its kernels" in found.doubts[0]
     update = {"optimizer": 6_000, "forward": 4_000}
     long = replace(KERNELS, busy_us=15_000.0)
     _, found = judged(rank(update, device=update, readings=[SETUP, long, WORK]))
-    assert found.doubts == ("kernels of a profiled step take 15.0 ms, and a step 10.0 ms",)
+    assert found.doubts == ("kernels of a profiled step take 15.0 ms, but a step 10.0 ms",)
 
 
 def test_what_was_not_sampled_is_said_before_a_bottleneck_is_named() -> None:
     steps = {"data": 6_000, "forward": 4_000}
     verdict, found = judged(rank(steps, device=steps, readings=[SETUP]))
     assert verdict.message.startswith(
-        "kernels and arithmetic were not sampled; of what was: the training loop waits for data"
+        "kernels and arithmetic were not sampled; from the rest: the training loop waits for data"
     )
     assert found.confidence == "low"
     idle = replace(KERNELS, busy_us=4_000.0)
@@ -148,7 +150,7 @@ def test_modules_that_do_not_make_up_their_part_are_doubted(
         ),
     )
     message = examine(run_of(rank({"forward": 4_000.0}, readings=[modules]))).message
-    assert ("in doubt: modules sum to" in message) == doubted
+    assert ("uncertain: modules sum to" in message) == doubted
 
 
 def test_on_a_gpu_the_closing_sentence_says_how_busy_the_device_is() -> None:
@@ -156,7 +158,7 @@ def test_on_a_gpu_the_closing_sentence_says_how_busy_the_device_is() -> None:
     verdict = examine(run_of(rank(steps, device=steps, readings=[SETUP, KERNELS, WORK])))
     assert verdict.outcome == "healthy"
     assert verdict.message.endswith(
-        "most of the time is forward (60.0%) on the host; the device works 95.0% of the time"
+        "most of the time is forward (60.0%) on the host; the device is busy 95.0% of the time"
     )
 
 

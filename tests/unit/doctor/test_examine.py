@@ -76,7 +76,7 @@ def test_a_starved_run_is_a_bottleneck_with_its_bound(tmp_path: Path) -> None:
     assert [finding.code for finding in verdict.findings] == ["DATA001"]
     assert verdict.combined_bound is not None
     assert verdict.combined_bound.speedup == pytest.approx(10_000 / 7_000)
-    assert verdict.message.endswith("at most 1.43x as fast")
+    assert verdict.message.endswith("up to 1.43x faster")
     assert verdict.shares == pytest.approx(
         {"data": 0.3, "forward": 0.5, "backward": 0.2, "unaccounted": 0.0}
     )
@@ -138,7 +138,7 @@ def test_a_killed_run_is_judged_and_the_kill_is_noted(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
     verdict = examine(read_run(tmp_path))
     assert verdict.outcome == "bottleneck"
-    assert any("killed, or it is still running" in note for note in verdict.notes)
+    assert any("killed, or is still running" in note for note in verdict.notes)
     assert any("last line is incomplete" in note for note in verdict.notes)
 
 
@@ -346,7 +346,7 @@ def test_the_specific_finding_decides_over_the_general_one_it_explains() -> None
 
 def test_readings_that_could_not_be_understood_are_noted() -> None:
     verdict = examine(run_of(rank({"forward": 100}, readings=[raw("setup", device=5)])))
-    assert "1 readings could not be understood and were left out" in verdict.notes
+    assert "1 readings could not be parsed and were skipped" in verdict.notes
 
 
 def test_only_an_unbounded_warning_is_still_the_verdict() -> None:
@@ -463,7 +463,7 @@ def test_a_wait_among_others_on_the_host_is_neither_blamed_nor_called_healthy() 
     assert {found.severity for found in verdict.findings} == {"info"}
     assert (verdict.outcome, verdict.verdict) == ("not enough evidence",) * 2
     assert verdict.message.startswith("the host is shared")
-    assert "others use 1.5 of the host's 2 cores" in verdict.message
+    assert "other processes use 1.5 of 2 cores" in verdict.message
     # Others on the host do not matter to a loop that waits for nothing.
     busy = examine(run_of(rank({"forward": 5_000, "backward": 5_000}, readings=[ON_CPU, *crowded])))
     assert busy.outcome == "healthy"

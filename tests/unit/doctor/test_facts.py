@@ -54,7 +54,7 @@ def test_an_event_inside_another_or_beside_the_step_is_not_counted_twice() -> No
     inner = replace(outer, name="plotting", start_us=outer.start_us + 10, wall_us=20_000)
     thread = Event(attempt=0, name="checkpoint", step=60, start_us=10**9, wall_us=70_000, detail={})
     run = facts_of(replace(record, events=(outer, inner, thread)))
-    assert {name: apart.total_us for name, apart in run.apart.items()} == {"evaluation": 30_000}
+    assert {name: apart.total_us for name, apart in run.outside.items()} == {"evaluation": 30_000}
 
 
 def test_an_inner_event_takes_nothing_from_the_next_one() -> None:
@@ -64,7 +64,7 @@ def test_an_inner_event_takes_nothing_from_the_next_one() -> None:
     outer, later = record.events
     inner = replace(outer, name="plotting", start_us=outer.start_us + 10, wall_us=20_000)
     run = facts_of(replace(record, events=(inner, outer, later)))
-    assert {name: apart.total_us for name, apart in run.apart.items()} == {
+    assert {name: apart.total_us for name, apart in run.outside.items()} == {
         "evaluation": 30_000,
         "checkpoint": 9_000,
     }

@@ -74,7 +74,7 @@ def test_three_runs_agree_in_the_order_of_what_differs_by_more_than_its_interval
             equal = [is_about_equal(one[first], one[second]) for one in found]
             before = {list(one).index(first) < list(one).index(second) for one in found}
             if len(set(equal)) == 1:
-                assert len(before) == 1, "told apart in all three, or equal in all three"
+                assert len(before) == 1, "different in all three, or equal in all three"
     clear = all(not equals_of(one.findings[0], one.findings) for one in verdicts if one.findings)
     if clear and len({frozenset(one) for one in found}) == 1:
         assert len({verdict.primary for verdict in verdicts}) == 1
@@ -141,6 +141,6 @@ def test_a_stall_decides_nothing_however_critical() -> None:
 
 @pytest.mark.parametrize("severity", ["warning", "critical"])
 def test_information_is_never_called_equal(severity: str) -> None:
-    told = replace(finding("OPT001", 0.3), severity="info")
-    grave = replace(finding("DATA001", 0.3), severity=severity)
-    assert equals_of(grave, [told, grave]) == equals_of(told, [told, grave]) == ()
+    info = replace(finding("OPT001", 0.3), severity="info")
+    serious = replace(finding("DATA001", 0.3), severity=severity)
+    assert equals_of(serious, [info, serious]) == equals_of(info, [info, serious]) == ()

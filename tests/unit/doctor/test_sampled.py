@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop.doctor.facts import facts_of
-from pitstop.doctor.sampled import Sample, estimate, stretch_weights
+from pitstop.doctor.sampled import Sample, estimate, window_weights
 from pitstop.records.run import RankRecord
 from tests.unit.doctor.records import rank
 
@@ -27,7 +27,7 @@ def sampled(record: RankRecord, every: int = 10, seed: int = 0) -> RankRecord:
 
 def sample_of(looked: list[int], steps: int) -> Sample:
     rows = np.array(looked)
-    return Sample(looked=rows, weights=stretch_weights(rows, steps))
+    return Sample(looked=rows, weights=window_weights(rows, steps))
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=80))
@@ -65,7 +65,7 @@ def test_a_part_that_was_not_looked_at_is_not_taken_for_nothing() -> None:
 
 @pytest.mark.parametrize("every", [4, 6, 8, 10])
 def test_what_lengthens_every_fifth_step_is_found_for_what_it_is(every: int) -> None:
-    """The shares are those of all steps, whichever were looked at; so the error may be small."""
+    """The shares are those of all steps, whichever were sampled; so the error may be small."""
     log_us = np.where(np.arange(250) % 5 == 0, 3000.0, 0.0)
     draws = np.random.default_rng(1)
     whole = rank({"host": 50 + log_us, "forward": draws.normal(500, 20, 250)}, steps=250)
@@ -106,7 +106,7 @@ def test_pauses_that_no_look_met_leave_the_shares_in_doubt() -> None:
 
 
 def test_stretches_that_were_looked_at_more_closely_count_no_more_than_others() -> None:
-    """Where all were looked at each stands for itself, elsewhere for eight."""
+    """Where all were sampled each stands for itself, elsewhere for eight."""
     closely = np.arange(512) < 256
     data_us = np.where(closely, 900.0, 100.0)
     whole = rank({"data": data_us, "forward": 1000.0 - data_us}, steps=512)
@@ -118,8 +118,8 @@ def test_stretches_that_were_looked_at_more_closely_count_no_more_than_others() 
 
 
 def test_the_devices_clock_of_a_sample_stands_for_all_steps() -> None:
-    """Steps grow from 10 to 30 ms: all of the first are looked at, of the others one in four."""
-    # Fifty steps are warm-up; then four whole stretches.
+    """Steps grow from 10 to 30 ms: all of the first are sampled, of the others one in four."""
+    # Fifty steps are warm-up; then four whole windows.
     closely = np.arange(640) < 50 + 4 * 64
     times = np.where(closely, 10_000.0, 30_000.0)
     whole = rank({"forward": times}, steps=640, device={"forward": 9_000.0})
@@ -161,7 +161,7 @@ def test_the_error_is_how_far_the_estimate_moves_when_a_look_is_left_out(
     steps = 8 * count
     wall_us = 500 + draws.gamma(0.3, 2_000, steps)
     looked = np.arange(0, steps, 8)
-    wall_us[looked[0]] = wall_us.max()  # so that no step is longer than those looked at
+    wall_us[looked[0]] = wall_us.max()  # so that no step is longer than the sampled ones
     times_us = draws.uniform(0, 1, count) * wall_us[looked]
     sample = Sample(looked=looked, weights=np.full(count, 8.0))
     found = estimate(times_us, sample, wall_us)

@@ -163,7 +163,7 @@ def test_the_line_that_stalled_is_named_and_its_looks_blame_nobody() -> None:
     assert "`time.sleep(25)`" in found["STALL001"].evidence[0]
     assert any("metric(out)" in line for line in found["HOST001"].evidence)
     assert not any("sleep" in line for line in found["HOST001"].evidence)
-    assert verdict.message.endswith("; besides, step 60 stalled for 25.0 s, which no share holds")
+    assert verdict.message.endswith("; also, step 60 stalled for 25.0 s (not included above)")
 
 
 def test_a_stall_in_a_step_that_was_not_sampled_says_so() -> None:

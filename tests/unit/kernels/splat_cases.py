@@ -11,7 +11,7 @@ from torch import Tensor
 from pitstop.errors import ConfigError
 from pitstop.kernels import splat_plan
 from pitstop.kernels.splat import splat_fused, splat_reference
-from pitstop.kernels.splat_plan import SplatPlan, join_plans, make_plan
+from pitstop.kernels.splat_plan import SplatPlan, make_plan
 from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
 
 torch.set_num_threads(1)
@@ -136,48 +136,6 @@ def test_half_precision_is_summed_in_float32() -> None:
     want = by_loop(depth, feat, ranks, 2, grad)
     # The result's own rounding and no more; a sum of 600 in half precision would lose 0.5 %.
     agree(got, want, rtol=2**-11, atol=1e-5)
-
-
-def test_a_batch_put_together_from_samples_equals_the_batch_planned_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(splat_plan, "CELL_CHUNK", 16)
-    monkeypatch.setattr(splat_plan, "FEATURE_CHUNK", 32)
-    samples = [frustum(2, 5, 3, 4, 35), frustum(2, 5, 3, 4, 35)]
-    samples[1][2].copy_(samples[1][2].flip(0))
-    planned = [
-        make_plan(
-            ranks,
-            num_cells=35,
-            num_features=30,
-            cell_picture=(5, 7),
-            feature_picture=(5, 3),
-            weights_differ=True,
-        )
-        for ranks in samples
-    ]
-    assert all(bool((plan.by_cell.pieces < 0).any()) for plan in planned)
-    joined = join_plans(planned, num_weights=120)
-    kept = [torch.where((rank[2] >= 0) & (rank[2] < 35), rank[2], -1000) for rank in samples]
-    ranks = (
-        torch.cat([samples[0][0], samples[1][0] + 120]),
-        torch.cat([samples[0][1], samples[1][1] + 30]),
-        torch.cat([kept[0], kept[1] + 35]),
-    )
-    depth, feat = inputs(240, 60, 5)
-    grad = torch.randn(70, 5)
-    together = by_kernel(depth, feat, ranks, grad, joined)
-    agree(together, by_loop(depth, feat, ranks, 70, grad), rtol=1e-5, atol=1e-5)
-    at_once = make_plan(
-        ranks,
-        num_cells=70,
-        num_features=60,
-        cell_picture=(5, 7),
-        feature_picture=(5, 3),
-        weights_differ=True,
-    )
-    for mine, other in zip(together, by_kernel(depth, feat, ranks, grad, at_once), strict=True):
-        assert torch.equal(mine, other)
 
 
 def test_the_same_call_gives_the_same_bits() -> None:

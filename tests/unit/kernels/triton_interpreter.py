@@ -1,4 +1,4 @@
-"""A mend of Triton's interpreter, for the processes in which kernels run under it."""
+"""A fix of Triton's interpreter, for the processes in which kernels run under it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

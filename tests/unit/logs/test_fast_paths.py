@@ -1,4 +1,4 @@
-"""Lines of the usual shape are read in a quicker way; what comes of them is the same."""
+"""Lines of the usual shape are read in a faster way; what comes of them is the same."""
 
 import re
 import struct

@@ -234,7 +234,7 @@ def test_records_are_joined_when_there_are_too_many_and_totals_stay(
     assert len(run.first.scalars["loss"].step) <= 101
     assert float((table.step_s * table.steps).sum()) == pytest.approx(sum(times), rel=1e-6)
     assert table.steps.sum() == 1000
-    assert table.note("step_s").formula == "mean of joined records, weighed by steps"
+    assert table.note("step_s").formula == "mean of joined records, weighted by steps"
 
 
 def test_a_packed_file_reads_as_the_plain_one(tmp_path: Path) -> None:

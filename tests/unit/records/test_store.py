@@ -300,7 +300,7 @@ def test_records_go_through_json_and_back(tmp_path: Path) -> None:
         ('{"kind":"Other","schema":1}', "found Other"),
         ('{"kind":"Sample","schema":7}', "schema 7"),
         ('{"kind":"Sample","schema":1,"name":3}', "name"),
-        ("[" * 100_000, "no end of depth"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_json_that_does_not_fit_is_refused(text: str, complaint: str) -> None:

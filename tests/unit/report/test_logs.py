@@ -64,7 +64,7 @@ def test_what_is_not_known_is_said_and_how_to_make_it_known() -> None:
     assert row(lines, "checkpoint") == "1 time; how long is not known"
     assert row(lines, "not in the log") == (
         "timestamps, time of a step, wait for data, memory, learning rate, losses, forward, "
-        "backward and optimizer apart, gradient sync, GPU use"
+        "backward and optimizer separately, gradient sync, GPU use"
     )
     assert "give --batch-size" in row(report(log_record(0.5)), "samples/s")
 
@@ -84,7 +84,7 @@ def test_a_comparison_says_who_is_faster_before_anything_else() -> None:
     ]
     lines = rendered(log_comparison_report(compare_logs(records)))
     assert lines[0].startswith(
-        "no difference beyond noise: b.log: 29.1 samples/s against 29.8 samples/s: 2.3% slower, n"
+        "no difference beyond noise: b.log: 29.1 samples/s against 29.8 samples/s: 2.3% slower, w"
     )
     assert lines[1] == "  ratio 0.977, 0.977 to 0.977 by the IQRs"
     assert any("in steps/s it would seem 51.1% slower" in line for line in lines)

@@ -9,7 +9,7 @@ from rich.console import Console
 from pitstop.measure.host.memory import read_memory
 from pitstop.report.progress import ProgressLines, memory_text
 from pitstop.train.observers import RunStart
-from pitstop.train.throughput import Pace
+from pitstop.train.throughput import Throughput
 
 START = RunStart(
     name="night",
@@ -20,7 +20,7 @@ START = RunStart(
     world_size=1,
     messages=("lr 0.0001 x 4 = 0.0004", "going on from runs/night/checkpoints/save-000001"),
 )
-PACE = Pace(steps=10, samples_per_s=12.5, data_share=0.05, step_s=0.5)
+PACE = Throughput(steps=10, samples_per_s=12.5, data_share=0.05, step_s=0.5)
 
 
 def test_a_run_in_a_pipe_is_told_in_plain_lines() -> None:
@@ -31,7 +31,7 @@ def test_a_run_in_a_pipe_is_told_in_plain_lines() -> None:
     lines.progress(20, PACE)
     lines.evaluated(20, {"psnr": 31.25})
     lines.saved(20, Path("runs/night/checkpoints"))
-    lines.remarked(21, "nonfinite", "the update of step 21 was left out")
+    lines.warned(21, "nonfinite", "the update of step 21 was left out")
     lines.ended(30, "interrupted", "SIGTERM")
     told = out.getvalue()
     assert "\x1b" not in told
@@ -58,7 +58,7 @@ def test_before_the_first_reading_nothing_is_made_up() -> None:
     out = io.StringIO()
     lines = ProgressLines(Console(file=out, width=400))
     lines.started(START)
-    lines.progress(10, Pace(steps=0, samples_per_s=None, data_share=None, step_s=None))
+    lines.progress(10, Throughput(steps=0, samples_per_s=None, data_share=None, step_s=None))
     told = out.getvalue()
     assert "loss not read yet" in told
     assert "not known samples/s" in told

@@ -4,7 +4,7 @@ from dataclasses import replace
 from io import StringIO
 
 from pitstop.data.check import DataCheck, SplitFound
-from pitstop.data.host_memory import DataStats, Feeding, Seen, plan_memory
+from pitstop.data.host_memory import DataStats, LoaderPlan, Seen, plan_memory
 from pitstop.data.pack import PackSummary
 from pitstop.report.data import check_report, made_clips_report, pack_report, stats_report
 from pitstop.report.terminal import make_console
@@ -92,7 +92,7 @@ def test_a_pack_is_said_with_its_size_and_how_to_use_it() -> None:
     )
 
 
-FEEDING = Feeding(
+PLAN = LoaderPlan(
     ranks=3,
     workers=12,
     prefetch=4,
@@ -111,8 +111,8 @@ SEEN = Seen(
 )
 
 
-def stats(feeding: Feeding = FEEDING, seen: Seen = SEEN) -> DataStats:
-    return plan_memory("run.yaml", feeding, seen, drop_last=True)
+def stats(plan: LoaderPlan = PLAN, seen: Seen = SEEN) -> DataStats:
+    return plan_memory("run.yaml", plan, seen, drop_last=True)
 
 
 def rendered(of: DataStats) -> str:
@@ -132,25 +132,23 @@ def test_a_cache_too_large_is_counted_once_and_named() -> None:
 
 
 def test_every_part_of_the_sum_is_explained() -> None:
-    feeding = replace(
-        FEEDING, cache_budget_bytes=0, pinned=True, prefetch_bytes=10 * GIB, batch_size=2
-    )
-    text = rendered(stats(feeding))
+    plan = replace(PLAN, cache_budget_bytes=0, pinned=True, prefetch_bytes=10 * GIB, batch_size=2)
+    text = rendered(stats(plan))
     assert text.startswith("fits: ")
     assert "none: cache.budget is 0" in text
     assert "rounded up to powers of two" in text
     assert "no more than loader.prefetch_bytes 10.0 GiB" in text
     assert text.splitlines()[-1] == "next: pitstop train run.yaml"
-    assert "none: loader.workers is 0" in rendered(stats(replace(FEEDING, workers=0)))
+    assert "none: loader.workers is 0" in rendered(stats(replace(PLAN, workers=0)))
 
 
 def test_too_little_shared_memory_is_said_even_if_memory_is_enough() -> None:
     small = replace(SEEN, shm_free_bytes=64 * MIB, decoded_bytes=None)
-    text = rendered(stats(replace(FEEDING, cache_budget_bytes=GIB), small))
+    text = rendered(stats(replace(PLAN, cache_budget_bytes=GIB), small))
     assert text.startswith("fits: ")
     assert "do not fit /dev/shm, which has 64.0 MiB free" in text.splitlines()[-1]
 
 
 def test_waiting_batches_can_be_the_largest_part() -> None:
-    feeding = replace(FEEDING, cache_budget_bytes=0, prefetch=400)
-    assert "next: lower loader.prefetch or loader.workers" in rendered(stats(feeding))
+    plan = replace(PLAN, cache_budget_bytes=0, prefetch=400)
+    assert "next: lower loader.prefetch or loader.workers" in rendered(stats(plan))

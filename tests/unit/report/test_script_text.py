@@ -4,14 +4,14 @@ import pytest
 from rich.console import Console
 
 from pitstop.records.verdict import Ablation
-from pitstop.report.script import bound_report
+from pitstop.report.script import ablation_report
 
 
 def said(**values: object) -> str:
     test = Ablation(part="data", **values)  # type: ignore[arg-type]
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(bound_report(test))
+        console.print(ablation_report(test))
     return capture.get()
 
 

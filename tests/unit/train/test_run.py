@@ -23,7 +23,7 @@ from pitstop.train.observers import Observer, RunStart, Status
 from pitstop.train.optim.nonfinite import NotFiniteError
 from pitstop.train.run import TrainingRun
 from pitstop.train.state.checkpoint import find_newest_whole, open_checkpoint
-from pitstop.train.throughput import Pace
+from pitstop.train.throughput import Throughput
 from tests.unit.train.runs import LINE, LineTask, line_config
 
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ class Diary(Observer):
     def __init__(self, *, at_step: Mapping[int, Any] | None = None) -> None:
         self.heard: list[tuple[str, int]] = []
         self.losses: dict[int, float] = {}
-        self.remarks: list[str] = []
+        self.warnings: list[str] = []
         self.start: RunStart | None = None
         self.ending: tuple[int, Status, str] | None = None
         self._at_step = dict(at_step or {})
@@ -53,7 +53,7 @@ class Diary(Observer):
     def memory(self, step: int, reading: MemoryReading, warnings: Sequence[str]) -> None:
         self.heard.append(("memory", step))
 
-    def progress(self, step: int, pace: Pace) -> None:
+    def progress(self, step: int, throughput: Throughput) -> None:
         self.heard.append(("progress", step))
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -62,8 +62,8 @@ class Diary(Observer):
     def saved(self, step: int, path: Path) -> None:
         self.heard.append(("saved", step))
 
-    def remarked(self, step: int, kind: str, text: str) -> None:
-        self.remarks.append(text)
+    def warned(self, step: int, kind: str, text: str) -> None:
+        self.warnings.append(text)
 
     def ended(self, step: int, status: Status, reason: str) -> None:
         self.ending = (step, status, reason)
@@ -202,8 +202,8 @@ def test_skipping_leaves_the_poisoned_steps_out_and_says_so(tmp_path: Path) -> N
         line_config(tmp_path, train__on_nan="skip"), task=LineTask(poison=POISON), diary=diary
     )
     assert outcome.status == "finished"
-    assert len(diary.remarks) == 5
-    assert "step 5" in diary.remarks[0]
+    assert len(diary.warnings) == 5
+    assert "step 5" in diary.warnings[0]
     assert all(torch.isfinite(value).all() for value in final_state(tmp_path)["model"].values())
 
 
@@ -230,8 +230,8 @@ def test_rolling_back_restores_the_last_good_weights(tmp_path: Path) -> None:
         task=LineTask(poison=poison),
         diary=diary,
     )
-    [remark] = diary.remarks
-    assert "weights are those of step" in remark
+    [warning] = diary.warnings
+    assert "weights rolled back to those of step" in warning
     assert all(torch.isfinite(value).all() for value in final_state(tmp_path)["model"].values())
 
 
@@ -275,7 +275,7 @@ def test_a_broken_evaluation_does_not_cost_the_training_before_it(tmp_path: Path
 
 def test_a_folder_that_cannot_be_written_to_is_told_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file where the run's folder should be")
-    with pytest.raises(PitstopError, match="see that the disk has room"):
+    with pytest.raises(PitstopError, match="free space on the disk or make it writable"):
         train(line_config(tmp_path))
 
 

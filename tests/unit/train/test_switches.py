@@ -29,13 +29,14 @@ from pitstop.errors import CheckpointError, ConfigError, MissingExtra
 from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
 from pitstop.train.model.compiling import apply_compile
-from pitstop.train.model.recompute import RecomputeCall, plain_call, saved_bytes
+from pitstop.train.model.recompute import RecomputeCall, plain_call
 from pitstop.train.run import TrainingRun
 from pitstop.train.state.checkpoint import find_newest_whole, open_checkpoint
 from pitstop.train.task import Loss
 from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur
+from tests.saved_bytes import saved_bytes
 from tests.unit.train.runs import LINE, Batch, LineMetrics, LineTask, line_config
 from tests.unit.train.test_run import POISON, Diary, assert_equal_trees
 
@@ -462,7 +463,7 @@ def test_steps_that_are_not_finite_are_skipped_or_rolled_back(tmp_path: Path) ->
             checkpoint__keep_last=9,
             optimizer__lr=0.05,
         )
-        assert len(diary.remarks) == 1
+        assert len(diary.warnings) == 1
         models[policy] = [saved_at(folder, step)["model"] for step in (3, 6)]
     assert_equal_trees(models["skip"][0], models["rollback"][0])
     assert_equal_trees(*models["rollback"])

@@ -60,7 +60,7 @@ class TilesSection(Section):
     the largest tile that fits is used, instead of `eval.tile`. Null for `eval.tile`."""
 
     frame_overlap: Natural = 0
-    """Frames by which neighbouring stretches of `data.clip_len` overlap when `data.frames` is
+    """Frames by which neighbouring segments of `data.clip_len` overlap when `data.frames` is
     restored; treated as `data.tiles.border` says."""
 
 
@@ -122,7 +122,7 @@ class DeblurData(DataSection):
     """Turn spikes into channels on the device (`live`), or read counts written beforehand."""
 
     voxels: Literal["counts", "tfp", "tfi", "raw"] = "counts"
-    """What spikes become: counts in equal stretches of the exposure, the share of planes with a
+    """What spikes become: counts in equal segments of the exposure, the share of planes with a
     spike around each centre (`tfp`), one over the interval between spikes at each centre (`tfi`),
     or the planes in the middle (`raw`); `data.voxel_bins` channels each."""
 
@@ -396,7 +396,7 @@ _TILE_INERT: Final = (
         key="data.tiles.frame_overlap",
         reads=("data.frames",),
         broken=lambda c: _data(c).tiles.frame_overlap > 0 and _data(c).frames is None,
-        why="has no effect: only data.frames is restored in stretches that overlap, and it is not "
+        why="has no effect: only data.frames is restored in segments that overlap, and it is not "
         "set",
     ),
     *rules_for(

@@ -1,7 +1,7 @@
 """YAML read into a plain tree that remembers where everything was written.
 
 Scalars stay the text that was typed: their type is the business of the setting they belong to.
-Only `null`, `~` and nothing at all are told apart, as None.
+Only `null`, `~` and nothing at all are recognised, as None.
 """
 
 from collections.abc import Iterator, Mapping

@@ -125,7 +125,7 @@ class Arena:
         return False
 
     def reserve(self, start: int, stop: int) -> bool:
-        """Make the system set bytes aside that nobody has used yet; False where it has no room."""
+        """Make the system reserve bytes that nobody has used yet; False where it has none left."""
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._fd, start, stop - start)
@@ -204,7 +204,7 @@ def create_arena(
         prepare: Fills in what every user relies on, before anybody else can find the arena.
 
     Raises:
-        ConfigError: Where no place has that much room.
+        ConfigError: Where no place has that much free.
     """
     token = secrets.token_hex(16)
     backing = new_backing(size_bytes, token, folder, own=_ARENAS)

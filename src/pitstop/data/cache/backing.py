@@ -50,13 +50,13 @@ def new_backing(
         own: Tokens of the arenas that this process has open; they are not swept.
 
     Raises:
-        ConfigError: Where no place has that much room.
+        ConfigError: Where no place has that much free.
     """
     backing = _nameless() if folder is None else None
     if backing is None:
-        place, remark = _roomy_folder(size_bytes, folder)
+        place, note = _folder_with_space(size_bytes, folder)
         _sweep(place, own)
-        backing = _named(place / f"pitstop-cache-{_user()}-{token}.arena", remark)
+        backing = _named(place / f"pitstop-cache-{_user()}-{token}.arena", note)
     try:
         os.truncate(backing.fd, size_bytes)
     except OSError as error:
@@ -179,15 +179,15 @@ def _nameless() -> Backing | None:
         return None
 
 
-def _named(path: Path, remark: str) -> Backing:
+def _named(path: Path, note: str) -> Backing:
     # Readable by this user alone: samples may be private.
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     fd = os.open(path if fcntl is None else _unfinished(path), flags, 0o600)
     _sweep_unfinished(path.parent, now_s=os.fstat(fd).st_mtime)
-    return Backing(fd, path, f"file {path}{remark}")
+    return Backing(fd, path, f"file {path}{note}")
 
 
-def _roomy_folder(size_bytes: int, folder: Path | None) -> tuple[Path, str]:
+def _folder_with_space(size_bytes: int, folder: Path | None) -> tuple[Path, str]:
     """Choose where a named file goes: into memory if its mount is large enough, else onto disk."""
     candidates = [folder] if folder is not None else [_SHM, Path(tempfile.gettempdir())]
     refusals: list[str] = []
@@ -200,8 +200,8 @@ def _roomy_folder(size_bytes: int, folder: Path | None) -> tuple[Path, str]:
             return place, f" ({'; '.join(refusals)})" if refusals else ""
         refusals.append(f"{place} has {free_bytes // 2**20} MiB free")
     raise ConfigError(
-        f"a cache of {size_bytes // 2**20} MiB finds no room: {', '.join(refusals)}; lower "
-        "cache.budget, or name a folder with more room"
+        f"a cache of {size_bytes // 2**20} MiB fits nowhere: {', '.join(refusals)}; lower "
+        "cache.budget, or name a folder with more free space"
     )
 
 

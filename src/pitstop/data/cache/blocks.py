@@ -30,7 +30,7 @@ LOW_RESERVED: Final = 8
 HIGH_RESERVED: Final = 9
 """Pages from here on are reserved; the entries lie there."""
 LIMIT: Final = 10
-"""No block may reach beyond: lowered when the system has no more room to reserve."""
+"""No block may reach beyond: lowered when the system has nothing more to reserve."""
 DIRTY: Final = 11
 """Not 0 while somebody works under the lock, and after somebody died doing so."""
 CLOCK: Final = 12
@@ -93,7 +93,7 @@ class Blocks:
         """Lay out a new arena; its pages are all zero.
 
         Raises:
-            ConfigError: Where there is not even room for the index.
+            ConfigError: Where not even the index fits.
         """
         words = arena.words
         buckets = max(64, arena.size_bytes // _BYTES_PER_BUCKET)
@@ -102,7 +102,7 @@ class Blocks:
         top = arena.size_bytes - PAGE_BYTES
         if not (arena.reserve(0, start) and arena.reserve(top, arena.size_bytes)):
             raise ConfigError(
-                f"a cache of {arena.size_bytes // 2**20} MiB finds no room for its index in "
+                f"a cache of {arena.size_bytes // 2**20} MiB cannot hold its index in "
                 f"{arena.backing}; lower cache.budget"
             )
         words[POLICY] = policy
@@ -111,7 +111,7 @@ class Blocks:
         words[HIGH_RESERVED] = top
         words[LIMIT] = arena.size_bytes
         words[ENTRIES] = _ENTRIES_AT_ONCE
-        # To build an empty index and to mend one are the same.
+        # To build an empty index and to repair one are the same.
         words[DIRTY] = 1
 
     def __enter__(self) -> Self:
@@ -143,7 +143,7 @@ class Blocks:
         return min(stop, self.words[LIMIT]) - self.words[DATA_START]
 
     def allocate(self, size_bytes: int, member: int) -> int | None:
-        """Find room for a block and mark it as being filled. Under the lock."""
+        """Find a hole for a block and mark it as being filled. Under the lock."""
         self._provide_entries()
         entry = self._fitting_hole(size_bytes)
         if entry is None and self.words[FILLING]:
@@ -156,7 +156,7 @@ class Blocks:
         return entry
 
     def abandon(self, entry: int) -> None:
-        """Give the room of a block back that was not filled after all. Under the lock."""
+        """Give the bytes of a block back that was not filled after all. Under the lock."""
         self.words[FILLING] -= 1
         self._free(entry)
 
@@ -376,7 +376,7 @@ class Blocks:
             self.words[self._entry(below) + ABOVE] = self._link(entry)
 
     def _append_gap(self, below: int, start: int, stop: int) -> int:
-        """Put a hole between two blocks where there is room; returns the last block so far."""
+        """Put a hole between two blocks where they do not touch; returns the last block so far."""
         assert start <= stop, "two blocks of the cache overlap"
         # A gap too many for the entries is found again at the next rebuild.
         if start == stop or not self.words[FREE]:

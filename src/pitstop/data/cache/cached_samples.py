@@ -71,7 +71,7 @@ def coming_keys(
     Args:
         samples: What is read.
         batches: The order, standing at the place of the trainer; it is left there.
-        ranks: Ranks whose workers share the cache. They read at the same pace.
+        ranks: Ranks whose workers share the cache. They read at the same rate.
         in_flight: Batches of each rank beyond that place that workers have begun with already.
     """
     orders = [_rest_and_next(_of_rank(batches, rank), in_flight) for rank in ranks]

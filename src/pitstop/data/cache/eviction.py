@@ -20,8 +20,8 @@ POLICIES: Final[tuple[Policy, ...]] = ("keep", "lru", "epoch")
 _SHARE_SET_ASIDE: Final = 64
 
 
-class Room:
-    """Makes room in an index after one policy. All methods are called under its lock."""
+class Eviction:
+    """Frees blocks of an index after one policy. All methods are called under its lock."""
 
     def __init__(self, index: Index, policy: Policy) -> None:
         self._index = index
@@ -46,11 +46,11 @@ class Room:
         order = self._known_order()
         return self._epoch_priority(NEVER if order is None else order.next_use(digest))
 
-    def make(self, size_bytes: int, member: int, priority: int) -> tuple[int | None, int]:
-        """Find or make room for a block.
+    def allocate(self, size_bytes: int, member: int, priority: int) -> tuple[int | None, int]:
+        """Allocate a block, evicting items where the policy allows it.
 
         Returns:
-            The entry of the block, being filled from now on, or None where there is no room; and
+            The entry of the block, being filled from now on, or None where it does not fit; and
             how many items were dropped for it.
         """
         index = self._index
@@ -69,7 +69,7 @@ class Room:
             DataError: Where the order itself does not fit into the budget.
         """
         index = self._index
-        entry, dropped = self.make(order.size_bytes, member, NEVER)
+        entry, dropped = self.allocate(order.size_bytes, member, NEVER)
         if entry is None:
             raise DataError(
                 f"the order of an epoch takes {order.size_bytes} bytes, which the cache does not "

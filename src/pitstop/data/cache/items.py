@@ -144,7 +144,7 @@ class Layout:
 
 
 def read_ahead(part: Array, axis: int) -> None:
-    """Read a byte of every cache line of a window, where that makes a copy of it quicker.
+    """Read a byte of every cache line of a window, where that makes a copy of it faster.
 
     That is where the window is many short runs far apart, each of which the copy waits for. Reads
     on which nothing depends wait together.

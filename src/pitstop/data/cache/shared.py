@@ -39,7 +39,7 @@ from pitstop.data.cache.blocks import (
     SMALLEST_ARENA,
     USED_BYTES,
 )
-from pitstop.data.cache.eviction import POLICIES, Policy, Room
+from pitstop.data.cache.eviction import POLICIES, Eviction, Policy
 from pitstop.data.cache.index import EVICTED, HITS, MISSES, TOO_LARGE, Index, Tangled
 from pitstop.data.cache.items import (
     Array,
@@ -67,7 +67,7 @@ class CacheStats:
 
     policy: Policy
     backing: str
-    """Where the memory comes from, in words."""
+    """Where the memory comes from, as text."""
     items: int
     used_bytes: int
     """Held by items now, what rounds them up to whole blocks with them."""
@@ -155,7 +155,7 @@ class SharedCache:
         return array
 
     def put(self, key: Key, array: Array) -> bool:
-        """Store a copy of an array, if there is room for it.
+        """Store a copy of an array, if it fits.
 
         Returns:
             Whether the cache now has an item of this key, be it this one or an earlier one.
@@ -210,7 +210,7 @@ class SharedCache:
         index = self._index
         member = self._member()
         with index:
-            dropped = self._room.set_order(order, member)
+            dropped = self._eviction.set_order(order, member)
         for _ in range(dropped):
             index.count(EVICTED)
 
@@ -268,8 +268,8 @@ class SharedCache:
         self._opened_index = Index(arena)
         self._policy: Policy = POLICIES[self._opened_index.words[POLICY]]
         self._keeps = self._policy == "keep"
-        self._room = Room(self._opened_index, self._policy)
-        self._leave = weakref.finalize(self, _leave, self._room, arena)
+        self._eviction = Eviction(self._opened_index, self._policy)
+        self._leave = weakref.finalize(self, _leave, self._eviction, arena)
         _opened.add(self)
 
     @property
@@ -311,7 +311,7 @@ class SharedCache:
             with index:
                 entry = index.find(name, digest)
                 if attempt == 0:
-                    self._room.touch(entry, digest)
+                    self._eviction.touch(entry, digest)
                 if entry is None:
                     return None
                 serial, evictions = index.words[entry + SERIAL], index.words[EVICTIONS]
@@ -325,14 +325,14 @@ class SharedCache:
         return None
 
     def _reserve(self, name: bytes, digest: int, size_bytes: int) -> tuple[int | None, bool]:
-        """Find room for an item that is not there; the second answer says whether it is."""
-        index, room = self._index, self._room
+        """Allocate a block for an item that is not there; the second answer says whether it is."""
+        index, eviction = self._index, self._eviction
         member = self._member()
         with index:
             if index.find(name, digest) is not None:
                 return None, True
-            priority = 0 if self._keeps else room.priority(digest)
-            entry, dropped = room.make(size_bytes, member, priority)
+            priority = 0 if self._keeps else eviction.priority(digest)
+            entry, dropped = eviction.allocate(size_bytes, member, priority)
         for _ in range(dropped):
             index.count(EVICTED)
         return entry, False
@@ -344,7 +344,7 @@ class SharedCache:
             if index.find(name, digest) is not None:
                 index.abandon(entry)
                 return
-            priority = 0 if self._keeps else self._room.priority(digest)
+            priority = 0 if self._keeps else self._eviction.priority(digest)
             index.commit(entry, digest, (len(name), layout_length), priority)
 
 
@@ -356,8 +356,8 @@ def open_caches() -> list[SharedCache]:
     return [cache for cache in _opened if not cache.is_closed]
 
 
-def _leave(room: Room, arena: Arena) -> None:
-    room.let_go()
+def _leave(eviction: Eviction, arena: Arena) -> None:
+    eviction.let_go()
     leave_arena(arena)
 
 

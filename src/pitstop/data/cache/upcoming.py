@@ -23,7 +23,7 @@ _HEAD_BYTES: Final = 16
 class Order:
     """The known order, as it lies in a block of the arena.
 
-    Single numbers are read through memory views, which is quicker than through arrays.
+    Single numbers are read through memory views, which is faster than through arrays.
     """
 
     def __init__(self, memory: memoryview, start: int) -> None:

@@ -1,4 +1,4 @@
-"""How large batches are, measured without leaving a trace in the training process."""
+"""How large batches are, estimated without opening anything in the training process."""
 
 import multiprocessing
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pitstop.data.loader.fetch import BatchFetcher, Request
-from pitstop.data.loader.stream import own_words_for_workers
+from pitstop.data.loader.stream import quiet_worker_warnings
 from pitstop.errors import DataError
 
 
-def weigh(
+def estimate_batch_bytes(
     fetcher: BatchFetcher[Any], requests: Sequence[Request], start_method: str | None
 ) -> list[int]:
-    """Measure a batch of each request in bytes.
+    """Estimate the bytes of a batch of each request.
 
     Workers that are forked inherit what a dataset has opened by then, and two processes that read
     from one open file disturb each other. So where workers fork, a process of its own reads the
@@ -23,11 +23,11 @@ def weigh(
         DataError: Where a sample cannot be read.
     """
     if start_method != "fork":
-        return [fetcher.weigh(request) for request in requests]
+        return [fetcher.estimate_bytes(request) for request in requests]
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(fetcher, requests, theirs), daemon=True)
-    with ours, own_words_for_workers():
+    with ours, quiet_worker_warnings():
         child.start()
         theirs.close()
         try:
@@ -42,6 +42,6 @@ def weigh(
 
 def _answer(fetcher: BatchFetcher[Any], requests: Sequence[Request], to: Connection) -> None:
     try:
-        to.send([fetcher.weigh(request) for request in requests])
+        to.send([fetcher.estimate_bytes(request) for request in requests])
     except DataError as error:
         to.send(str(error))

@@ -20,24 +20,24 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from pitstop.config.sections import LoaderSection
-from pitstop.data.loader.batch_bytes import weigh
+from pitstop.data.loader.batch_bytes import estimate_batch_bytes
 from pitstop.data.loader.fetch import (
     BatchFetcher,
     BatchT,
-    Desk,
     Fetched,
     Place,
     Request,
     Samples,
+    WorkerBoard,
 )
 from pitstop.data.loader.ring import Lender
-from pitstop.data.loader.stream import own_words_for_workers, place_after, stream_of
+from pitstop.data.loader.stream import place_after, quiet_worker_warnings, stream_of
 from pitstop.data.loader.worker_settings import (
     AppliedLoader,
-    Room,
+    PrefetchBudget,
     applied_loader,
     slots_for,
-    within_room,
+    within_budget,
 )
 from pitstop.data.sampling.samplers import Batches
 from pitstop.errors import DataError
@@ -85,18 +85,18 @@ def build_loader(
         samples,
         collate,
         corrupt=section.corrupt,
-        desk=Desk(applied.workers),
+        board=WorkerBoard(applied.workers),
         for_eval=for_eval,
     )
-    room = section.prefetch_bytes
-    if room is None or (for_eval and section.eval_prefetch is not None):
+    budget = section.prefetch_bytes
+    if budget is None or (for_eval and section.eval_prefetch is not None):
         return Loader(fetcher, batches, applied)
     is_tuned = section.tune == "auto" and not for_eval
     return Loader(
         fetcher,
         batches,
         applied,
-        room=Room(bytes=room // world_size_on_host, is_filled=not is_tuned),
+        budget=PrefetchBudget(bytes=budget // world_size_on_host, is_filled=not is_tuned),
     )
 
 
@@ -109,7 +109,7 @@ class Loader(Generic[BatchT]):
         batches: Batches,
         applied: AppliedLoader,
         *,
-        room: Room | None = None,
+        budget: PrefetchBudget | None = None,
     ) -> None:
         self.skipped: Counter[str] = Counter()
         """Damaged samples that others stood in for, each with how often."""
@@ -120,8 +120,8 @@ class Loader(Generic[BatchT]):
         self._fetcher = fetcher
         self._applied = applied
         self._asked = self._fitted = applied
-        self._room = room if applied.workers else None
-        self._weighed: tuple[int, int] | None = None
+        self._budget = budget if applied.workers else None
+        self._estimated: tuple[int, int] | None = None
         self._stream_at: tuple[int, int] | None = None
         self._largest_bytes = 0
         self._lender = Lender(0)
@@ -256,30 +256,30 @@ class Loader(Generic[BatchT]):
             self.on_batch(flow)
 
     def _fit(self) -> None:
-        """Take as much of what is asked for as there is room for; sizes may change by epoch."""
+        """Take as much of what is asked for as the budget holds; sizes may change by epoch."""
         self._fitted = applied = self._asked
-        if self._room is not None and (batch_bytes := self._weigh()) is not None:
-            applied = within_room(applied, self._room, batch_bytes, batches=len(self._batches))
+        if self._budget is not None and (batch_bytes := self._estimate_batch_bytes()) is not None:
+            applied = within_budget(applied, self._budget, batch_bytes, batches=len(self._batches))
         if applied != self._applied:
             self._end_workers()
             self._torch_loader = None
             self._applied = applied
 
-    def _weigh(self) -> int | None:
-        """Measure a batch once in each epoch; None where the epoch has no batch left."""
+    def _estimate_batch_bytes(self) -> int | None:
+        """Estimate a batch's size once in each epoch; None where the epoch has no batch left."""
         epoch = self._batches.epoch
-        if self._weighed is None or self._weighed[0] != epoch:
+        if self._estimated is None or self._estimated[0] != epoch:
             indices = next(self._batches.rest(), None)
             if indices is None:
                 return None
             # Workers read on into the next epoch, where samples may be larger.
             epochs = (epoch, epoch + 1) if self._applied.persistent else (epoch,)
             requests = [Request(number, indices) for number in epochs]
-            weights = weigh(self._fetcher, requests, self._asked.start_method)
+            sizes = estimate_batch_bytes(self._fetcher, requests, self._asked.start_method)
             # Samples may differ in size: a batch of the epoch before may have been larger.
-            self._weighed = (epoch, max(*weights, self._largest_bytes))
+            self._estimated = (epoch, max(*sizes, self._largest_bytes))
             self._largest_bytes = 0
-        return self._weighed[1]
+        return self._estimated[1]
 
     def _go_to(self, epoch: int, consumed: int) -> None:
         """See that the next batch of the stream is this one: go on, or begin anew."""
@@ -288,14 +288,14 @@ class Loader(Generic[BatchT]):
         if not self._applied.persistent:
             self._end_workers()
         if self._torch_loader is None:
-            self._fetcher = self._fetcher.with_desk(Desk(self._applied.workers))
+            self._fetcher = self._fetcher.with_board(WorkerBoard(self._applied.workers))
             self._lender = Lender(slots_for(self._applied))
             self._torch_loader = stream_of(
                 self._fetcher, self._batches, self._lender, self._applied
             )
         torch_loader = self._torch_loader
         before = set(multiprocessing.active_children())
-        with own_words_for_workers():
+        with quiet_worker_warnings():
             self._running = self._watched(lambda: iter(torch_loader))
         started = [child for child in multiprocessing.active_children() if child not in before]
         # None where the workers of before go on.
@@ -350,16 +350,16 @@ class Loader(Generic[BatchT]):
         if not ended:
             return None
         # Where several died, of the same cause as like as not, the one first in the order tells.
-        end, place = min(map(self._last_words, ended), key=_epoch_of)
+        end, place = min(map(self._end_and_place, ended), key=_epoch_of)
         doing = "between samples"
         if place is not None:
             doing = f"while reading {self._fetcher.describe(place.index)} in epoch {place.epoch}"
         return DataError(f"a data worker {end} {doing}; {_CAUSES.get(end, _UNKNOWN_CAUSE)}")
 
-    def _last_words(self, worker: "BaseProcess") -> tuple[str, Place | None]:
+    def _end_and_place(self, worker: "BaseProcess") -> tuple[str, Place | None]:
         assert worker.pid is not None
         assert worker.exitcode is not None
-        return _end_of(worker.exitcode), self._fetcher.desk.reading(worker.pid)
+        return _end_of(worker.exitcode), self._fetcher.board.reading(worker.pid)
 
 
 def _epoch_of(words: tuple[str, Place | None]) -> float:

@@ -109,7 +109,7 @@ class Fetched(Generic[BatchT]):
         return dataclasses.replace(opened, batch=pinned(opened.batch), unused=None)
 
 
-class Desk:
+class WorkerBoard:
     """What each worker is reading just now, where it can be seen also after the worker's death.
 
     Workers write and nobody else does, so there is no lock that a killed worker could hold.
@@ -136,7 +136,7 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
         samples: What is read.
         collate: Joins samples into a batch.
         corrupt: What to do with a sample that cannot be read.
-        desk: Where workers note what they read.
+        board: Where workers note what they read.
         for_eval: Whether these are samples of an evaluation, which never leaves one out.
     """
 
@@ -146,22 +146,22 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
         collate: Callable[[list[Any]], BatchT],
         *,
         corrupt: Literal["raise", "skip"],
-        desk: Desk,
+        board: WorkerBoard,
         for_eval: bool = False,
     ) -> None:
         self._samples = samples
         self._collate = collate
         self._corrupt: Literal["raise", "skip"] = "raise" if for_eval else corrupt
         self._for_eval = for_eval
-        self.desk: Final = desk
+        self.board: Final = board
 
-    def with_desk(self, desk: Desk) -> "BatchFetcher[BatchT]":
-        """Give the same fetcher for another crew of workers."""
+    def with_board(self, board: WorkerBoard) -> "BatchFetcher[BatchT]":
+        """Give the same fetcher for other workers."""
         return BatchFetcher(
             self._samples,
             self._collate,
             corrupt=self._corrupt,
-            desk=desk,
+            board=board,
             for_eval=self._for_eval,
         )
 
@@ -169,12 +169,12 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
         begun_ns, begun_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         skipped: list[str] = []
         try:
-            with gathering() as tally:
-                with tally.timed("sample"):
+            with gathering() as stages:
+                with stages.timed("sample"):
                     samples = [self._read(request.epoch, i, skipped) for i in request.indices]
-                with tally.timed("collate"):
+                with stages.timed("collate"):
                     batch = self._collate(samples)
-                with tally.timed("send"):
+                with stages.timed("send"):
                     parcel = None if request.slot is None else pack(batch, request.slot)
         except DataError as error:
             # As a value: raised here, torch would wrap it into a message of its own.
@@ -184,7 +184,7 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
             begun_ns=begun_ns,
             finished_ns=time.perf_counter_ns(),
             cpu_ns=time.thread_time_ns() - begun_cpu_ns,
-            stages_ns=tally.total_ns,
+            stages_ns=stages.total_ns,
             batch_bytes=bytes_in(batch),
         )
         return Fetched(
@@ -195,8 +195,8 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
             unused=request.slot if parcel is None else None,
         )
 
-    def weigh(self, request: Request) -> int:
-        """Measure a batch in bytes by its first sample, taken as often as the batch has samples.
+    def estimate_bytes(self, request: Request) -> int:
+        """Estimate the bytes of a batch by its first sample, repeated for every sample of it.
 
         Raises:
             DataError: Where the sample cannot be read.
@@ -225,22 +225,22 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
                 skipped.append(problem)
         raise DataError(
             f"{_MOST_SUBSTITUTES} samples in a row cannot be read, the first: {skipped[0]}; "
-            "look at the storage of the dataset"
+            "check the storage of the dataset"
         )
 
     @property
     def _advice(self) -> str:
         if self._for_eval:
-            return "mend or remove it: a metric over other samples would be another metric"
-        return "mend or remove it, or set loader.corrupt=skip"
+            return "fix or remove it: a metric over other samples would be another metric"
+        return "fix or remove it, or set loader.corrupt=skip"
 
     def _read_one(self, epoch: int, index: int) -> Any:
         worker = get_worker_info()
         if worker is None:
             return self._samples.sample(epoch, index)
-        self.desk.note(worker.id, Place(epoch, index))
+        self.board.note(worker.id, Place(epoch, index))
         sample = self._samples.sample(epoch, index)
-        self.desk.note(worker.id, _NOTHING)
+        self.board.note(worker.id, _NOTHING)
         return sample
 
 
@@ -250,13 +250,13 @@ def start_worker(worker: int) -> None:
     # Ctrl-C reaches the whole process group. The trainer still finishes its step and saves, and
     # needs its workers until then; it ends them itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    give_way()
+    lower_priority()
     # What was there before a fork is shared with the parent as long as nobody writes to it, and
-    # collecting garbage writes to everything it looks at.
+    # collecting garbage writes to everything it visits.
     gc.freeze()
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """Have this process wait for its turn when it wakes up, with the same share of the cores.
 
     A worker wakes up because the training loop asks for a batch. Otherwise the system may give it

@@ -56,7 +56,7 @@ class RequestQueue(_StandardQueue):
         if not _is_small(message) or not self._wlock.acquire(block=False):
             return False
         try:
-            if not _has_room(self._writer) or not self._sem.acquire(block=False):
+            if not _has_space(self._writer) or not self._sem.acquire(block=False):
                 return False
             self._writer.send_bytes(message)
         finally:
@@ -78,7 +78,7 @@ def _is_small(message: Any) -> bool:
     return len(message) + _LENGTH_BYTES <= select.PIPE_BUF
 
 
-def _has_room(pipe: Connection) -> bool:
+def _has_space(pipe: Connection) -> bool:
     """Whether a small message can be written without waiting."""
     poll = select.poll()
     poll.register(pipe.fileno(), select.POLLOUT)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
-from pitstop.data.host_memory import DataStats, Feeding, Seen, SizedSamples, plan_memory
+from pitstop.data.host_memory import DataStats, LoaderPlan, Seen, SizedSamples, plan_memory
 from pitstop.data.loader.fetch import Samples
 from pitstop.data.loader.worker_settings import resolve_workers
 from pitstop.measure.host.limits import read_host_limits
@@ -25,7 +25,7 @@ def data_stats(
     sections: tuple[LoaderSection, CacheSection, TrainSection],
     ranks: int | None,
 ) -> DataStats:
-    """Read a few samples and add up what feeding a run takes of this host.
+    """Read a few samples and add up what loading the data of a run takes of this host's memory.
 
     Args:
         config: Name of the configuration, for the record.
@@ -41,10 +41,10 @@ def data_stats(
     host, shm = read_host_limits(), shm_space()
     ranks = ranks or torch.cuda.device_count() or 1
     workers = resolve_workers(loader.workers, world_size_on_host=ranks, cores=host.cores)
-    tensor_bytes, samples_read = weigh(
+    tensor_bytes, samples_read = estimate_sample_bytes(
         samples, collate, (0, *(at for at, _ in train.crop_schedule))
     )
-    feeding = Feeding(
+    plan = LoaderPlan(
         ranks=ranks,
         workers=workers,
         prefetch=loader.prefetch if workers else None,
@@ -61,10 +61,10 @@ def data_stats(
         host_limit_bytes=host.memory_bytes,
         shm_free_bytes=None if shm is None else shm.free_bytes,
     )
-    return plan_memory(config, feeding, seen, drop_last=loader.drop_last)
+    return plan_memory(config, plan, seen, drop_last=loader.drop_last)
 
 
-def weigh(
+def estimate_sample_bytes(
     samples: Samples, collate: Callable[[list[Any]], Any], epochs: tuple[int, ...]
 ) -> tuple[tuple[int, ...], int]:
     """Give the bytes of each tensor of the largest sample found, and how many were read."""

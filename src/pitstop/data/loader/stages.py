@@ -18,7 +18,7 @@ from typing import Final
 Now = Callable[[], int]
 
 
-class StageTally:
+class StageTimes:
     """Time by stage, in nanoseconds of the host's monotonic clock."""
 
     __slots__ = ("_inside_ns", "_now_ns", "total_ns")
@@ -44,7 +44,7 @@ class StageTally:
 
 
 class _Gathering(threading.local):
-    tally: StageTally | None = None
+    times: StageTimes | None = None
 
 
 _GATHERING: Final = _Gathering()
@@ -53,20 +53,20 @@ _GATHERING: Final = _Gathering()
 @contextmanager
 def stage(name: str) -> Iterator[None]:
     """Name what the block does, for whoever gathers times in this thread."""
-    tally = _GATHERING.tally
-    if tally is None:
+    times = _GATHERING.times
+    if times is None:
         yield
         return
-    with tally.timed(name):
+    with times.timed(name):
         yield
 
 
 @contextmanager
-def gathering(now_ns: Now = time.perf_counter_ns) -> Iterator[StageTally]:
+def gathering(now_ns: Now = time.perf_counter_ns) -> Iterator[StageTimes]:
     """Gather the stages that are opened in this thread meanwhile."""
-    before, tally = _GATHERING.tally, StageTally(now_ns)
-    _GATHERING.tally = tally
+    before, times = _GATHERING.times, StageTimes(now_ns)
+    _GATHERING.times = times
     try:
-        yield tally
+        yield times
     finally:
-        _GATHERING.tally = before
+        _GATHERING.times = before

@@ -56,7 +56,7 @@ def stream_of(
         if applied.start_method == "forkserver":
             context.set_forkserver_preload(_own_modules())
         context = with_request_queues(context)
-    with own_words_for_workers():
+    with quiet_worker_warnings():
         return DataLoader(
             fetcher,
             batch_size=None,
@@ -88,7 +88,7 @@ def _as_it_is(fetched: Any) -> Any:
 
 
 @contextmanager
-def own_words_for_workers() -> Iterator[None]:
+def quiet_worker_warnings() -> Iterator[None]:
     """Keep torch from warning of many workers: checking the configuration has said it already."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")

@@ -1,6 +1,6 @@
 """Workers and batches ahead, found by trying: the fewest that keep the training loop fed.
 
-A trial is a stretch of the run itself. The loader starts with one worker; after a few steps the
+A trial is a window of the run itself. The loader starts with one worker; after a few steps the
 tuner knows what a step takes by itself, what a batch takes to make and how long the loop waited,
 and says with how many workers to go on. Nothing is read for the sake of measuring, and the batches
 and their order do not depend on it.
@@ -32,7 +32,7 @@ MARGIN: Final = 1.1
 MOST_PREFETCH: Final = 8
 LIMIT_S: Final = 60.0
 
-# A settled loop is looked at after this many steps, then after twice as many, and so on. So much
+# A settled loop is checked after this many steps, then after twice as many, and so on. So much
 # starving makes it begin anew, so often at most.
 _FIRST_PAUSE: Final = 200
 _UNSETTLING_SHARE: Final = 0.05
@@ -63,7 +63,7 @@ class TuningLimits:
 
     cores: int
     """This rank's share of the host's cores."""
-    room_bytes: int | None = None
+    budget_bytes: int | None = None
     """What prepared batches may hold; None where nothing is known."""
     limit_s: float = LIMIT_S
     """How long trials may go on together; a trial under way is ended at its next look."""
@@ -103,7 +103,7 @@ class Tuner:
         """Look at the trial after a step; tell whether `workers` or `prefetch` have changed."""
         self._steps += 1
         if self._is_settled:
-            self._look_again()
+            self._check_again()
             return False
         if self._begun_s is None:
             self._begun_s = self.now_s()
@@ -136,13 +136,13 @@ class Tuner:
     def _pause(self) -> int:
         return _FIRST_PAUSE << (self._rounds - 1)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         if self._rounds >= _MOST_ROUNDS or self._steps < self._pause:
             return
         present = self._judge_together()
         self._steps = 0
         self._flows.clear()
-        # One that was fed so long is looked at less often; one that starves is tuned anew.
+        # One that had its batches in time is checked less often; one that starves is tuned anew.
         self._rounds += 1
         if present.short_share >= _UNSETTLING_SHARE:
             self._is_settled, self._begun_s = False, None
@@ -234,8 +234,8 @@ class Tuner:
         return self.limits.cores * (2 if self._waits_for_storage else 1)
 
     def _fits(self, setting: tuple[int, int], batch_bytes: int) -> bool:
-        room = self.limits.room_bytes
-        return room is None or setting[0] * setting[1] * batch_bytes <= room
+        budget = self.limits.budget_bytes
+        return budget is None or setting[0] * setting[1] * batch_bytes <= budget
 
 
 def _is_fed(trial: TuningTry) -> bool:

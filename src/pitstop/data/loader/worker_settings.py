@@ -31,7 +31,7 @@ class AppliedLoader:
 def applied_loader(
     section: LoaderSection, *, world_size_on_host: int, for_eval: bool
 ) -> AppliedLoader:
-    """Say what a section comes to here for one rank, before any batch was weighed.
+    """Say what a section comes to here for one rank, before the size of a batch was estimated.
 
     Tuning begins with one worker and adds to it.
 
@@ -100,7 +100,7 @@ def resolve_start_method(method: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class PrefetchBudget:
     """What prepared batches of one rank may hold."""
 
     bytes: int
@@ -108,31 +108,32 @@ class Room:
     """Whether to read as far ahead as fits; otherwise as far as asked for, if that fits."""
 
 
-def within_room(
-    asked: AppliedLoader, room: Room, batch_bytes: int, *, batches: int
+def within_budget(
+    asked: AppliedLoader, budget: PrefetchBudget, batch_bytes: int, *, batches: int
 ) -> AppliedLoader:
-    """Let workers prepare as many batches as there is room for, and no more.
+    """Let workers prepare as many batches as the budget holds, and no more.
 
-    Where there is not room for one batch of each worker, there are fewer workers.
+    Where it does not hold one batch of each worker, there are fewer workers.
 
     Args:
-        asked: What the settings come to where there is room for everything.
-        room: What prepared batches may hold.
+        asked: What the settings come to without a budget.
+        budget: What prepared batches may hold.
         batch_bytes: Size of one batch.
         batches: Batches of an epoch; reading further ahead is not possible.
 
     Raises:
-        ConfigError: Where there is not room for one batch.
+        ConfigError: Where the budget does not hold one batch.
     """
     assert asked.prefetch is not None
-    ahead = room.bytes // max(1, batch_bytes)
+    ahead = budget.bytes // max(1, batch_bytes)
     if ahead < 1:
         raise ConfigError(
-            f"loader.prefetch_bytes leaves {format_bytes(room.bytes)} for each rank of this host, "
-            f"less than one batch of {format_bytes(batch_bytes)}; raise it, or use loader.prefetch"
+            f"loader.prefetch_bytes leaves {format_bytes(budget.bytes)} for each rank of "
+            f"this host, less than one batch of {format_bytes(batch_bytes)}; raise it, or use "
+            "loader.prefetch"
         )
     workers = min(asked.workers, ahead)
-    most = max(1, -(-batches // workers)) if room.is_filled else asked.prefetch
+    most = max(1, -(-batches // workers)) if budget.is_filled else asked.prefetch
     return dataclasses.replace(asked, workers=workers, prefetch=min(ahead // workers, most))
 
 

@@ -11,7 +11,7 @@ sample of each, and the next batch has the neighbour of each.
 
 import zlib
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,24 +22,14 @@ from pitstop.errors import DataError
 _SEQUENCE_STREAM: Final = 0x5345_5155
 
 
-@runtime_checkable
-class SequencedSamples(Protocol):
-    """A dataset that can say which sequence each sample was cut from."""
-
-    @property
-    def sequences(self) -> npt.NDArray[np.integer]:
-        """Number of the sequence of each sample; samples of one are in the order of time."""
-        ...
-
-
 @dataclass(slots=True)
 class SequenceBatches(ShuffledBatches):
     """Every sample once an epoch; those of a sequence in their own order, batch after batch.
 
     Ranks, rounds, what is left over, and going on from any place are as in `ShuffledBatches`. The
-    epoch is all sequences one after the other in a random order, cut into as many equal stretches
+    epoch is all sequences one after the other in a random order, cut into as many equal segments
     as there are `lanes`. A round takes the next sample of every lane, so a rank stays with its own
-    lanes, and a sequence is torn only where a stretch ends.
+    lanes, and a sequence is torn only where a segment ends.
 
     Frames that are read again are read again within the next few batches: what must be at hand
     for that is one sample a lane.
@@ -47,7 +37,7 @@ class SequenceBatches(ShuffledBatches):
     Args:
         sequences: Number of the sequence of each sample.
         lanes: Sequences walked through side by side; None for one a sample of a round. With 1, a
-            batch is a stretch of neighbours.
+            batch is a run of neighbours.
 
     Raises:
         DataError: Where no rank would ever get a batch.

@@ -1,6 +1,6 @@
 """Who is on each record and in which modalities, as other people's datasets say it.
 
-Only what lies ready is looked at. Asking a dataset for its samples would decode every image once,
+Only what lies ready is read. Asking a dataset for its samples would decode every image once,
 which takes minutes and says nothing more.
 """
 

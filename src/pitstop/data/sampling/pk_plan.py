@@ -103,7 +103,7 @@ def deal_turns(weights: Ints, *, total: int, most: int, bits: np.random.PCG64) -
         turns[over] = most
         is_open &= ~over
         left -= most * int(over.sum())
-    # One cut into equal pieces of everybody's stretches, laid end to end in a random order.
+    # One cut into equal pieces of everybody's segments, laid end to end in a random order.
     who = np.flatnonzero(is_open)
     who = who[shuffled(len(who), bits)]
     ends = np.cumsum(weights[who])

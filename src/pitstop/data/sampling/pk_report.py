@@ -48,7 +48,7 @@ class PKReport:
         return self.draws - self.records_seen
 
     def messages(self) -> tuple[str, ...]:
-        """Say it in words, for a log."""
+        """Give it as text, for a log."""
         ranks = f" on each of {self.world_size} ranks" if self.world_size > 1 else ""
         batch = f"{self.people_per_batch} people x {self.records_per_person} records"
         lines = [

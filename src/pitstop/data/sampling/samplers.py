@@ -148,7 +148,7 @@ class ShuffledBatches:
     """Every sample once an epoch, in an order of its own for each epoch, dealt to all ranks.
 
     The epoch is cut into rounds: in each, every rank takes one batch, and the ranks' batches side
-    by side are one stretch of the epoch's order. So what is learned from in a round does not
+    by side are one window of the epoch's order. So what is learned from in a round does not
     depend on how many ranks share it, and no sample is taken twice.
 
     The samples left over after the last full round are dropped on all ranks (`drop_last`), or

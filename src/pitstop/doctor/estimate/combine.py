@@ -1,4 +1,4 @@
-"""What several cures give together: shares of disjoint parts add, speed-ups never multiply."""
+"""What several fixes give together: shares of disjoint parts add, speed-ups never multiply."""
 
 import math
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from pitstop.records.verdict import Bound, CumulativeGain, Finding
 
 
 def combined_bound(findings: Sequence[Finding]) -> Bound | None:
-    """Bound the gain of mending everything.
+    """Bound the gain of fixing everything.
 
     Bounds of one part overlap, so the largest counts. Those of one pool share its time, so they
     give no more than all of it: what the host wastes while the device works costs nothing. What
-    remains can get quicker once only, whatever goes.
+    remains can speed up once only, whatever goes.
     """
-    quicker = 0.0
+    headroom = 0.0
     errors: dict[str, float] = {}
     pools: dict[str, dict[str, float]] = {}
     sizes: dict[str, float] = {}
@@ -24,7 +24,7 @@ def combined_bound(findings: Sequence[Finding]) -> Bound | None:
         parts = pools.setdefault(bound.pool, {})
         parts[bound.part] = max(parts.get(bound.part, 0.0), bound.share)
         sizes[bound.pool] = max(sizes.get(bound.pool, 0.0), bound.pool_share)
-        quicker = max(quicker, bound.cpu_headroom_share)
+        headroom = max(headroom, bound.cpu_headroom_share)
         errors[bound.part] = max(errors.get(bound.part, 0.0), bound.error)
     if not pools:
         return None
@@ -35,14 +35,14 @@ def combined_bound(findings: Sequence[Finding]) -> Bound | None:
         part=" + ".join(names),
         share=share,
         error=math.hypot(*errors.values()),
-        cpu_headroom_share=min(quicker, 1 - share),
+        cpu_headroom_share=min(headroom, 1 - share),
     )
 
 
 def cumulative_gains(
     findings: Sequence[Finding], *, whole_run_hours: float | None
 ) -> tuple[CumulativeGain, ...]:
-    """Bound what the first n cures give together, for every n."""
+    """Bound what the first n fixes give together, for every n."""
     bounded = [finding for finding in findings if finding.bound is not None]
     gains = []
     for count, finding in enumerate(bounded, 1):

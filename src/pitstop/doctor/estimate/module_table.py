@@ -100,9 +100,9 @@ def _covered(inside_us: Iterable[float], whole_us: float | None) -> float | None
 
 def _rows(parts: Sequence[Part], whole_us: float, most: int | None) -> tuple[ModuleRow, ...]:
     outermost = _without_wrappers(parts)
-    room = len(outermost) if most is None else min(most, len(outermost))
-    opened = _opened(outermost, whole_us, None if most is None else most - room)
-    return tuple(_laid_out(outermost, 0, room=room, whole_us=whole_us, opened=opened))
+    rows = len(outermost) if most is None else min(most, len(outermost))
+    opened = _opened(outermost, whole_us, None if most is None else most - rows)
+    return tuple(_laid_out(outermost, 0, rows=rows, whole_us=whole_us, opened=opened))
 
 
 def _opened(parts: Sequence[Part], whole_us: float, left: int | None) -> dict[int, int]:
@@ -113,13 +113,13 @@ def _opened(parts: Sequence[Part], whole_us: float, left: int | None) -> dict[in
         part = max(pending, key=lambda each: each.both_us)
         pending.remove(part)
         inside = _without_wrappers(part.inside)
-        room = len(inside) if left is None else min(left, len(inside))
+        rows = len(inside) if left is None else min(left, len(inside))
         if left is not None:
-            is_told = room == len(inside) or room >= _FEWEST_SHOWN
-            if part.both_us < _WORTH_OPENING * whole_us or not is_told:
+            is_shown = rows == len(inside) or rows >= _FEWEST_SHOWN
+            if part.both_us < _WORTH_OPENING * whole_us or not is_shown:
                 continue
-            left -= room
-        opened[id(part)] = room
+            left -= rows
+        opened[id(part)] = rows
         pending += [each for each in inside if each.inside]
     return opened
 
@@ -132,16 +132,16 @@ def _without_wrappers(parts: Sequence[Part]) -> Sequence[Part]:
 
 
 def _laid_out(
-    parts: Sequence[Part], depth: int, *, room: int, whole_us: float, opened: dict[int, int]
+    parts: Sequence[Part], depth: int, *, rows: int, whole_us: float, opened: dict[int, int]
 ) -> Iterable[ModuleRow]:
     ordered = sorted(parts, key=lambda part: -part.both_us)
-    shown = ordered if len(ordered) <= room else ordered[: room - 1]
+    shown = ordered if len(ordered) <= rows else ordered[: rows - 1]
     for part in shown:
         yield _row(part, depth, whole_us)
         if id(part) in opened:
             inside = _without_wrappers(part.inside)
             yield from _laid_out(
-                inside, depth + 1, room=opened[id(part)], whole_us=whole_us, opened=opened
+                inside, depth + 1, rows=opened[id(part)], whole_us=whole_us, opened=opened
             )
     others = ordered[len(shown) :]
     if others:

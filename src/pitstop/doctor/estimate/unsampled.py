@@ -36,9 +36,9 @@ def deciding_unsampled(facts: Facts) -> tuple[str, ...]:
 
 def why_not(facts: Facts, kind: str) -> str:
     """Say why a reading is missing."""
-    told = [each.why for each in facts.readings.all(NotSampled) if each.what == kind and each.why]
-    if told:
-        return told[-1]
+    found = [each.why for each in facts.readings.all(NotSampled) if each.what == kind and each.why]
+    if found:
+        return found[-1]
     asked = _about(facts).get("steps_asked", 0)
     if asked is None and kind in ("kernels", "rates"):
         return "only `pitstop doctor -- CMD` samples them"

@@ -40,9 +40,9 @@ def bar_disagrees(case: LogCase) -> Finding | None:
         evidence=tuple(evidence),
         bound=None,
         remedy=(
-            "make len() of the batch sampler the number of batches it yields: bars, schedules and "
-            "estimates of the time left count on it",
-            "check which part of the data an epoch really draws",
+            "make len() of the batch sampler the number of batches it yields: progress bars, "
+            "schedules and ETAs use it",
+            "check which part of the dataset an epoch really samples",
         ),
     )
 
@@ -63,8 +63,8 @@ def _counted(case: LogCase) -> tuple[float, str] | None:
     usual = float(np.median(lengths))
     epochs = "one epoch" if len(lengths) == 1 else f"median of {len(lengths)} epochs"
     message = (
-        f"{usual:,.0f} steps an epoch ({epochs}; first step of the next - its own), announced "
-        f"are {announced:,}"
+        f"{usual:,.0f} steps per epoch ({epochs}; first step of the next - its own), announced: "
+        f"{announced:,}"
     )
     return usual / announced, message
 

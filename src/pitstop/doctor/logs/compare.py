@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pitstop.doctor.logs.case import LogCase
 from pitstop.doctor.logs.examine import case_of_log, examine_case
 from pitstop.doctor.logs.facts import LONG_MEANS
-from pitstop.doctor.logs.summary import computed_rate, printed_rate, untimed_words
+from pitstop.doctor.logs.summary import computed_rate, printed_rate, untimed_text
 from pitstop.doctor.thresholds import LEAST_CHANGE
 from pitstop.records.logs.comparison import LogComparison, LogPair, Result
 from pitstop.records.logs.summary import Steady
@@ -82,7 +82,7 @@ def _comparable(first: LogCase, other: LogCase) -> _Rates | str:
     known = all(world is not None for world in worlds)
     computed = [_steady_rate(case, ranks=None if known else 1) for case in (first, other)]
     if computed[0] is not None and computed[1] is not None:
-        scope = "of all ranks" if known else "of one rank; how many there are is not in every log"
+        scope = "of all ranks" if known else "of one rank; not every log gives the number of ranks"
         return _Rates(basis=f"samples/s {scope}", first=computed[0], other=computed[1])
     printed = [printed_rate(case.facts) for case in (first, other)]
     if printed[0] is None or printed[1] is None:
@@ -111,16 +111,14 @@ def _why_not(first: LogCase, other: LogCase) -> str:
     reasons = []
     for case in (first, other):
         if case.log.step is None and printed_rate(case.facts) is None:
-            reasons.append(f"{case.log.source}: {untimed_words(case.facts)}")
+            reasons.append(f"{case.log.source}: {untimed_text(case.facts)}")
         elif case.facts.basis == "epochs":
-            reasons.append(
-                f"{case.log.source} times whole epochs only, with the loader's start in them"
-            )
+            reasons.append(f"{case.log.source} times whole epochs only, loader start-up included")
         elif case.log.batch_size is None:
             reasons.append(f"the batch size of {case.log.source} is not known: give --batch-size")
         elif _steady_rate(case, ranks=1) is None:
-            reasons.append(f"{case.log.source} has steps that took no time")
-    return f"{'; '.join(reasons)} (steps a second are no speed while batches may differ)"
+            reasons.append(f"{case.log.source} has steps of 0 s")
+    return f"{'; '.join(reasons)} (steps/s cannot be compared while batch sizes may differ)"
 
 
 def _result(ratio: float, low: float, high: float) -> Result:
@@ -136,7 +134,7 @@ def _message(rates: _Rates, ratio: float, result: Result) -> str:
     change = f"{share_text(abs(ratio - 1))} {'faster' if ratio >= 1 else 'slower'}"
     if result != "no difference beyond noise":
         return f"{numbers}: {change}"
-    return f"{numbers}: {change}, no more than two runs of one program may differ by"
+    return f"{numbers}: {change}, within the usual difference of two runs of one program"
 
 
 def _step_ratio(first: LogCase, other: LogCase) -> float | None:

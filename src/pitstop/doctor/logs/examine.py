@@ -7,7 +7,7 @@ from pitstop.doctor.estimate.combine import combined_bound, cumulative_gains
 from pitstop.doctor.logs.case import LogCase, case_of
 from pitstop.doctor.logs.rules import EVENT_RULES, STEP_RULES
 from pitstop.doctor.logs.signs import SIGN_RULES
-from pitstop.doctor.logs.summary import untimed_words
+from pitstop.doctor.logs.summary import untimed_text
 from pitstop.doctor.rules.catalogue import ENTRIES
 from pitstop.errors import RecordError
 from pitstop.records.logs.summary import LogExamination
@@ -17,9 +17,9 @@ from pitstop.records.verdict import Finding, Outcome, Severity, Verdict
 
 LOG_NAMES: Final[Mapping[str, str]] = {
     "DRIFT001": "getting slower",
-    "DRIFT002": "slow in stretches",
+    "DRIFT002": "slow in windows",
     "LOSS002": "not learning",
-    "LR001": "learning rate at a standstill",
+    "LR001": "learning rate constant",
     "START001": "slow to start",
     "UNIT001": "mislabelled",
 }
@@ -101,18 +101,15 @@ def _message(primary: Finding | None, case: LogCase, *, enough: bool) -> str:
     if primary is not None:
         gain = None if primary.bound is None else primary.bound.speedup
         most = (
-            "" if gain is None else f"; without it the run is at most {speedup_text(gain)} as fast"
+            "" if gain is None else f"; fixing it makes the run up to {speedup_text(gain)} faster"
         )
         return f"{primary.summary}{most}"
     if step is None:
-        return untimed_words(case.facts)
+        return untimed_text(case.facts)
     if not enough:
         timed = "1 timed record is" if step.windows == 1 else f"{step.windows} timed records are"
         return f"{timed} too few to judge; {_FEWEST_WINDOWS} are needed"
-    return (
-        f"nothing that this log shows holds the run back by a tenth or more, in {step.windows} "
-        "windows"
-    )
+    return f"no bottleneck of 10% or more in this log, in {step.windows} windows"
 
 
 def _whole_run_hours(case: LogCase) -> float | None:

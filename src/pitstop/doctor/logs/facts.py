@@ -1,4 +1,4 @@
-"""The facts that rules for logs judge: records at steady state, what lies apart, what is missing.
+"""The facts that rules for logs judge: records at steady state, time outside steps, gaps.
 
 A log has no single steps, only records over some of them. Steady state are the records that cover
 training steps and nothing else; each counts as often as it covers steps.
@@ -31,7 +31,7 @@ TRAINING: Final[tuple[Kind, ...]] = (
 )
 """Kinds of rows that cover training steps, each step once."""
 
-# Means over a stretch that holds more than steady steps: its start-up, or all of its past.
+# Means over a window with more than steady steps: its start-up, or all of its past.
 LONG_MEANS: Final[frozenset[Meaning]] = frozenset(
     {"running mean of the epoch", "running mean of the run", "per epoch", "total"}
 )
@@ -136,17 +136,17 @@ class LogFacts:
         return self.rank.scalars[name].step, self.rank.scalars[name].value
 
     def steady_of(self, column: str, unit: str) -> Steady | None:
-        """Give median and middle half of a column over the steady rows; None without any."""
+        """Give median and IQR of a column over the steady rows; None without any."""
         rows = self.steady & np.isfinite(getattr(self.windows, column))
         if not rows.any():
             return None
         values: Array = getattr(self.windows, column)[rows]
         weights = row_weights(self.windows)[rows]
         low, middle, high = quartiles(values, weights)
-        words = self.count_words(len(values))
+        origin_text = self.count_text(len(values))
         if column == "step_s" and is_coarse(values):
             middle, usual = middle_of(values, weights)
-            words = f"mean of the {usual} windows near the median, for their times are rounded"
+            origin_text = f"mean of the {usual} windows near the median, because times are rounded"
         return Steady(
             low=min(low, middle),
             middle=middle,
@@ -154,10 +154,10 @@ class LogFacts:
             unit=unit,
             windows=int(rows.sum()),
             steps=covered_steps(self.windows, rows),
-            formula=f"{words}; {origin(self.windows.note(column))}",
+            formula=f"{origin_text}; {origin(self.windows.note(column))}",
         )
 
-    def count_words(self, rows: int) -> str:
+    def count_text(self, rows: int) -> str:
         """Say what a median was taken of: ``median of 40 windows``."""
         if self.basis == "epochs":
             return "mean of the whole log" if rows == 1 else f"median of {rows} means of epochs"

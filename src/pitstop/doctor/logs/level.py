@@ -41,7 +41,7 @@ def level_of(facts: LogFacts) -> Level | None:
     """Find the level; None without steady rows.
 
     A change counts when a series without one would hardly show it, when the medians of both sides
-    are a tenth apart, and when the middle halves of both sides do not touch.
+    differ by a tenth, and when the interquartile ranges of both sides do not touch.
     """
     values, weights = facts.windows.step_s[facts.steady], facts.weights
     if not len(values):
@@ -101,10 +101,10 @@ def _slope(values: Array, weights: Array, row: int) -> Level:
 
 def _counts(jump: Level) -> bool:
     (low_1, early_s, high_1), (low_2, late_s, high_2) = jump.early, jump.late
-    apart = low_2 > high_1 if late_s > early_s else high_2 < low_1
+    separate = low_2 > high_1 if late_s > early_s else high_2 < low_1
     # Very short steps may be printed as zero, of which nothing is a multiple.
     return (
-        apart
+        separate
         and min(early_s, late_s) > 0
         and abs(late_s - early_s) >= _LEAST_CHANGE * min(early_s, late_s)
     )

@@ -12,21 +12,21 @@ def in_unit(value: float, unit: str) -> str:
     return seconds_text(value) if unit == "s" else rate_text(value, unit)
 
 
-def spread_words(steady: Steady) -> str:
+def spread_text(steady: Steady) -> str:
     """Say a steady number with its spread and where it comes from."""
     low, middle, high = (in_unit(v, steady.unit) for v in (steady.low, steady.middle, steady.high))
     if steady.windows == 1:
         return f"{middle} ({steady.formula})"
-    return f"{middle}, middle half {low} to {high} ({steady.formula})"
+    return f"{middle}, IQR {low} to {high} ({steady.formula})"
 
 
-def covered_words(steady: Steady) -> str:
+def covered_text(steady: Steady) -> str:
     """Say what a steady number rests on: ``2,000 steps in 40 windows``."""
     windows = count_text(steady.windows, "window")
     return windows if steady.steps is None else f"{steady.steps:,} steps in {windows}"
 
 
-def work_words(log: LogSummary) -> str:
+def work_text(log: LogSummary) -> str:
     """Say how long the run took without its start-up, and how that is known."""
     without = f" - start-up {seconds_text(log.start_up_s)}" if log.start_up_s else ""
     work_s = (log.run_s or 0.0) - log.start_up_s

@@ -1,4 +1,4 @@
-"""Rules about the time of a logged run: what waits, what lies apart, what gets slower.
+"""Rules about the time of a logged run: what waits, what lies outside steps, what gets slower.
 
 Shares and bounds are of the run's wall clock without start-up, where the log tells it, so that
 they add. Where it does not, the wait for data is bounded within the step.
@@ -14,9 +14,9 @@ from pitstop.doctor.logs.facts import Mask
 from pitstop.doctor.logs.level import Level
 from pitstop.doctor.logs.numbers import (
     at_row,
-    covered_words,
-    spread_words,
-    work_words,
+    covered_text,
+    spread_text,
+    work_text,
 )
 from pitstop.doctor.logs.statistics import USUAL
 from pitstop.doctor.logs.time import is_timed
@@ -38,16 +38,16 @@ def data_wait(case: LogCase) -> Finding | None:
     if share is None or wait is None or step is None or share < WORTH_A_WARNING:
         return None
     of_run = case.shares.get("data")
-    run = () if of_run is None else (f"that is {share_text(of_run)} of {work_words(case.log)}",)
+    run = () if of_run is None else (f"that is {share_text(of_run)} of {work_text(case.log)}",)
     return Finding(
         code="DATA001",
         severity=severity_of(share),
         summary="the training loop waits for data",
         evidence=(
-            f"waiting for data took {share_text(share)} of {covered_words(wait)} "
+            f"waiting for data took {share_text(share)} of {covered_text(wait)} "
             "(sum of the waits / sum of the step times)",
-            f"wait {spread_words(wait)}",
-            f"step {spread_words(step)}",
+            f"wait {spread_text(wait)}",
+            f"step {spread_text(step)}",
             *run,
         ),
         bound=Bound(part="data", share=share if of_run is None else of_run),
@@ -60,7 +60,7 @@ def data_wait(case: LogCase) -> Finding | None:
 
 def epoch_starts(case: LogCase) -> Finding | None:
     """Report a run that spends a tenth of its time on starting its loader for every epoch."""
-    return _apart(
+    return _outside_steps(
         case,
         name="epoch boundary",
         code="DATA002",
@@ -70,7 +70,7 @@ def epoch_starts(case: LogCase) -> Finding | None:
 
 def evaluations(case: LogCase) -> Finding | None:
     """Report a run that spends a tenth of its time or more on evaluation."""
-    return _apart(
+    return _outside_steps(
         case,
         name="evaluation",
         code="EVAL001",
@@ -80,7 +80,7 @@ def evaluations(case: LogCase) -> Finding | None:
 
 def checkpoints(case: LogCase) -> Finding | None:
     """Report a run that spends a tenth of its time or more on saving."""
-    return _apart(
+    return _outside_steps(
         case,
         name="checkpoint",
         code="CKPT001",
@@ -105,7 +105,7 @@ def start_up(case: LogCase) -> Finding | None:
     return Finding(
         code="START001",
         severity="warning" if ended else "info",
-        summary="much of the run is its start-up",
+        summary="start-up takes much of the run",
         evidence=(
             f"start-up {seconds_text(log.start_up_s)} = {share_text(share)} of "
             f"{seconds_text(log.run_s)} ({log.run_formula}){left}",
@@ -114,7 +114,7 @@ def start_up(case: LogCase) -> Finding | None:
         # Shares of other findings are of the run without start-up, so this one does not add.
         bound=None,
         remedy=(
-            "see what happens before the first step: indexing the dataset, imports, workers, "
+            "check what happens before the first step: indexing the dataset, imports, workers, "
             "compiling",
         ),
     )
@@ -130,17 +130,17 @@ def gets_slower(case: LogCase) -> Finding | None:
     grows = (
         "look for what grows with the run: losses kept with their graph, a cache without a "
         "limit, a metric over all steps so far",
-        "look at the machine meanwhile: heat and clock of the GPU, other jobs, storage",
+        "check the machine during that time: GPU temperature and clocks, other jobs, storage",
     )
     changed = (
-        "look at what changed there: a resume on another machine, another job beside it, a heat "
-        "limit of the GPU, a stage of the schedule with larger inputs",
+        "check what changed there: a resume on another machine, another job on the host, thermal "
+        "throttling of the GPU, a stage of the schedule with larger inputs",
     )
     return Finding(
         code="DRIFT001",
         severity="warning",
         summary="the steps get slower as the run goes on",
-        evidence=(*_drift_words(case, level), *_growth_of_wait(case, level)),
+        evidence=(*_drift_text(case, level), *_growth_of_wait(case, level)),
         bound=_bound_within_steps(case, "drift", excess_s - waited_s),
         remedy=grows if level.shape == "slope" else changed,
     )
@@ -164,14 +164,14 @@ def slow_windows(case: LogCase) -> Finding | None:
         code="DRIFT002",
         # A single one may be a break that somebody made; it is no pattern.
         severity="warning" if count > 1 else "info",
-        summary="single stretches of the run are much slower than the rest",
+        summary="some windows of the run are much slower than the rest",
         evidence=(
             f"{count} of {len(step_s)} windows took more than {USUAL:g} times the median step; "
             f"the time beyond it adds up to {seconds_text(lost_s)}, {share_text(lost.share)} of "
-            f"{work_words(case.log)}",
+            f"{work_text(case.log)}",
             f"the worst, from {at_row(facts, worst)}: {seconds_text(step_s[worst])} a step, "
             f"{step_s[worst] / level.step_s[worst]:.1f} times the usual",
-            f"step {spread_words(facts.step)}",
+            f"step {spread_text(facts.step)}",
             *(
                 (f"{share_text(min(1.0, waited_s / lost_s))} of that is wait for data",)
                 if waited_s
@@ -181,7 +181,7 @@ def slow_windows(case: LogCase) -> Finding | None:
         # What is wait for data belongs to that bound and must not count twice.
         bound=_bound_within_steps(case, "slow windows", lost_s - waited_s),
         remedy=(
-            "see what happens at these steps: slow files, storage shared with others, an "
+            "check what happens at these steps: slow files, storage shared with others, an "
             "evaluation or a save that the log does not mention",
         ),
     )
@@ -195,14 +195,14 @@ def unaccounted_time(case: LogCase) -> Finding | None:
     return Finding(
         code="TIME001",
         severity="warning",
-        summary="part of the run is in no record of the log",
+        summary="part of the run is not in the log",
         evidence=(
-            f"{share_text(share)} of {work_words(case.log)} is neither steps at their steady time "
+            f"{share_text(share)} of {work_text(case.log)} is neither steps at their steady time "
             "nor an event with a known duration",
         ),
         # What it holds is not known, so neither is what could be gained.
         bound=None,
-        remedy=("measure the run itself: its own clock sees what its log does not",),
+        remedy=("measure the run itself with `pitstop doctor -- CMD`",),
     )
 
 
@@ -213,7 +213,7 @@ STEP_RULES: Final[tuple[LogRule, ...]] = (data_wait, gets_slower, slow_windows, 
 """Need several timed windows."""
 
 
-def _apart(case: LogCase, *, name: str, code: str, summary: str) -> Finding | None:
+def _outside_steps(case: LogCase, *, name: str, code: str, summary: str) -> Finding | None:
     total = case.log.events.get(name)
     if total is None or total.share is None or total.share < WORTH_A_WARNING:
         return None
@@ -221,7 +221,7 @@ def _apart(case: LogCase, *, name: str, code: str, summary: str) -> Finding | No
     low, middle, high = np.quantile(timed, (0.25, 0.5, 0.75), method="inverted_cdf")
     untimed = total.count - total.timed
     more = "1 more is" if untimed == 1 else f"{untimed} more are"
-    least = f"; {more} not timed, so this is the least" if untimed else ""
+    least = f"; {more} not timed, so this is a lower bound" if untimed else ""
     often = "once" if total.timed == 1 else f"{total.timed} times"
     return Finding(
         code=code,
@@ -230,8 +230,8 @@ def _apart(case: LogCase, *, name: str, code: str, summary: str) -> Finding | No
         summary=summary,
         evidence=(
             f"{name}, {often}: {seconds_text(total.total_s)} = {share_text(total.share)} of "
-            f"{work_words(case.log)}{least}",
-            f"median {seconds_text(middle)}, middle half {seconds_text(low)} to "
+            f"{work_text(case.log)}{least}",
+            f"median {seconds_text(middle)}, IQR {seconds_text(low)} to "
             f"{seconds_text(high)} ({total.formula})",
         ),
         bound=Bound(part=name, share=total.share),
@@ -245,7 +245,7 @@ def _bound_within_steps(case: LogCase, part: str, lost_s: float) -> Bound | None
     return Bound(part=part, share=min(1.0, max(0.0, lost_s) / whole_s)) if whole_s else None
 
 
-def _drift_words(case: LogCase, level: Level) -> tuple[str, ...]:
+def _drift_text(case: LogCase, level: Level) -> tuple[str, ...]:
     facts = case.facts
     early, late = seconds_text(level.early[1]), seconds_text(level.late[1])
     formula = "" if facts.step is None else facts.step.formula.partition("; ")[2]
@@ -257,7 +257,7 @@ def _drift_words(case: LogCase, level: Level) -> tuple[str, ...]:
     return (
         f"{what}: {change_text(level.ratio - 1)} (medians of {level.early_rows} and "
         f"{level.late_rows} windows; {formula})",
-        f"middle halves {seconds_text(level.early[0])} to {seconds_text(level.early[2])} and "
+        f"IQR {seconds_text(level.early[0])} to {seconds_text(level.early[2])} and "
         f"{seconds_text(level.late[0])} to {seconds_text(level.late[2])}",
     )
 

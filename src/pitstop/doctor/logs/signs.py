@@ -56,7 +56,7 @@ def losses_not_finite(case: LogCase) -> Finding | None:
     found = [item for item in found if item[2]]
     if not found:
         return None
-    evidence = tuple(_not_finite_words(name, series, count) for name, series, count in found[:3])
+    evidence = tuple(_not_finite_text(name, series, count) for name, series, count in found[:3])
     more = (f"and {len(found) - 3} more values",) if len(found) > 3 else ()
     return Finding(
         code="NAN001",
@@ -68,7 +68,7 @@ def losses_not_finite(case: LogCase) -> Finding | None:
         bound=None,
         remedy=(
             *REMEDIES["NAN001"].code,
-            "where the loss scale is fixed: a lower one, for overflow comes from one too high",
+            "with a fixed loss scale: lower it, overflow comes from a scale that is too high",
         ),
     )
 
@@ -94,12 +94,12 @@ def loss_is_flat(case: LogCase) -> Finding | None:
     return Finding(
         code="LOSS002",
         severity="warning" if begins and is_long else "info",
-        summary="the loss does not move",
+        summary="the loss does not change",
         evidence=(
             f"{name}: {logged_text(first)} in the first third of the log, {logged_text(last)} in "
             f"the last (medians of {third} of {len(value)} values as printed, "
             f"steps {int(step[0]):,} to {int(step[-1]):,})",
-            f"middle half of all {logged_text(low)} to {logged_text(high)}",
+            f"IQR of all {logged_text(low)} to {logged_text(high)}",
         ),
         # Speed is not what this run lacks.
         bound=None,
@@ -129,7 +129,7 @@ def rate_never_moves(case: LogCase) -> Finding | None:
     return Finding(
         code="LR001",
         severity="warning" if named else "info",
-        summary="the learning rate never moves",
+        summary="the learning rate never changes",
         evidence=(
             f"lr {rates[0]:g} in all {len(rates)} records, over {int(spanned):,} steps{of} "
             f"(as printed)",
@@ -137,8 +137,8 @@ def rate_never_moves(case: LogCase) -> Finding | None:
         ),
         bound=None,
         remedy=(
-            "if a schedule was meant: check that something calls it in every step or epoch",
-            "if a constant rate was meant: nothing is wrong here",
+            "if a schedule was intended: check that scheduler.step() is called",
+            "if a constant rate was intended: nothing is wrong",
         ),
     )
 
@@ -188,7 +188,7 @@ def units_mislabelled(case: LogCase) -> Finding | None:
         summary="a printed time or rate is not what its name says",
         evidence=tuple(repeated(one.message, one.times) for one in found),
         bound=None,
-        remedy=("go by the steady step time below; it leaves out what these numbers hold",),
+        remedy=("use the steady step time below: it excludes what these numbers include",),
     )
 
 
@@ -215,7 +215,7 @@ def _losses(facts: LogFacts) -> dict[str, ScalarSeries]:
     return {name: series for name, series in facts.rank.scalars.items() if is_loss(name)}
 
 
-def _not_finite_words(name: str, series: ScalarSeries, count: int) -> str:
+def _not_finite_text(name: str, series: ScalarSeries, count: int) -> str:
     bad = ~np.isfinite(series.value)
     first = int(np.argmax(bad))
     before = series.value[:first]

@@ -109,8 +109,8 @@ def slope(at: Array, values: Array) -> float | None:
         at = np.array([np.median(at[rows]) for rows in blocks])
         values = np.array([np.median(values[rows]) for rows in blocks])
     first, second = np.triu_indices(len(values), k=1)
-    apart = at[second] - at[first]
-    differs = apart != 0
+    distance = at[second] - at[first]
+    differs = distance != 0
     if not differs.any():
         return None
-    return float(np.median((values[second] - values[first])[differs] / apart[differs]))
+    return float(np.median((values[second] - values[first])[differs] / distance[differs]))

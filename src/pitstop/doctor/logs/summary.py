@@ -19,7 +19,7 @@ _GAPS: Final = {
     "memory_bytes": "memory",
 }
 _DOUBTS: Final = frozenset({"clock went back", "steps went back"})
-_NEVER_IN_A_LOG = "forward, backward and optimizer apart, gradient sync, GPU use"
+_NEVER_IN_A_LOG = "forward, backward and optimizer separately, gradient sync, GPU use"
 
 
 def summarise_log(facts: LogFacts) -> LogSummary:
@@ -80,7 +80,7 @@ def computed_rate(facts: LogFacts, *, ranks: int | None = None) -> Steady | None
     world = ranks or log.world_size
     samples = log.batch_size * (world or 1)
     each = f" x {world} ranks" if world is not None and world > 1 else ""
-    scope = "" if world is not None else ", of one rank: how many there are is not in the log"
+    scope = "" if world is not None else ", of one rank: the number of ranks is not in the log"
     return Steady(
         low=samples / step.high,
         middle=samples / step.middle,
@@ -123,11 +123,11 @@ def _notes(facts: LogFacts) -> tuple[str, ...]:
 
 def _rate_gap(facts: LogFacts) -> str:
     if facts.step is None:
-        return untimed_words(facts)
+        return untimed_text(facts)
     return "give --batch-size: samples of one optimizer step on one rank"
 
 
-def untimed_words(facts: LogFacts) -> str:
+def untimed_text(facts: LogFacts) -> str:
     """Say why no step time is known."""
     if facts.windows.of_kind("doubtful").any():
         return "the log's times contradict themselves"

@@ -1,4 +1,4 @@
-"""How long a logged run took, what of it lay apart from the steps, and what is left."""
+"""How long a logged run took, what of it was outside steps, and what is left."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pitstop.records.run import Array, Event
 from pitstop.records.units import seconds_text, share_text
 
 _FEWEST_FOR_A_TREND = 9
-_LEAST_ERROR = 0.01  # of the estimate: a pace that is printed in few digits has no spread
+_LEAST_ERROR = 0.01  # of the estimate: a step time that is printed in few digits has no spread
 _RECURRING = ("evaluation", "checkpoint", "epoch boundary")
 
 
@@ -26,7 +26,7 @@ class RunTime:
     """All of it, start-up too."""
     formula: str
     train_s: float | None
-    """All training steps at their steady time; what they took beyond it lies apart."""
+    """All training steps at their steady time; what they took beyond it lies outside steps."""
     start_up_s: float
     """Of ``run_s``, known to have gone by before the steps were steady."""
 
@@ -61,7 +61,7 @@ def is_timed(event: Event) -> bool:
 
 
 def event_totals(facts: LogFacts, time: RunTime) -> dict[str, EventTotal]:
-    """Sum up what lies apart from the steps, by name."""
+    """Sum up the time outside steps, by name."""
     names = dict.fromkeys(event.name for event in facts.rank.events)
     return {
         name: _total([event for event in facts.rank.events if event.name == name], time)
@@ -70,14 +70,14 @@ def event_totals(facts: LogFacts, time: RunTime) -> dict[str, EventTotal]:
 
 
 def shares_of_work(facts: LogFacts, time: RunTime) -> dict[str, float]:
-    """Split the run after start-up: wait for data, other step time, what lies apart, the rest.
+    """Split the run after start-up: wait for data, other step time, time outside steps, the rest.
 
     The shares add up to one. Without the run's time nothing is known of its shares.
     """
     if not time.work_s or time.train_s is None:
         return {}
-    apart = {name: total.total_s for name, total in event_totals(facts, time).items()}
-    parts = {name: s for name, s in apart.items() if s > 0 and name != "start-up"}
+    outside = {name: total.total_s for name, total in event_totals(facts, time).items()}
+    parts = {name: s for name, s in outside.items() if s > 0 and name != "start-up"}
     share = facts.data_share
     if share is None:
         parts = {"steps": time.train_s, **parts}
@@ -91,7 +91,7 @@ def shares_of_work(facts: LogFacts, time: RunTime) -> dict[str, float]:
 
 
 def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> Eta | None:
-    """Reckon what is left from the recent pace; None when the end or the pace is not known."""
+    """Estimate what is left from recent step times; None when these or the end are not known."""
     last, end = facts.last_step, facts.end_step
     recent, early = _thirds(facts)
     if end is None or last is None or recent is None or facts.is_done:
@@ -102,16 +102,16 @@ def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> 
     middle, usual = middle_of(values, weights)
     whole = facts.step
     assert whole is not None
-    apart = _recurring_share(time, events)
-    seconds = left * middle * (1 + apart)
+    outside = _recurring_share(time, events)
+    seconds = left * middle * (1 + outside)
     which = "median" if usual is None else "mean"
-    error = left * (1 + apart) * max((high - low) / 2, abs(middle - whole.middle))
+    error = left * (1 + outside) * max((high - low) / 2, abs(middle - whole.middle))
     error += _longest_event_s(events)
     before = 0.0 if early is None else middle_of(*early)[0]
     return Eta(
         steps=left,
         seconds=Estimated(value=seconds, unit="s", error=max(error, _LEAST_ERROR * seconds)),
-        formula=_eta_words(left, middle, f"{which} of the last {len(values)} windows", apart),
+        formula=_eta_text(left, middle, f"{which} of the last {len(values)} windows", outside),
         trend=middle / before if before else None,
     )
 
@@ -188,7 +188,7 @@ def _longest_event_s(events: Mapping[str, EventTotal]) -> float:
     return max((total.total_s / total.timed for total in found if total.timed), default=0.0)
 
 
-def _eta_words(left: int, step_s: float, how: str, apart: float) -> str:
-    pace = f"{left:,} steps x {seconds_text(step_s)} ({how})"
+def _eta_text(left: int, step_s: float, how: str, outside: float) -> str:
+    steps = f"{left:,} steps x {seconds_text(step_s)} ({how})"
     more = "evaluations, checkpoints and epoch starts as so far"
-    return f"{pace} + {share_text(apart)} for {more}" if apart else pace
+    return f"{steps} + {share_text(outside)} for {more}" if outside else steps

@@ -14,7 +14,7 @@ from pitstop.doctor.host_lines import (
     logging_lines,
     may_load,
 )
-from pitstop.doctor.numbers import percent, spill, spread_ms, times
+from pitstop.doctor.numbers import spill, spread_ms
 from pitstop.doctor.outside_steps import total_us
 from pitstop.doctor.rules.device import hidden_sync_share
 from pitstop.doctor.rules.loader_advice import VECTORISE, if_it_loads
@@ -22,7 +22,7 @@ from pitstop.doctor.rules.places import places_of, steps_environments
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import HOST_WORTH, WORTH_A_WARNING, is_sure, severity_of
 from pitstop.records.script import HostLines
-from pitstop.records.units import us_text
+from pitstop.records.units import count_text, share_text, us_text
 from pitstop.records.verdict import Bound, Finding
 
 _UNACCOUNTED: Final = 0.10
@@ -31,31 +31,31 @@ _UNACCOUNTED: Final = 0.10
 _LOG_NAMES: Final = ("log", "logging", "progress", "memory")
 
 _LONGER: Final = (
-    "measure more steps, `pitstop doctor --steps 1000 -- CMD`: too few looks met these lines to "
-    "name them"
+    "measure more steps, `pitstop doctor --steps 1000 -- CMD`: too few stack samples "
+    "to name the lines"
 )
 
 # Names that have a rule of their own.
 _NAMED: Final = ("evaluation", "checkpoint", "epoch boundary", "compile", *_LOG_NAMES)
 
-# What watching itself adds between the parts of a step that is looked at: 40 to 48 us were measured
+# What measuring itself adds between the parts of a sampled step: 40 to 48 us were measured
 # in steps of 0.2 ms that do nothing there.
 _WATCHING_US: Final = 50.0
 
-# What has no name is not known to be in vain, so it takes a fifth to speak of it.
-_APART: Final = 0.20
+# What has no name is not known to be useless, so it takes a fifth to report it.
+_OUTSIDE: Final = 0.20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """Share of the run on some lines, as looks at the training thread tell it."""
+    """Share of the run on some lines, from stack samples of the training thread."""
 
     share: float
     error: float
     """One standard error."""
     most: float
-    """Two standard errors of the looks more, and never more than the parts that hold the lines."""
-    words: tuple[str, ...] = ()
+    """Two standard errors more, and never more than the parts that hold the lines."""
+    text: tuple[str, ...] = ()
     """Lines that cost most."""
 
 
@@ -70,22 +70,22 @@ def checkpoint(facts: Facts) -> Finding | None:
 
 
 def _cadence(facts: Facts, name: str, code: str, summary: str) -> Finding | None:
-    share, most, apart = facts.whole_share(name), facts.most_share(name), facts.apart.get(name)
+    share, most, outside = facts.whole_share(name), facts.most_share(name), facts.outside.get(name)
     # One that takes longer, as the first does where it compiles or starts workers, is no cadence.
-    once_us = 0.0 if apart is None else apart.once_us
+    once_us = 0.0 if outside is None else outside.once_us
     if share is None or most is None or share - once_us / facts.total_us < WORTH_A_WARNING:
         return None
-    evidence = [f"{percent(share)} of the time after warm-up, in {facts.steps} steps"]
-    if apart is not None:
-        every = facts.steps / apart.count
-        evidence.append(f"{times(apart.count, 'time')}, one in {every:.0f} steps")
-        evidence.append(spread_ms(np.array(apart.times_us)))
+    evidence = [f"{share_text(share)} of the time after warm-up, in {facts.steps} steps"]
+    if outside is not None:
+        every = facts.steps / outside.count
+        evidence.append(f"{count_text(outside.count, 'time')}, one per {every:.0f} steps")
+        evidence.append(spread_ms(np.array(outside.times_us)))
         evidence += spill(facts, name)
         evidence += places_of(facts, name)
     # Of one alone the distance to the next is not known, nor, so, the share of a longer run.
-    is_rhythm = apart is None or apart.count > 1
+    is_rhythm = outside is None or outside.count > 1
     if not is_rhythm:
-        evidence.append("it happened once, so how often it comes is not known")
+        evidence.append("it happened once: the interval is not known")
     return Finding(
         code=code,
         severity=severity_of(share) if is_rhythm else "info",
@@ -102,15 +102,15 @@ def cadence_error(facts: Facts, name: str) -> float:
     A run of the same length may meet one more of them or one fewer, evenly likely in between; the
     jackknife would take each for chance, though they come at even distances.
     """
-    apart = facts.apart.get(name)
-    if apart is None or not apart.count or not facts.total_us:
+    outside = facts.outside.get(name)
+    if outside is None or not outside.count or not facts.total_us:
         return facts.share_error(name)
-    return apart.total_us / apart.count / facts.total_us / float(np.sqrt(12))
+    return outside.total_us / outside.count / facts.total_us / float(np.sqrt(12))
 
 
 def logging(facts: Facts) -> Finding | None:
-    """Report a run that spends a tenth of its time or more on writing down what it does."""
-    apart_share = total_us(facts.apart, _LOG_NAMES) / facts.total_us if facts.total_us else 0.0
+    """Report a run that spends a tenth of its time or more on logging."""
+    outside_share = total_us(facts.outside, _LOG_NAMES) / facts.total_us if facts.total_us else 0.0
     spans = [name for name in _LOG_NAMES if name in facts.parts_us]
     inside_us = sum(facts.inside_us(facts.parts_us[name]) for name in spans)
     span_share = inside_us / max(1, facts.total_us)
@@ -120,26 +120,26 @@ def logging(facts: Facts) -> Finding | None:
     bound = _of_host(facts, span_share + lines.most)
     if inside is None or bound is None:
         return None
-    share = min(1.0, apart_share + inside.share)
+    share = min(1.0, outside_share + inside.share)
     errors = [2 * facts.share_error(name) for name in spans]
     if share - 2 * lines.error - sum(errors) < WORTH_A_WARNING:
         return None
-    evidence = [*lines.words]
-    if apart_share or span_share:
+    evidence = [*lines.text]
+    if outside_share or span_share:
         evidence.insert(
             0,
-            f"{percent(apart_share + span_share)} of the time in: "
-            + ", ".join((*spans, *(n for n in _LOG_NAMES if n in facts.apart))),
+            f"{share_text(outside_share + span_share)} of the time in: "
+            + ", ".join((*spans, *(n for n in _LOG_NAMES if n in facts.outside))),
         )
     bound = replace(bound, error=float(np.hypot(lines.error, sum(errors) / 2)))
-    if apart_share:
-        share_of_all = min(1.0, apart_share + bound.share)
+    if outside_share:
+        share_of_all = min(1.0, outside_share + bound.share)
         bound = Bound(part="logging", share=share_of_all, error=bound.error)
     return Finding(
         code="LOG001",
         severity=severity_of(share),
-        summary="writing down what happens takes much of the step",
-        evidence=(f"{percent(share, lines.error)} of {facts.steps} steps", *evidence),
+        summary="logging takes much of the step",
+        evidence=(f"{share_text(share, lines.error)} of {facts.steps} steps", *evidence),
         bound=bound,
         remedy=remedy_for(facts, "LOG001"),
     )
@@ -167,7 +167,7 @@ def _sampled_parts(facts: Facts) -> list[str]:
 
 def _logging_lines(facts: Facts, found: list[HostTime]) -> Sampled:
     """Share of the run on lines that log."""
-    total, looks, scales, parts, words = 0.0, 0.0, 0.0, 0.0, []
+    total, looks, scales, parts, costly = 0.0, 0.0, 0.0, 0.0, []
     for host in found:
         lines = [line for line in logging_lines(facts, host) if not is_sync(facts, line)]
         if not lines:
@@ -180,13 +180,13 @@ def _logging_lines(facts: Facts, found: list[HostTime]) -> Sampled:
         scales += (share * facts.share_error(host.part)) ** 2
         for line in lines[:3]:
             cost = scale * line.samples / host.samples
-            words.append((cost, f"{percent(cost)} at {line_text(line)}"))
-    words.sort(reverse=True)
+            costly.append((cost, f"{share_text(cost)} at {line_text(line)}"))
+    costly.sort(reverse=True)
     return Sampled(
         share=total,
         error=float(np.sqrt(looks + scales)),
         most=min(parts, total + 2 * float(np.sqrt(looks))),
-        words=tuple(text for _, text in words[:3]),
+        text=tuple(text for _, text in costly[:3]),
     )
 
 
@@ -203,7 +203,7 @@ def host_work(facts: Facts) -> Finding | None:
         part = host.share_of(own)
         share, error = whole * part, whole * host.error_of(part)
         evidence = [
-            f"{percent(whole * line.samples / host.samples)} at {line_text(line)}"
+            f"{share_text(whole * line.samples / host.samples)} at {line_text(line)}"
             for line in own[:4]
         ]
         loads = loads and any(may_load(facts, line) for line in own[:1])
@@ -218,19 +218,19 @@ def host_work(facts: Facts) -> Finding | None:
     sure = bound.share - 2 * error - _watching_share(facts)
     if not is_sure(facts, "host", sure, least=HOST_WORTH):
         return None
-    cure = remedy_for(facts, "HOST001")
-    cure = cure if evidence else (_LONGER, *cure[1:])
+    fix = remedy_for(facts, "HOST001")
+    fix = fix if evidence else (_LONGER, *fix[1:])
     if steps_environments(facts, "host"):
-        cure, loads = (VECTORISE, *cure), False
+        fix, loads = (VECTORISE, *fix), False
     both = float(np.hypot(error, facts.share_error("host")))
-    first = f"Python outside the parts of the step took {percent(share, both)} of {facts.steps}"
+    first = f"Python outside the parts of the step took {share_text(share, both)} of {facts.steps}"
     return Finding(
         code="HOST001",
         severity=severity_of(bound.share),
-        summary="other Python work between the parts takes much of the step",
+        summary="other Python code takes much of the step",
         evidence=(f"{first} steps", *evidence),
         bound=replace(most, error=both),
-        remedy=((if_it_loads(facts),) if loads else ()) + cure,
+        remedy=((if_it_loads(facts),) if loads else ()) + fix,
     )
 
 
@@ -248,29 +248,30 @@ def unaccounted_time(facts: Facts) -> Finding | None:
         code="TIME001",
         severity="warning",
         summary="part of the step was not measured",
-        evidence=(f"{percent(share)} of the wall clock of {facts.steps} steps lies in no span",),
+        evidence=(f"{share_text(share)} of the wall clock of {facts.steps} steps is in no span",),
         # Naming what was not measured makes nothing faster; what it holds is not known.
         bound=None,
         remedy=remedy_for(facts, "TIME001"),
     )
 
 
-def time_apart(facts: Facts) -> Finding | None:
-    """Report a fifth of the run or more beside the steps, under names that no other rule has."""
-    others = [name for name in facts.apart if name not in _NAMED]
-    share = total_us(facts.apart, others) / facts.total_us if facts.total_us else 0.0
-    if share < _APART:
+def time_outside_steps(facts: Facts) -> Finding | None:
+    """Report a fifth of the run or more outside steps, under names that no other rule has."""
+    others = [name for name in facts.outside if name not in _NAMED]
+    share = total_us(facts.outside, others) / facts.total_us if facts.total_us else 0.0
+    if share < _OUTSIDE:
         return None
-    others.sort(key=lambda name: -facts.apart[name].total_us)
+    others.sort(key=lambda name: -facts.outside[name].total_us)
     evidence = tuple(
-        f"{name}: {times(facts.apart[name].count, 'time')}, {us_text(facts.apart[name].total_us)}"
+        f"{name}: {count_text(facts.outside[name].count, 'time')}, "
+        f"{us_text(facts.outside[name].total_us)}"
         for name in others[:3]
     )
     return Finding(
-        code="APART001",
+        code="OUTSIDE001",
         severity=severity_of(share),
-        summary="much of the run is spent beside the steps",
-        evidence=(f"{percent(share)} of the run was no training step", *evidence),
-        bound=Bound(part="apart", share=share),
-        remedy=remedy_for(facts, "APART001"),
+        summary="much of the run is spent outside steps",
+        evidence=(f"{share_text(share)} of the run was outside training steps", *evidence),
+        bound=Bound(part="outside steps", share=share),
+        remedy=remedy_for(facts, "OUTSIDE001"),
     )

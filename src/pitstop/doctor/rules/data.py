@@ -8,13 +8,13 @@ import numpy as np
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.host_lines import HostTime, line_text, lines_of_part
 from pitstop.doctor.loader_facts import (
-    Feeding,
-    feeding_of,
+    LoaderFacts,
+    loader_facts_of,
     train_loader,
     usable_cores,
     workers_of,
 )
-from pitstop.doctor.numbers import ms, percent, place_text, size, spill, spread_ms, times
+from pitstop.doctor.numbers import place_text, spill, spread_ms
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.rules.cadence import cadence_error
 from pitstop.doctor.rules.loader_advice import VECTORISE, enough_workers, more_workers
@@ -23,6 +23,7 @@ from pitstop.doctor.rules.places import steps_environments
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import WORTH_A_WARNING, is_sure, severity_of
 from pitstop.records.host.memory import HostLoad
+from pitstop.records.units import bytes_text, count_text, share_text, us_text
 from pitstop.records.verdict import Bound, Finding, Severity
 
 _EPOCH_BOUNDARY = "epoch boundary"
@@ -48,7 +49,7 @@ _MUCH_FASTER = 3.0
 # Bytes a second; the slowest of disks delivers more where it is what others wait for.
 _LEAST_DELIVERED = 1 << 18
 
-# Workers that work less than this share of their life are not what the loop waits for.
+# Workers busy for less than this share of their life are not what the loop waits for.
 _WORKERS_SATURATED = 0.7
 
 
@@ -57,20 +58,20 @@ def data_wait(facts: Facts) -> Finding | None:
     bound = facts.waste("data")
     if bound is None or not is_sure(facts, "data", bound.share):
         return None
-    feeding = feeding_of(facts)
+    loader = loader_facts_of(facts)
     host = lines_of_part(facts, "data")
     share, waits = facts.share("data") or 0.0, facts.parts_us.get("data")
     evidence = [
-        f"waiting for the next batch took {percent(share, facts.share_error('data'))} "
+        f"waiting for the next batch took {share_text(share, facts.share_error('data'))} "
         f"of {facts.steps} steps"
-        + ("" if facts.steps_share > 0.99 else " and what lay between them")
+        + ("" if facts.steps_share > 0.99 else " and the time between them")
     ]
     if waits is not None:
         evidence.append(f"{spread_ms(waits).replace('median', 'median wait', 1)}")
     if facts.on_gpu:
-        evidence.append(f"the device had nothing to do in {percent(bound.share)} of the time")
-    evidence += _stage_evidence(feeding, host)
-    crowded = contention(facts) if _are_ready_in_time(facts, feeding) else None
+        evidence.append(f"the device idled {share_text(bound.share)} of the time")
+    evidence += _stage_evidence(loader, host)
+    crowded = contention(facts) if _are_ready_in_time(facts, loader) else None
     if crowded is not None:
         evidence.append(f"batches are ready in time, but {crowded}")
     return Finding(
@@ -80,68 +81,68 @@ def data_wait(facts: Facts) -> Finding | None:
         summary="the training loop waits for data",
         evidence=tuple(evidence),
         bound=bound,
-        remedy=tuple(_data_remedy(facts, feeding)),
+        remedy=tuple(_data_remedy(facts, loader)),
     )
 
 
-def _are_ready_in_time(facts: Facts, feeding: Feeding | None) -> bool:
+def _are_ready_in_time(facts: Facts, loader: LoaderFacts | None) -> bool:
     """Whether all workers together make batches several times as fast as the loop takes them."""
-    if feeding is None or not feeding.workers or not feeding.batches:
+    if loader is None or not loader.workers or not loader.batches:
         return False
-    made_every_us = feeding.busy_us / feeding.batches / feeding.workers
+    made_every_us = loader.busy_us / loader.batches / loader.workers
     return made_every_us * _MUCH_FASTER < facts.step_us * (1 - (facts.share("data") or 0.0))
 
 
-def _stage_evidence(feeding: Feeding | None, host: HostTime | None) -> Iterator[str]:
-    if feeding is not None and feeding.busy_us and feeding.batches:
+def _stage_evidence(loader: LoaderFacts | None, host: HostTime | None) -> Iterator[str]:
+    if loader is not None and loader.busy_us and loader.batches:
         stages = ", ".join(
-            f"{name} {percent(us / feeding.busy_us)}" for name, us in feeding.stages_us.items()
+            f"{name} {share_text(us / loader.busy_us)}" for name, us in loader.stages_us.items()
         )
-        each = ms(feeding.busy_us / feeding.batches)
-        count = feeding.workers
-        place = f"one of {times(count, 'worker')}" if count else "the training process itself"
+        each = us_text(loader.busy_us / loader.batches)
+        count = loader.workers
+        place = f"one of {count_text(count, 'worker')}" if count else "the training process itself"
         yield f"making a batch takes {each} in {place}: {stages}"
-        yield from _worker_evidence(feeding)
+        yield from _worker_evidence(loader)
     elif host is not None:
         for line in host.lines[:3]:
-            yield f"{percent(line.samples / host.samples)} of the wait at {line_text(line)}"
+            yield f"{share_text(line.samples / host.samples)} of the wait at {line_text(line)}"
 
 
-def _worker_evidence(feeding: Feeding) -> Iterator[str]:
-    if feeding.processor_share is not None:
-        rest = "the processor"
-        if feeding.waits_for_storage:
-            other = "a processor, a lock or the network"
-            rest = "storage, or a processor" if _reads_storage(feeding) else other
-        share = percent(feeding.processor_share)
-        yield f"workers computed for {share} of that, so the stage waits for {rest}"
-    if feeding.unfinished_share is not None:
-        share = percent(feeding.unfinished_share)
-        yield f"{share} of the wait was for batches not finished, the rest for handing them over"
-    if feeding.used_share is not None:
-        yield f"workers worked for {percent(feeding.used_share)} of their life"
-    per_s = _delivered_bytes_per_s(feeding)
+def _worker_evidence(loader: LoaderFacts) -> Iterator[str]:
+    if loader.processor_share is not None:
+        rest = "the CPU"
+        if loader.waits_for_storage:
+            other = "a CPU core, a lock or the network"
+            rest = "storage, or a CPU core" if _reads_storage(loader) else other
+        share = share_text(loader.processor_share)
+        yield f"workers computed for {share} of that; the stage waits for {rest}"
+    if loader.unfinished_share is not None:
+        share = share_text(loader.unfinished_share)
+        yield f"{share} of the wait was for unfinished batches, the rest for their transfer"
+    if loader.used_share is not None:
+        yield f"workers were busy {share_text(loader.used_share)} of the time"
+    per_s = _delivered_bytes_per_s(loader)
     if per_s is not None and per_s >= _LEAST_DELIVERED:
-        place = "storage" if feeding.volume is None else feeding.volume
-        yield f"{place} delivered {size(per_s)} a second"
-    elif feeding.volume is not None:
-        yield f"the files lie under {feeding.volume}"
+        place = "storage" if loader.volume is None else loader.volume
+        yield f"{place} delivered {bytes_text(per_s)}/s"
+    elif loader.volume is not None:
+        yield f"the files are under {loader.volume}"
 
 
-def _delivered_bytes_per_s(feeding: Feeding) -> float | None:
+def _delivered_bytes_per_s(loader: LoaderFacts) -> float | None:
     """What storage delivered to all workers; None where nobody counted."""
-    if feeding.read_bytes is None or not feeding.alive_us:
+    if loader.read_bytes is None or not loader.alive_us:
         return None
-    return feeding.read_bytes * feeding.workers / (feeding.alive_us / 1e6)
+    return loader.read_bytes * loader.workers / (loader.alive_us / 1e6)
 
 
-def _reads_storage(feeding: Feeding) -> bool:
+def _reads_storage(loader: LoaderFacts) -> bool:
     """Whether storage may be what workers wait for: it delivers something, or nobody counted."""
-    per_s = _delivered_bytes_per_s(feeding)
+    per_s = _delivered_bytes_per_s(loader)
     return per_s is None or per_s >= _LEAST_DELIVERED
 
 
-def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
+def _data_remedy(facts: Facts, loader: LoaderFacts | None) -> Iterator[str]:
     workers, enough = workers_of(facts), enough_workers(facts)
     if steps_environments(facts, "data"):
         yield VECTORISE
@@ -150,36 +151,36 @@ def _data_remedy(facts: Facts, feeding: Feeding | None) -> Iterator[str]:
         yield more_workers(facts)
         yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
         return
-    if feeding is not None and feeding.waits_for_storage and _reads_storage(feeding):
-        place = feeding.volume or "the dataset"
+    if loader is not None and loader.waits_for_storage and _reads_storage(loader):
+        place = loader.volume or "the dataset"
         yield f"copy {place} to a local disk, or pack its small files into few large ones"
-        yield _cache_words(facts)
-    elif feeding is not None and _is_handed_over_late(feeding):
-        yield _prefetch_words(facts)
-        yield "hand over less: uint8 instead of float32, no copies in collate"
+        yield _cache_text(facts)
+    elif loader is not None and _is_handed_over_late(loader):
+        yield _prefetch_text(facts)
+        yield "send less from the workers: uint8 instead of float32, no copies in collate"
     elif enough is not None and workers >= enough:
-        stage = "" if feeding is None or feeding.stage is None else f" ({feeding.stage})"
-        yield f"there is no core left for more workers: make a batch cheaper to prepare{stage}"
+        stage = "" if loader is None or loader.stage is None else f" ({loader.stage})"
+        yield f"no core is free for more workers: make a batch cheaper to prepare{stage}"
         yield "decode only what the crop needs; prepare once what is the same every epoch"
     else:
         yield more_workers(facts)
         yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
 
 
-def _is_handed_over_late(feeding: Feeding) -> bool:
+def _is_handed_over_late(loader: LoaderFacts) -> bool:
     """Whether batches are finished in time and the loop waits all the same."""
-    if feeding.unfinished_share is not None:
-        return feeding.unfinished_share < 0.5
-    return feeding.used_share is not None and feeding.used_share < _WORKERS_SATURATED
+    if loader.unfinished_share is not None:
+        return loader.unfinished_share < 0.5
+    return loader.used_share is not None and loader.used_share < _WORKERS_SATURATED
 
 
-def _prefetch_words(facts: Facts) -> str:
+def _prefetch_text(facts: Facts) -> str:
     if facts.is_engine_run:
-        return "prepare further ahead: raise loader.prefetch; loader.pin: true"
-    return "prepare further ahead: DataLoader(..., prefetch_factor=4, pin_memory=True)"
+        return "prefetch more: raise loader.prefetch; loader.pin: true"
+    return "prefetch more: DataLoader(..., prefetch_factor=4, pin_memory=True)"
 
 
-def _cache_words(facts: Facts) -> str:
+def _cache_text(facts: Facts) -> str:
     if facts.is_engine_run:
         return "keep decoded samples in memory: cache.budget"
     return "keep decoded samples in memory, once for all workers"
@@ -190,16 +191,16 @@ def epoch_stalls(facts: Facts) -> Finding | None:
     stalls = _boundary_stalls(facts) or _waiting_stalls(facts)
     if stalls is None:
         return None
-    share, bound, stalls_us, words = stalls
+    share, bound, stalls_us, when = stalls
     loader = train_loader(facts)
     evidence = [
-        f"{times(len(stalls_us), 'stall')} {words} took {percent(share)} of the time",
+        f"{count_text(len(stalls_us), 'stall')} {when} took {share_text(share)} of the time",
         spread_ms(stalls_us).replace("median", "median stall", 1),
         *spill(facts, _EPOCH_BOUNDARY),
     ]
     if loader is not None:
-        kept = "stay" if loader.persistent else "start anew for each pass"
-        evidence.append(f"{times(loader.workers, 'worker')} ({kept}), {loader.passes} passes")
+        kept = "persistent" if loader.persistent else "restarted every pass"
+        evidence.append(f"{count_text(loader.workers, 'worker')} ({kept}), {loader.passes} passes")
     return Finding(
         code="DATA002",
         severity=severity_of(share) if len(stalls_us) > 1 else "info",
@@ -216,13 +217,13 @@ _Stalls = tuple[float, Bound, np.ndarray, str]
 
 def _boundary_stalls(facts: Facts) -> _Stalls | None:
     name = _EPOCH_BOUNDARY
-    apart, share, most = facts.apart.get(name), facts.whole_share(name), facts.most_share(name)
-    if apart is None or share is None or most is None:
+    outside, share, most = facts.outside.get(name), facts.whole_share(name), facts.most_share(name)
+    if outside is None or share is None or most is None:
         return None
-    if share - apart.once_us / facts.total_us < WORTH_A_WARNING:
+    if share - outside.once_us / facts.total_us < WORTH_A_WARNING:
         return None
     bound = Bound(part=name, share=most, error=cadence_error(facts, name))
-    return share, bound, np.array(apart.times_us), "between epochs"
+    return share, bound, np.array(outside.times_us), "between epochs"
 
 
 def _waiting_stalls(facts: Facts) -> _Stalls | None:
@@ -250,7 +251,7 @@ def _waiting_stalls(facts: Facts) -> _Stalls | None:
 def _waits_of_all(facts: Facts, timed: np.ndarray, least: float) -> np.ndarray:
     """Give the wait of each step.
 
-    Of short steps few are looked at. Where all long ones among these were long for want of data,
+    Of short steps few are sampled. Where all long ones among these were long for want of data,
     the other long ones are taken for the same; else those are not known to have waited.
     """
     if len(timed) == facts.steps:
@@ -277,9 +278,9 @@ def hit_rate(facts: Facts) -> Finding | None:
         return None
     name, reachable, remedy = cause
     evidence = (
-        f"{percent(rate)} of {times(lookups, 'lookup')} after the first pass were hits",
+        f"{share_text(rate)} of {count_text(lookups, 'lookup')} after the first pass were hits",
         f"{cache.items:,} of {cache.dataset_items:,} items are held, policy {cache.policy}, "
-        f"read {cache.order}: at most {percent(most)} of a pass can hit with so many",
+        f"read {cache.order}: at most {share_text(most)} of a pass can hit",
     )
     return Finding(
         code="DATA003",
@@ -320,19 +321,19 @@ def _after_first_pass(readings: tuple[CacheUse, ...]) -> tuple[CacheUse, int, in
 def _cache_cause(
     facts: Facts, cache: CacheUse, rate: float, most: float
 ) -> tuple[str, float, tuple[str, ...]] | None:
-    """Blame sampler, policy or budget; give the rate that mending it could reach."""
+    """Blame sampler, policy or budget; give the rate that fixing it could reach."""
     ours, shared = facts.is_engine_run, cache.is_shared_by_samples
     if rate < _ENOUGH_OF_THE_MOST * most:
         if shared and cache.order == "shuffled":
             group = "read neighbours together: group samples of a sequence in the sampler"
-            known = "cache.policy: epoch" if ours else "drop what the known order needs last"
+            known = "cache.policy: epoch" if ours else "evict what the known order needs last"
             return "sampler", most, (group, f"where the order must stay: {known}")
         if shared and cache.order in _NEIGHBOURS and cache.policy == "keep":
-            drop = "cache.policy: lru" if ours else "drop the least recently used when it is full"
+            drop = "cache.policy: lru" if ours else "evict the least recently used when it is full"
             return "policy", most, (drop, "neighbours are read soon after each other, then not")
         if not shared and cache.policy == "lru":
             keep = "cache.policy: keep" if ours else "stop evicting when the cache is full"
-            why = "every item is read once a pass, so the oldest goes just before it is needed"
+            why = "every item is read once a pass, so LRU evicts it just before it is needed"
             return "policy", most, (keep, why)
     if rate < _ENOUGH_OF_THE_MOST and cache.items < (cache.dataset_items or 0):
         larger = "raise cache.budget" if ours else "give the cache more memory"
@@ -364,12 +365,14 @@ def too_many_workers(facts: Facts) -> Finding | None:
     shares = [share for load in loads if (share := load.tree_cpu_share) is not None]
     held = [load.throttled_share for load in loads if load.throttled_share is not None]
     evidence = [
-        f"{workers} workers for each of {times(ranks, 'rank')} on {cores:g} usable cores",
+        f"{workers} workers for each of {count_text(ranks, 'rank')} on {cores:g} usable cores",
     ]
     if shares:
-        evidence.append(f"the job kept {percent(float(np.median(shares)))} of these cores busy")
+        evidence.append(f"the job kept {share_text(float(np.median(shares)))} of these cores busy")
     if held and max(held) > 0:
-        evidence.append(f"it was held back for its quota {percent(float(np.mean(held)))}")
+        evidence.append(
+            f"its CPU quota throttled it {share_text(float(np.mean(held)))} of the time"
+        )
     contended = bool(shares) and float(np.median(shares)) >= 0.9
     contended = contended or (bool(held) and float(np.mean(held)) >= 0.05)
     fit = max(1, int(cores / ranks) - 1)
@@ -386,7 +389,7 @@ def too_many_workers(facts: Facts) -> Finding | None:
 
 
 def _local_ranks(facts: Facts) -> int:
-    # Ranks of one host are not told apart from those of others; one host is what most have.
+    # Ranks of one host are not distinguished from those of others; most runs have one host.
     return max(1, facts.summary.world_size)
 
 
@@ -405,7 +408,7 @@ def announced_length(facts: Facts) -> Finding | None:
     if differs < _LENGTH_DIFFERS:
         return None
     at = "" if loader.place is None else f", iterated at {place_text(loader.place)}"
-    passes = times(loader.whole_passes, "whole pass").replace("passs", "passes")
+    passes = count_text(loader.whole_passes, "whole pass").replace("passs", "passes")
     return Finding(
         code="BAR001",
         severity="warning" if differs >= _LENGTH_IS_WRONG else "info",
@@ -418,8 +421,8 @@ def announced_length(facts: Facts) -> Finding | None:
         ),
         bound=None,
         remedy=(
-            "make len() of the batch sampler the number of batches it yields: bars, schedules and "
-            "estimates of the time left count on it",
-            "check which part of the data an epoch really draws",
+            "make len() of the batch sampler the number of batches it yields: progress bars, "
+            "schedules and ETAs use it",
+            "check which part of the dataset an epoch really samples",
         ),
     )

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import ms, percent, size, times
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import BUSY_ENOUGH, DEVICE_DECIDES, WORTH_A_WARNING, severity_of
 from pitstop.records.host.machine import Machine
 from pitstop.records.script import Kernels, Owners, Rates, Setup, Syncs, Work
+from pitstop.records.units import bytes_text, count_text, share_text, us_text
 from pitstop.records.verdict import Finding, Severity
 
 # Longer kernels hide the launch of the next one, which takes the host some microseconds.
@@ -91,13 +91,15 @@ def copy_bound(facts: Facts) -> Finding | None:
         bound = facts.of_idle("copy", shown)
     if bound.share < WORTH_A_WARNING:
         return None
-    evidence = [f"copies to the device take {ms(copy_us)} of a step of {ms(facts.step_us)}"]
+    evidence = [
+        f"copies to the device take {us_text(copy_us)} of a step of {us_text(facts.step_us)}"
+    ]
     if step is not None:
-        evidence.append(f"the device computes for {ms(step.busy_us)} of it")
+        evidence.append(f"the device computes for {us_text(step.busy_us)} of it")
     setup = facts.setup
     pinned = [loader.pinned for loader in setup.loaders if loader.trains] if setup else []
     if pinned:
-        evidence.append(f"batches are {'' if all(pinned) else 'not '}in page-locked memory")
+        evidence.append(f"batches are {'' if all(pinned) else 'not '}in pinned memory")
     return Finding(
         code="COPY001",
         severity=severity_of(bound.share),
@@ -138,8 +140,9 @@ def launch_bound(facts: Facts) -> Finding | None:
     if bound.share < WORTH_A_WARNING:
         return None
     evidence = [
-        f"{times(int(step.launches), 'kernel')} a step, {ms(step.busy_us / step.launches)} each",
-        f"the device computes for {ms(step.busy_us)} of a step of {ms(step.step_us)}",
+        f"{count_text(int(step.launches), 'kernel')} per step, "
+        f"{us_text(step.busy_us / step.launches)} each",
+        f"the device computes for {us_text(step.busy_us)} of a step of {us_text(step.step_us)}",
     ]
     setup = facts.setup
     if setup is not None and setup.anomaly_detection:
@@ -147,7 +150,7 @@ def launch_bound(facts: Facts) -> Finding | None:
     return Finding(
         code="LAUNCH001",
         severity=severity_of(bound.share),
-        summary="the device waits for the host to launch its work",
+        summary="the device waits for the host to launch kernels",
         evidence=tuple(evidence),
         bound=bound,
         remedy=remedy_for(facts, "LAUNCH001"),
@@ -172,8 +175,9 @@ def small_batch(facts: Facts) -> Finding | None:
         severity="warning",
         summary="the batch is too small to keep the device busy",
         evidence=(
-            f"{samples / micro:g} samples at a time, {micro:g} times a step",
-            f"{percent(used)} of {size(owners.total_bytes)} of device memory used at the peak",
+            f"{samples / micro:g} samples at a time, {micro:g} times per step",
+            f"{share_text(used)} of {bytes_text(owners.total_bytes)} of device memory used at "
+            "the peak",
         ),
         bound=bound,
         remedy=remedy_for(facts, "BATCH001"),
@@ -191,20 +195,20 @@ def sync_bound(facts: Facts) -> Finding | None:
         return None
     syncs = facts.readings.last(Syncs)
     evidence = [
-        f"the host waits for the device {ms(sync_us)} in a step of {ms(step.step_us)}, "
-        f"and the device then for the host: it computes for {ms(step.busy_us)}"
+        f"the host waits {us_text(sync_us)} for the device in a step of {us_text(step.step_us)}; "
+        f"then the device waits for the host: it is busy {us_text(step.busy_us)}"
     ]
     if syncs is not None and syncs.steps:
-        evidence.append(f"{syncs.calls / syncs.steps:.1f} waiting calls a step")
+        evidence.append(f"{syncs.calls / syncs.steps:.1f} synchronizing calls per step")
         evidence += [
-            f"{ms(line.total_us / syncs.steps)} a step at {_name(line.file)}:{line.line} "
+            f"{us_text(line.total_us / syncs.steps)} per step at {_name(line.file)}:{line.line} "
             f"`{line.text.strip()}` ({line.operation})"
             for line in syncs.lines[:3]
         ]
     return Finding(
         code="SYNC001",
         severity=severity_of(bound.share),
-        summary="the host stops to wait for the device",
+        summary="the host synchronizes with the device in the step",
         evidence=tuple(evidence),
         bound=bound,
         remedy=remedy_for(facts, "SYNC001"),
@@ -228,11 +232,11 @@ def memory_traffic(facts: Facts) -> Finding | None:
     return Finding(
         code="TRAFFIC001",
         severity=severity_of(bound.share),
-        summary="the device moves bytes more than it computes",
+        summary="memory traffic limits the device",
         evidence=(
-            f"{percent(step.other_us / kernels_us)} of the kernel time is no product",
-            f"element-wise work moves {size(work.pointwise_bytes)} a step; "
-            f"fused it would move {size(work.pointwise_bytes_fused)}",
+            f"{share_text(step.other_us / kernels_us)} of the kernel time is not matrix products",
+            f"element-wise kernels move {bytes_text(work.pointwise_bytes)} per step; "
+            f"fused they would move {bytes_text(work.pointwise_bytes_fused)}",
         ),
         bound=bound,
         remedy=remedy_for(facts, "TRAFFIC001"),
@@ -248,7 +252,7 @@ def precision(facts: Facts) -> Finding | None:
         return None
     now = "tf32" if setup.tf32 else "fp32"
     share = step.matmul_us / step.step_us * facts.steps_share
-    saved, words = _saved_by_bf16(facts, setup, now)
+    saved, measured = _saved_by_bf16(facts, setup, now)
     bound = facts.of_busy("products", share * saved)
     if bound.share < WORTH_A_WARNING:
         return None
@@ -257,11 +261,11 @@ def precision(facts: Facts) -> Finding | None:
     return Finding(
         code="PREC001",
         severity=severity,
-        summary=f"products are computed in {now}",
+        summary=f"matrix products are computed in {now}",
         evidence=(
-            f"products take {ms(step.matmul_us)} of a step of {ms(step.step_us)}; "
+            f"matrix products take {us_text(step.matmul_us)} of a step of {us_text(step.step_us)}; "
             f"autocast is off, TF32 is {'on' if setup.tf32 else 'off'}",
-            words,
+            measured,
         ),
         bound=bound,
         remedy=remedy_for(facts, "PREC001"),
@@ -271,9 +275,9 @@ def precision(facts: Facts) -> Finding | None:
 def _saved_by_bf16(facts: Facts, setup: Setup, now: str) -> tuple[float, str]:
     slow, fast = _rate(facts, setup, now), _rate(facts, setup, "bf16")
     if slow is None or fast is None:
-        return 1.0, "how much faster bf16 is here was not measured: the bound is all of that time"
-    words = f"bf16 was measured to be {fast / slow:.1f} times as fast as {now} here"
-    return max(0.0, 1 - slow / fast), words
+        return 1.0, "the speed of bf16 was not measured here: the bound is all of that time"
+    text = f"bf16 was measured {fast / slow:.1f}x as fast as {now} here"
+    return max(0.0, 1 - slow / fast), text
 
 
 def _rate(facts: Facts, setup: Setup, dtype: str) -> float | None:
@@ -301,13 +305,14 @@ def tensor_cores(facts: Facts) -> Finding | None:
     return Finding(
         code="TENSOR001",
         severity=severity_of(bound.share),
-        summary="most products do not run on the tensor cores",
+        summary="most matrix products do not run on tensor cores",
         evidence=(
-            f"{percent(step.tensor_core_us / step.matmul_us)} of the products' time is in kernels "
+            f"{share_text(step.tensor_core_us / step.matmul_us)} of the products' time is in "
+            "kernels "
             "that name tensor cores",
-            f"{percent(work.unaligned_flops / work.flops)} of the arithmetic has a dimension that "
-            f"is no multiple of 8, {percent(work.small_flops / work.flops)} one below 64",
-            "how much faster they would be there was not measured, so the bound is all their time",
+            f"{share_text(work.unaligned_flops / work.flops)} of the FLOPs have a dimension that "
+            f"is not a multiple of 8, {share_text(work.small_flops / work.flops)} one below 64",
+            "their speed on tensor cores was not measured: the bound is all of their time",
         ),
         bound=bound,
         remedy=remedy_for(facts, "TENSOR001"),
@@ -346,7 +351,7 @@ def _sync_us(facts: Facts, step: DeviceStep) -> float:
 
 
 def _mean(facts: Facts, part: str) -> float:
-    """Mean host time of a part; 0 where no step that was looked at opened it."""
+    """Mean host time of a part; 0 where no sampled step has it."""
     found = facts.parts_us.get(part)
     return 0.0 if found is None else facts.mean_us(found)
 

@@ -1,4 +1,4 @@
-"""Which advice fits a script: what it does not have, it is not told to change.
+"""Which advice fits a script: no advice on what it does not have.
 
 Each function gives the line of advice as it fits the facts, or None where it does not fit at all.
 Where the facts do not tell, the general line stands.
@@ -28,13 +28,13 @@ FROZEN_HALF: Final = (
     "run a frozen network in the loss under bf16 autocast, and its target's half under "
     "torch.no_grad()"
 )
-FROZEN_LAYERS: Final = "use fewer of its layers, or a crop of the pictures"
+FROZEN_LAYERS: Final = "use fewer of its layers, or a crop of the images"
 BARS: Final = "tqdm(..., mininterval=1.0); set_postfix(refresh=False)"
 LOG_FILE: Final = "keep the log file open; write to it from a queue or once every 50 steps"
 HALF_BYTES: Final = "halve the bytes: with torch.autocast('cuda', dtype=torch.bfloat16):"
 
-_BAR_WORDS: Final = re.compile(r"tqdm|set_postfix|set_description|\bpbar\b|progress")
-_FILE_WORDS: Final = re.compile(
+_BAR_NAMES: Final = re.compile(r"tqdm|set_postfix|set_description|\bpbar\b|progress")
+_FILE_NAMES: Final = re.compile(
     r"\bopen\(|\.write\b|\.flush\b|csv|json|add_scalar|logg|SummaryWriter"
 )
 
@@ -106,8 +106,8 @@ FITTED: Final[Mapping[str, Callable[[Facts], str | None]]] = {
     EVALUATION_WORKERS: _evaluation_workers,
     FROZEN_HALF: _frozen_half,
     FROZEN_LAYERS: _frozen_layers,
-    BARS: _if_seen(BARS, _BAR_WORDS),
-    LOG_FILE: _if_seen(LOG_FILE, _FILE_WORDS),
+    BARS: _if_seen(BARS, _BAR_NAMES),
+    LOG_FILE: _if_seen(LOG_FILE, _FILE_NAMES),
     HALF_BYTES: lambda facts: HALF_BYTES if facts.on_gpu else HALF_BYTES.replace("cuda", "cpu"),
 }
 

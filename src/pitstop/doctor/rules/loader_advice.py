@@ -13,8 +13,7 @@ VECTORISE: Final = (
 )
 
 _OFF_THE_THREAD: Final = (
-    "move making batches off the training thread: a DataLoader with workers, or a prefetching "
-    "thread"
+    "make batches outside the training thread: a DataLoader with workers, or a prefetching thread"
 )
 
 
@@ -58,7 +57,7 @@ def enough_workers(facts: Facts) -> int | None:
 
 
 def cores_taken(facts: Facts) -> str | None:
-    """Say who keeps every core of the host busy; None where some are free, or nobody looked.
+    """Say who keeps every core of the host busy; None where some are free, or nothing was read.
 
     Workers of the job's own are no reason: more of them is judged by their number.
     """

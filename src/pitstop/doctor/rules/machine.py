@@ -5,28 +5,29 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import listing, times
+from pitstop.doctor.numbers import listing
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import WORTH_A_WARNING, severity_of
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import GpuLoad, HostLoad
+from pitstop.records.units import count_text
 from pitstop.records.verdict import Bound, Finding
 
-# A stranger seen in fewer looks came and went; it does not explain a whole run.
+# Another process in fewer readings came and went; it does not explain a whole run.
 _MOST_OF_THE_TIME: Final = 0.5
 # Cores that others must use, of all there are, on a host that has none to spare.
 _OTHERS_CORES: Final = 0.25
 _HOST_FULL: Final = 0.9
 _MOST_NAMED: Final = 3
 
-_ANOTHER_DEVICE: Final = "end the other job, or give this one another device: CUDA_VISIBLE_DEVICES"
+_ANOTHER_DEVICE: Final = "stop the other job, or use another device: CUDA_VISIBLE_DEVICES"
 
 # The power cap is left out: a GPU at full work runs into it as it should.
 _HELD_BACK: Final = ("hardware slowdown", "thermal (software)", "thermal (hardware)", "power brake")
 
 
 def other_jobs(facts: Facts) -> Finding | None:
-    """Report strangers on the same GPU, by process number, or on a host without a spare core."""
+    """Report other processes on the same GPU, by pid, or on a host without a free core."""
     on_gpu = _on_gpu(facts, facts.readings.all(HostLoad))
     on_host = contention(facts)
     if on_gpu is None and on_host is None:
@@ -37,7 +38,7 @@ def other_jobs(facts: Facts) -> Finding | None:
         severity="info" if on_gpu is None else "warning",
         summary="another job uses the same device or host",
         evidence=(
-            *(words for words in (on_gpu, on_host) if words is not None),
+            *(text for text in (on_gpu, on_host) if text is not None),
             *(_busiest(facts) if on_host is not None else ()),
         ),
         # How fast the run is alone was not measured.
@@ -52,12 +53,12 @@ def _on_gpu(facts: Facts, loads: tuple[HostLoad, ...]) -> str | None:
     if not seen or len(with_others) < _MOST_OF_THE_TIME * len(seen):
         return None
     pids = sorted({pid for found in with_others for pid in found})
-    looks = f"{len(with_others)} of {times(len(seen), 'look')}"
-    return f"on the same GPU in {looks}: pid {listing(pids)}"
+    readings = f"{len(with_others)} of {count_text(len(seen), 'reading')}"
+    return f"on the same GPU in {readings}: pid {listing(pids)}"
 
 
 def _busiest(facts: Facts) -> tuple[str, ...]:
-    """Name the processes that kept the host busy, by their mean over all looks at them."""
+    """Name the processes that kept the host busy, by their mean over all readings."""
     looks = [load.others for load in facts.readings.all(HostLoad) if load.others is not None]
     cores: dict[tuple[int, str], float] = {}
     for other in (other for look in looks for other in look):
@@ -65,11 +66,11 @@ def _busiest(facts: Facts) -> tuple[str, ...]:
         cores[key] = cores.get(key, 0.0) + other.cpu_cores / len(looks)
     first = sorted(cores.items(), key=lambda item: -item[1])[:_MOST_NAMED]
     named = [f"pid {pid} ({name}, {used:.1f} cores)" for (pid, name), used in first]
-    return (f"busiest in {times(len(looks), 'look')}: {', '.join(named)}",) if named else ()
+    return (f"busiest in {count_text(len(looks), 'reading')}: {', '.join(named)}",) if named else ()
 
 
 def contention(facts: Facts) -> str | None:
-    """Say how many cores others use on a host that has none to spare; None where it has."""
+    """Say how many cores other processes use on a host with none free; None where some are."""
     cores = _cores_all_busy(facts)
     others = [
         load.host_cpu_cores - load.tree_cpu_cores
@@ -79,11 +80,11 @@ def contention(facts: Facts) -> str | None:
     if cores is None or not others or float(np.median(others)) < _OTHERS_CORES * cores:
         return None
     used = float(np.median(others))
-    return f"others use {used:.1f} of the host's {cores:g} cores, of which none is left"
+    return f"other processes use {used:.1f} of {cores:g} cores; none is free"
 
 
 def host_is_full(facts: Facts) -> bool:
-    """Whether no core of the host was left, whoever used them; False where nobody looked."""
+    """Whether no core of the host was left, whoever used them; False where nothing was read."""
     return _cores_all_busy(facts) is not None
 
 
@@ -95,7 +96,7 @@ def ranks_fill_host(facts: Facts) -> bool:
 
 
 def _cores_all_busy(facts: Facts) -> float | None:
-    """Give the cores of a host that has none to spare; None where it has, or nobody looked."""
+    """Give the cores of a host that has none to spare; None where it has, or nothing was read."""
     loads = facts.readings.all(HostLoad)
     busy = [load.host_cpu_cores for load in loads if load.host_cpu_cores is not None]
     if not busy:
@@ -106,7 +107,7 @@ def _cores_all_busy(facts: Facts) -> float | None:
 
 
 def _host_cores(facts: Facts, busy: float) -> float | None:
-    """Give the cores of the host; None where they cannot be told.
+    """Give the cores of the host; None where they are not known.
 
     Where nobody counted them, those this process may use are all there are if just as many are
     busy: on a larger host with a quota that would be a coincidence.
@@ -122,7 +123,7 @@ def _host_cores(facts: Facts, busy: float) -> float | None:
 
 
 def held_clocks(facts: Facts) -> Finding | None:
-    """Report a GPU whose clocks are held back by heat or by its supply."""
+    """Report a GPU whose clocks are throttled by heat or by its supply."""
     gpus = _own_gpus(facts, facts.readings.all(HostLoad))
     known = [gpu for gpu in gpus if gpu.throttle_reasons is not None]
     held = [gpu for gpu in known if set(gpu.throttle_reasons or ()) & set(_HELD_BACK)]
@@ -131,7 +132,7 @@ def held_clocks(facts: Facts) -> Finding | None:
     reasons = sorted(
         {word for gpu in held for word in gpu.throttle_reasons or ()} & set(_HELD_BACK)
     )
-    evidence = [f"{', '.join(reasons)} in {len(held)} of {times(len(known), 'look')}"]
+    evidence = [f"{', '.join(reasons)} in {len(held)} of {count_text(len(known), 'reading')}"]
     temperatures = [gpu.temperature_c for gpu in held if gpu.temperature_c is not None]
     if temperatures:
         evidence.append(f"up to {max(temperatures):.0f} degrees Celsius")
@@ -139,7 +140,7 @@ def held_clocks(facts: Facts) -> Finding | None:
     return Finding(
         code="CLOCK001",
         severity="warning" if bound is None else severity_of(bound.share),
-        summary="the device's clocks are held back",
+        summary="the device's clocks are throttled",
         evidence=tuple(evidence),
         bound=bound,
         remedy=remedy_for(facts, "CLOCK001"),

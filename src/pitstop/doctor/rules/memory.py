@@ -7,13 +7,13 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.loader_facts import workers_of
-from pitstop.doctor.numbers import listing, percent, size, times
+from pitstop.doctor.numbers import listing
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.host.memory_holders import NEARLY_FULL, holders_text
 from pitstop.records.script import Owners
-from pitstop.records.units import seconds_text, share_text
+from pitstop.records.units import bytes_text, count_text, seconds_text, share_text
 from pitstop.records.verdict import Finding, Severity
 
 # After the first counted step buffers and caches may still fill, which every run does.
@@ -23,7 +23,7 @@ _LEAST_GROWTH_BYTES: Final = 64 << 20
 # Standard errors that the slope must lie above zero.
 _SURE_OF_SLOPE: Final = 4.0
 # A cache that fills up grows ever more slowly, and a jump grows once; a leak grows in every third
-# of the run, at this share of its pace at least.
+# of the run, at this share of its rate at least.
 _STILL_GROWING: Final = 0.25
 _OWN_PROCESS: Final = 0.7
 # A process with less has not even imported torch.
@@ -33,10 +33,10 @@ _SOON_HOURS: Final = 24.0
 _MOST_CACHE_SHARE: Final = 0.5
 
 # Memory in blocks that are cut up, of all that is reserved, and how full the device must be for
-# that to matter: a device with room to spare simply takes a new block.
+# that to matter: a device with free memory simply takes a new block.
 _FRAGMENTED: Final = 0.25
 _NEARLY_FULL: Final = 0.8
-# Of a device, the least that strangers must hold for it to matter to this run.
+# Of a device, the least that other processes must hold for it to matter to this run.
 _RELEVANT: Final = 0.1
 
 
@@ -57,14 +57,15 @@ def host_growth(facts: Facts) -> Finding | None:
     own_share = None if _is_launcher(facts, readings[-1]) else min(1.0, max(0.0, own / slope))
     cause, remedy = _growth_cause(facts, own_share, growth)
     evidence = [
-        f"{size(slope * 3600)} an hour (± {size(error * 3600)}), {size(growth)} so far, "
-        f"in {times(len(readings), 'reading')}",
+        f"{bytes_text(slope * 3600)} an hour (± {bytes_text(error * 3600)}), "
+        f"{bytes_text(growth)} so far, "
+        f"in {count_text(len(readings), 'reading')}",
     ]
     if own_share is not None:
-        evidence.append(f"{percent(own_share)} of it in the training process itself")
+        evidence.append(f"{share_text(own_share)} of it in the training process itself")
     hours = _hours_to_full(readings[-1], slope)
     if hours is not None:
-        evidence.append(f"at this pace memory is full in {seconds_text(hours * 3600)}")
+        evidence.append(f"at this rate memory is full in {seconds_text(hours * 3600)}")
     held = holders_text(readings[-1])
     evidence += [] if held is None else [held]
     severity: Severity = "critical" if hours is not None and hours < _SOON_HOURS else "warning"
@@ -79,7 +80,7 @@ def host_growth(facts: Facts) -> Finding | None:
 
 
 def unsettled_growth(facts: Facts) -> str | None:
-    """Say that memory rose in too short a time to tell whether it goes on; None where it did not.
+    """Say that memory rose in too short a time to see a trend; None where it did not.
 
     More frequent readings are no way out: one takes as long as a step or several, and a cache that
     fills looks like a leak for as long as it does.
@@ -92,8 +93,8 @@ def unsettled_growth(facts: Facts) -> str | None:
         return None
     took = seconds_text(readings[-1].at_s - readings[0].at_s)
     return (
-        f"host memory rose by {size(risen)} in {took}, too "
-        "short to tell whether it goes on: measure more steps"
+        f"host memory rose by {bytes_text(risen)} in {took}, too short to see a trend: "
+        "measure more steps"
     )
 
 
@@ -144,9 +145,9 @@ def _growth_cause(
         "look for lists and dicts that gain an entry in every step",
     )
     if not workers_of(facts) or (own_share is not None and own_share >= _OWN_PROCESS):
-        return "the training process keeps what it should let go", leak
+        return "the training process keeps objects it should free", leak
     if own_share is None:
-        return "the training process or its workers keep what they should let go", leak
+        return "the training process or its workers keep objects they should free", leak
     cache = facts.readings.last(CacheUse)
     if cache is not None and cache.copies > 1:
         return "every worker fills a cache of its own", (
@@ -159,7 +160,7 @@ def _growth_cause(
             "share one cache between all workers, or bound its size in each",
         )
     return "workers copy what they only read, or keep it", (
-        "hold metadata in arrays (numpy, torch) instead of lists of Python objects: each look at "
+        "hold metadata in arrays (numpy, torch) instead of lists of Python objects: each access to "
         "an object writes its reference count, which copies the page",
         keeps,
     )
@@ -214,8 +215,9 @@ def large_cache(facts: Facts) -> Finding | None:
         severity="critical" if allowed > limit else "warning",
         summary="the cache may take more than half of the memory",
         evidence=(
-            f"{size(cache.budget_bytes)} x {max(1, cache.copies)} on this host = {size(allowed)} "
-            f"of {size(limit)} ({percent(allowed / limit)})",
+            f"{bytes_text(cache.budget_bytes)} x {max(1, cache.copies)} on this host = "
+            f"{bytes_text(allowed)} "
+            f"of {bytes_text(limit)} ({share_text(allowed / limit)})",
         ),
         bound=None,
         remedy=remedy_for(facts, "MEM002"),
@@ -223,14 +225,14 @@ def large_cache(facts: Facts) -> Finding | None:
 
 
 def device_memory(facts: Facts) -> Finding | None:
-    """Report a device's memory that is cut to pieces, or that is freed and asked for again."""
+    """Report a device's memory that is fragmented, or that is freed and allocated again."""
     owners = facts.readings.last(Owners)
     retries = _retries(facts, owners)
     evidence: list[str] = []
     if retries:
         evidence.append(
-            f"the allocator gave its cache back and asked again {times(retries, 'time')}, "
-            "each of which waits for the device"
+            f"the allocator freed its cache and retried {count_text(retries, 'time')}; "
+            "each retry waits for the device"
         )
     split = _split(owners)
     if split is not None:
@@ -243,7 +245,7 @@ def device_memory(facts: Facts) -> Finding | None:
     return Finding(
         code="MEM003",
         severity="warning",
-        summary="device memory is cut to pieces or nearly full",
+        summary="device memory is fragmented or nearly full",
         evidence=tuple(evidence),
         # What one retry costs is not recorded.
         bound=None,
@@ -252,9 +254,9 @@ def device_memory(facts: Facts) -> Finding | None:
 
 
 def _others_on_device(facts: Facts, owners: Owners | None) -> str | None:
-    """Say what strangers hold of the device, where that is a relevant part of it.
+    """Say what other processes hold of the device, where that is a relevant part of it.
 
-    What the driver counts beyond torch's own is their memory only where a stranger was seen: some
+    What the driver counts beyond torch's own is their memory only where another one was seen: some
     of it is the context that every process on a GPU has.
     """
     number = "" if owners is None else owners.device.partition(":")[2]
@@ -266,7 +268,7 @@ def _others_on_device(facts: Facts, owners: Owners | None) -> str | None:
     if used is None or not total or used - owners.reserved_bytes < _RELEVANT * total:
         return None
     pids = listing(sorted(seen[-1].other_pids or ()))
-    return f"other processes (pid {pids}) hold about {size(used - owners.reserved_bytes)}"
+    return f"other processes (pid {pids}) hold about {bytes_text(used - owners.reserved_bytes)}"
 
 
 def _retries(facts: Facts, owners: Owners | None) -> int:
@@ -289,6 +291,7 @@ def _split(owners: Owners | None) -> str | None:
     if share < _FRAGMENTED or full < _NEARLY_FULL:
         return None
     return (
-        f"{size(owners.inactive_split_bytes)} of {size(owners.reserved_bytes)} reserved "
-        f"({percent(share)}) lie in gaps; {percent(full)} of the device is reserved"
+        f"{bytes_text(owners.inactive_split_bytes)} of {bytes_text(owners.reserved_bytes)} "
+        "reserved "
+        f"({share_text(share)}) is fragmented; {share_text(full)} of the device is reserved"
     )

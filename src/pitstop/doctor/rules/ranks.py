@@ -8,11 +8,11 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.host_lines import lines_of_part, logging_lines
-from pitstop.doctor.numbers import ms, percent
 from pitstop.doctor.readings import Exchange
 from pitstop.doctor.rules.machine import host_is_full, ranks_fill_host
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import WORTH_A_WARNING, severity_of
+from pitstop.records.units import share_text, us_text
 from pitstop.records.verdict import Bound, Finding, Severity
 
 # More waiting than this is not explained by taking turns on the processors.
@@ -90,11 +90,11 @@ def straggler(ranks: Sequence[Facts]) -> Finding | None:
     return Finding(
         code="COMM002",
         severity=_severity(facts, share),
-        summary=f"rank {rank} is slower than the others, who wait for it: {found.part}",
+        summary=f"rank {rank} is slower than the others, which wait for it: {found.part}",
         evidence=(
-            f"rank {rank} works {ms(max(own))} a step by itself, the others "
-            f"{ms(min(own))} to {ms(float(np.sort(own)[-2]))}",
-            f"{found.part} takes it {ms(found.part_excess_us)} longer than the median rank",
+            f"rank {rank} works {us_text(max(own))} per step, the others "
+            f"{us_text(min(own))} to {us_text(float(np.sort(own)[-2]))}",
+            f"{found.part} takes {us_text(found.part_excess_us)} longer than on the median rank",
         ),
         bound=Bound(part=_part_that_goes(found), share=share),
         remedy=_straggler_remedy(found),
@@ -114,12 +114,12 @@ def _straggler_remedy(found: Straggler) -> tuple[str, ...]:
     place = "" if host is None else f" (host {host})"
     if found.part == "data":
         return (
-            f"see why its samples come later{place}: its volume, its workers, another job there",
-            "give every rank the same number of samples, and long ones to all in turn",
+            f"check why its samples come later{place}: its volume, its workers, another job there",
+            "give every rank the same number of samples, and spread long ones over all ranks",
         )
     return (
-        f"see what differs there{place}: another job, held-back clocks, longer samples",
-        "do on one rank alone (logging, saving) only what is short, or do it apart",
+        f"check what differs there{place}: another job, throttled clocks, longer samples",
+        "keep work of one rank alone (logging, saving) short, or do it outside the step",
     )
 
 
@@ -139,7 +139,7 @@ def communication(ranks: Sequence[Facts]) -> Finding | None:
     return Finding(
         code="COMM001",
         severity=_severity(facts, share),
-        summary="the step waits for the exchange of gradients",
+        summary="the step waits for gradient synchronization",
         evidence=tuple(_exchange_evidence(facts, share)),
         bound=Bound(part="exchange", share=max(share, _most_share(facts) or 0.0)),
         remedy=remedy_for(facts, "COMM001"),
@@ -176,7 +176,7 @@ def _exposed_share(facts: Facts) -> float | None:
 def _most_share(facts: Facts) -> float | None:
     """Share that exchanging costs at most, where it runs on processors that computing needs.
 
-    What runs beside computing is then not free: computing waits for a core meanwhile. Gradients
+    What overlaps with computing is then not free: computing waits for a core meanwhile. Gradients
     that are copied into the exchange and out of it take their time, too, and nobody times it. All
     of that lies in the backward pass, of which as much as a forward pass is surely computing. None
     where there are cores to spare, or no exchange was timed.
@@ -192,19 +192,21 @@ def _most_share(facts: Facts) -> float | None:
 
 def _exchange_evidence(facts: Facts, share: float) -> list[str]:
     ranks = f"{facts.summary.world_size} ranks"
-    words = [f"{percent(share)} of {facts.steps} steps on the rank that waits least of {ranks}"]
+    evidence = [
+        f"{share_text(share)} of {facts.steps} steps on the rank that waits least of {ranks}"
+    ]
     reading = facts.readings.last(Exchange)
     if reading is not None:
-        words.append(
-            f"one exchange takes {ms(reading.exchange_us)}, of which "
-            f"{ms(reading.overlapped_us)} run beside computing"
+        evidence.append(
+            f"one gradient sync takes {us_text(reading.exchange_us)}, of which "
+            f"{us_text(reading.overlapped_us)} overlaps with computing"
         )
         count = reading.exchanges_per_step
         if count is not None and count > 1:
-            words.append(f"{count:.1f} exchanges for each update, where one is enough")
+            evidence.append(f"{count:.1f} syncs per update; one is enough")
     sync = facts.share("sync")
     if sync:
-        words.append(f"{percent(sync)} in collectives outside the backward pass")
+        evidence.append(f"{share_text(sync)} in collectives outside the backward pass")
     if facts.micro_steps is not None and facts.micro_steps > 1:
-        words.append(f"{facts.micro_steps:g} micro-batches make one update")
-    return words
+        evidence.append(f"{facts.micro_steps:g} micro-batches make one update")
+    return evidence

@@ -21,7 +21,7 @@ from pitstop.doctor.rules.fitting import (
 
 
 class Remedy(NamedTuple):
-    """The same cure in two languages, most effective first."""
+    """The same fix as settings and as code, most effective first."""
 
     settings: tuple[str, ...]
     code: tuple[str, ...]
@@ -46,12 +46,12 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
     ),
     "COPY001": Remedy(
         (
-            "copy beside computing: loader.pin: true",
-            "carry smaller numbers over and widen them on the device: uint8 pictures, bit planes",
+            "overlap copies with computing: loader.pin: true",
+            "transfer smaller types and convert them on the device: uint8 images, bit planes",
         ),
         (
             PINNED,
-            "carry uint8 over and convert on the device: x.to(device).float().div_(255)",
+            "transfer uint8 and convert on the device: x.to(device).float().div_(255)",
             "move what is the same in every step to the device once, before the loop",
         ),
     ),
@@ -73,7 +73,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         (
             "keep values on the device: total += loss.detach(); call .item() once every 50 steps",
             "make tensors on the device: torch.zeros(n, device=device), not torch.zeros(n).cuda()",
-            "leave out torch.cuda.synchronize() and torch.cuda.empty_cache() in the loop",
+            "remove torch.cuda.synchronize() and torch.cuda.empty_cache() from the loop",
         ),
     ),
     "TRAFFIC001": Remedy(
@@ -90,8 +90,8 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
     ),
     "COMM001": Remedy(
         (
-            "exchange less often: raise train.accumulate (gradients are sent once an update)",
-            "give each exchange more work to hide behind: raise train.batch_size",
+            "sync gradients less often: raise train.accumulate (one sync per update)",
+            "give each sync more computing to overlap with: raise train.batch_size",
         ),
         (
             "under gradient accumulation: with model.no_sync(): for all but the last micro-batch",
@@ -113,7 +113,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
     "RECOMP001": Remedy(
         ("train.recompute: none", "or only the part that does not fit (attention, ffn, a stage)"),
         (
-            "leave out torch.utils.checkpoint",
+            "remove torch.utils.checkpoint",
             "checkpoint fewer blocks, or only the part with the largest activations",
         ),
     ),
@@ -147,7 +147,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ),
     ),
     "HOST001": Remedy(
-        ("look at the lines above: they run between the parts of every step",),
+        ("check the lines above: they run in every step",),
         (
             "move the lines above out of the loop, or run them every 50 steps",
             "replace loops over samples or pixels by operations on whole tensors",
@@ -156,7 +156,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
     "LOSS001": Remedy(
         (
             "compute costly terms less often: loss.<term>.every_steps",
-            "a lighter network, fewer layers, or smaller pictures for the costly term",
+            "a lighter network, fewer layers, or smaller images for the costly term",
         ),
         (
             "compute the costly term every few steps: if step % 4 == 0:",
@@ -176,17 +176,17 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         (
             "start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             SAME_SHAPES,
-            "leave out torch.cuda.empty_cache() in the loop",
+            "remove torch.cuda.empty_cache() from the loop",
         ),
     ),
     "SHARE001": Remedy(
-        ("end the other job, or run this one where cores are free",),
-        ("end the other job, or run this one where cores are free",),
+        ("stop the other job, or run this one where cores are free",),
+        ("stop the other job, or run this one where cores are free",),
     ),
     "COMPILE001": Remedy(
         (
             "keep shapes the same: loader.drop_last: true, one crop size; no train.crop_schedule",
-            "train.compile.scope: regions, so that less is compiled again",
+            "train.compile.scope: regions, so that less is recompiled",
         ),
         (
             FEW_SHAPES,
@@ -197,7 +197,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
     "COMPILE002": Remedy(
         ("train.compile.scope: regions, so that breaks lie between regions",),
         (
-            "mend the reasons above; torch.compile(model, fullgraph=True) refuses to break",
+            "fix the reasons above; torch.compile(model, fullgraph=True) refuses to break",
             "take print, .item() and branches on tensor values out of forward",
         ),
     ),
@@ -226,13 +226,13 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ),
     ),
     "CLOCK001": Remedy(
-        ("look after the host's cooling and power supply, or take another device",),
-        ("look after the host's cooling and power supply, or take another device",),
+        ("check the host's cooling and power supply, or use another device",),
+        ("check the host's cooling and power supply, or use another device",),
     ),
     "NAN001": Remedy(
         (
             "train.precision: bf16 instead of fp16, train.clip.norm, a lower optimizer.lr",
-            "train.on_nan: stop, so that no hours are spent on it",
+            "train.on_nan: stop, to end the run at once",
         ),
         (
             "bfloat16 instead of float16; a GradScaler where it is float16",
@@ -246,16 +246,15 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
     ),
     "STALL001": Remedy(
         (
-            "look at that line, and at what the host did meanwhile: storage, swapping, other jobs",
-            "measure more steps to see whether it comes again",
+            "check that line, and what the host did at that time: storage, swapping, other jobs",
+            "measure more steps to see whether it recurs",
         ),
         (
-            "look at that line, and at what the host did meanwhile: storage, swapping, other jobs",
-            "measure more steps to see whether it comes again: `pitstop doctor --steps 1000 -- "
-            "CMD`",
+            "check that line, and what the host did at that time: storage, swapping, other jobs",
+            "measure more steps to see whether it recurs: `pitstop doctor --steps 1000 -- CMD`",
         ),
     ),
-    "APART001": Remedy(
+    "OUTSIDE001": Remedy(
         ("do less of it, or less often",),
         ("do less of it, or less often",),
     ),
@@ -263,7 +262,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
 
 
 def remedy_for(facts: Facts, code: str) -> tuple[str, ...]:
-    """Give the cure in the language of whoever wrote the run."""
+    """Give the fix in the terms of the run: settings or code."""
     remedy = REMEDIES[code]
     return remedy.settings if facts.is_engine_run else tuple(_fitting(facts, remedy.code))
 
@@ -272,9 +271,9 @@ def _fitting(facts: Facts, lines: tuple[str, ...]) -> Iterator[str]:
     kinds = () if facts.setup is None else facts.setup.optimizers
     for line in lines:
         if line == _FASTER_UPDATE and kinds:
-            yield from dict.fromkeys(words for kind in kinds for words in _faster_update(kind))
-        elif (words := fitted(facts, line)) is not None:
-            yield words
+            yield from dict.fromkeys(text for kind in kinds for text in _faster_update(kind))
+        elif (text := fitted(facts, line)) is not None:
+            yield text
 
 
 def _faster_update(kind: str) -> Iterator[str]:
@@ -285,4 +284,4 @@ def _faster_update(kind: str) -> Iterator[str]:
     elif name in TAKE_FOREACH and "foreach" not in way:
         yield f"update many weights at a time: torch.optim.{name}(..., foreach=True)"
     elif name == "LBFGS":
-        yield "keep less of what was: torch.optim.LBFGS(..., history_size=10)"
+        yield "keep less history: torch.optim.LBFGS(..., history_size=10)"

@@ -6,20 +6,21 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import listing, percent, place_text, times
-from pitstop.doctor.readings import Remark
+from pitstop.doctor.numbers import listing, place_text
+from pitstop.doctor.readings import EngineWarning
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.records.script import Compiled, Setup, Work
+from pitstop.records.units import count_text, share_text
 from pitstop.records.verdict import Finding
 
-# A dynamic loss scale leaves a step out now and then; more than this is no longer its usual work.
+# A dynamic loss scale leaves a step out now and then; more than this is not its normal behaviour.
 _USUAL_SKIPS: Final = 0.02
 
 _NARROW: Final = ("bfloat16", "float16", "bf16", "fp16", "half")
 
 
 def non_finite(facts: Facts) -> Finding | None:
-    """Report losses that are not finite, and updates that were left out for that."""
+    """Report losses that are not finite, and updates that were skipped for that."""
     evidence: list[str] = []
     ended_bad = False
     for name, series in facts.record.scalars.items():
@@ -28,13 +29,15 @@ def non_finite(facts: Facts) -> Finding | None:
         bad = ~np.isfinite(series.value)
         if bad.any():
             first = int(series.step[bad][0])
-            count = f"{int(bad.sum())} of {times(len(bad), 'value')}"
+            count = f"{int(bad.sum())} of {count_text(len(bad), 'value')}"
             evidence.append(f"{name}: {count} not finite, the first at step {first}")
             ended_bad = ended_bad or bool(bad[-1])
-    skipped = [r for r in facts.readings.all(Remark) if r.about == "nonfinite"]
+    skipped = [r for r in facts.readings.all(EngineWarning) if r.about == "nonfinite"]
     share = len(skipped) / max(1, facts.summary.steps)
     if share > _USUAL_SKIPS:
-        evidence.append(f"{times(len(skipped), 'update')} left out ({percent(share)} of all)")
+        evidence.append(
+            f"{count_text(len(skipped), 'update')} skipped ({share_text(share)} of all)"
+        )
     if not evidence:
         return None
     return Finding(
@@ -57,11 +60,11 @@ def without_effect(facts: Facts) -> Finding | None:
         return None
     return Finding(
         code="SETTING001",
-        severity="warning" if any(grave for _, _, grave in found) else "info",
+        severity="warning" if any(expected for _, _, expected in found) else "info",
         summary=f"a setting has no effect: {listing([what for what, _, _ in found], most=2)}",
         evidence=tuple(what for what, _, _ in found),
         bound=None,
-        remedy=tuple(cure for _, cure, _ in found),
+        remedy=tuple(fix for _, fix, _ in found),
     )
 
 
@@ -75,15 +78,15 @@ def _arithmetic(facts: Facts, setup: Setup) -> Iterator[_Idle]:
         narrow = sum(n for name, n in work.flops_by_dtype.items() if "16" in name)
         if narrow < work.flops / 2:
             yield (
-                f"autocast to {setup.autocast} reaches {percent(narrow / work.flops)} of the "
-                "arithmetic",
-                "put forward and loss inside torch.autocast, and leave out .float() in the model",
+                f"autocast to {setup.autocast} covers {share_text(narrow / work.flops)} of the "
+                "FLOPs",
+                "put forward and loss inside torch.autocast, and remove .float() in the model",
                 True,
             )
     if setup.scaler and setup.autocast not in ("float16", "fp16", "half"):
         yield (
             f"a GradScaler without float16 (autocast: {setup.autocast or 'off'})",
-            "leave out the GradScaler: only float16 needs it",
+            "remove the GradScaler: only float16 needs it",
             False,
         )
 
@@ -91,7 +94,7 @@ def _arithmetic(facts: Facts, setup: Setup) -> Iterator[_Idle]:
 def _loading(setup: Setup) -> Iterator[_Idle]:
     on_cpu = setup.device is not None and setup.device.startswith("cpu")
     if on_cpu and any(loader.pinned for loader in setup.loaders if loader.trains):
-        yield ("pin_memory=True without a GPU", "leave out pin_memory", False)
+        yield ("pin_memory=True without a GPU", "remove pin_memory", False)
 
 
 def _compiling(facts: Facts) -> Iterator[_Idle]:
@@ -100,7 +103,8 @@ def _compiling(facts: Facts) -> Iterator[_Idle]:
     if compiled is not None and compiled.calls and not compiled.graphs:
         at = "" if compiled.place is None else f" (last at {place_text(compiled.place)})"
         yield (
-            f"torch.compile was called {times(compiled.calls, 'time')}{at} and compiled nothing: "
+            f"torch.compile was called {count_text(compiled.calls, 'time')}{at} and compiled "
+            "nothing: "
             "no step calls what it returned",
             "use what it returns: model = torch.compile(model); or model.compile()",
             True,

@@ -104,7 +104,7 @@ class Others:
         self._before: tuple[float, dict[int, tuple[str, float]]] | None = None
 
     def __call__(self, busy_cores: float | None) -> tuple[OtherProcess, ...] | None:
-        """Give the busiest since the last call, most first; None where nobody looked twice."""
+        """Give the busiest since the last call, most first; None before a second reading."""
         before, self._before = self._before, None
         if busy_cores is None or busy_cores < _FULL * (os.cpu_count() or 1):
             return None

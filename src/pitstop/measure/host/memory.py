@@ -5,13 +5,12 @@ Nothing here starts torch or a CUDA context: a reading speaks of what the script
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Final, Self
+from types import ModuleType
+from typing import Any, Final
 
 import psutil
 
@@ -21,8 +20,6 @@ from pitstop.records.host.memory import DeviceMemory, MemoryHolder, MemoryReadin
 from pitstop.records.host.memory_holders import MOST_HOLDERS, NEARLY_FULL
 
 SHM: Final = Path("/dev/shm")  # noqa: S108 - the mount loader workers use, not a file of ours
-
-DEFAULT_INTERVAL_S: Final = 2.0
 
 Clock = Callable[[], float]
 
@@ -77,7 +74,7 @@ def largest_holders(
     """
     root = os.getpid() if root is None else root
     own = set(tree_pids(root, proc=proc))
-    # Ranks that one launcher started are no strangers.
+    # Ranks that one launcher started are of this job.
     ranks = set(tree_pids(os.getppid(), proc=proc)) - own if "LOCAL_RANK" in os.environ else set()
 
     def role(pid: int) -> Role:
@@ -92,14 +89,14 @@ def largest_holders(
         for pid, (name, size) in resident_sizes(proc=proc).items()
     ]
     found.sort(key=lambda holder: -holder.resident_bytes)
-    strangers = [holder for holder in found if holder.role == "other"]
+    others = [holder for holder in found if holder.role == "other"]
     ours = [holder for holder in found if holder.role != "other"]
-    return (*ours[:most], *strangers[:most])
+    return (*ours[:most], *others[:most])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Size and free room of a file system, in bytes."""
+    """Size and free space of a file system, in bytes."""
 
     total_bytes: int
     free_bytes: int
@@ -156,114 +153,3 @@ def _pinned_bytes(cuda: ModuleType, notes: list[str]) -> int | None:
     if held is None:
         notes.append("pinned memory: not measured, this torch does not count it")
     return None if held is None else int(held)
-
-
-def _wait(stop: threading.Event, seconds: float) -> bool:
-    return stop.wait(seconds)
-
-
-class MemorySampler:
-    """Reads memory at an interval in a thread of its own and hands each reading to a callback.
-
-    Keeps only the last reading, so that a run of weeks costs what a run of minutes does. A process
-    forked while it runs starts without a running sampler and may start its own.
-
-    Args:
-        on_reading: Called in the sampler's thread. If it raises, sampling ends and the exception
-            is kept in `failure`: measuring must not end the run it measures.
-        interval_s: Pause between two readings, in seconds.
-        read: Takes a reading.
-        wait: Waits for the pause or until the event is set; returns whether it was set.
-    """
-
-    def __init__(
-        self,
-        on_reading: Callable[[MemoryReading], None],
-        *,
-        interval_s: float = DEFAULT_INTERVAL_S,
-        read: Callable[[], MemoryReading] = read_memory,
-        wait: Callable[[threading.Event, float], bool] = _wait,
-    ) -> None:
-        if interval_s <= 0:
-            raise ValueError(f"the interval between readings must be above zero, not {interval_s}")
-        self.last: MemoryReading | None = None
-        self.failure: Exception | None = None
-        self.readings = 0
-        self.cost_s = 0.0
-        self._on_reading = on_reading
-        self._interval_s = interval_s
-        self._read = read
-        self._wait = wait
-        self._life: _Life | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether this process has a sampling thread alive."""
-        life = self._own_life()
-        return life is not None and life.thread.is_alive()
-
-    def start(self) -> Self:
-        """Begin sampling; nothing happens if it has begun."""
-        if not self.running:
-            stop = threading.Event()
-            thread = threading.Thread(
-                target=self._sample, args=(stop,), name="pitstop-memory", daemon=True
-            )
-            self.failure = None
-            self._life = _Life(pid=os.getpid(), stop=stop, thread=thread)
-            thread.start()
-        return self
-
-    def stop(self) -> None:
-        """End sampling and wait for a reading under way; nothing happens if it has ended."""
-        life = self._own_life()
-        self._life = None
-        if life is not None:
-            life.stop.set()
-            if life.thread is not threading.current_thread():
-                life.thread.join()
-
-    def __enter__(self) -> Self:
-        """Begin sampling."""
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End sampling."""
-        self.stop()
-
-    def _own_life(self) -> "_Life | None":
-        """Forget a thread inherited by fork: it does not run here, and its event may be locked."""
-        if self._life is not None and self._life.pid != os.getpid():
-            self._life = None
-        return self._life
-
-    def _sample(self, stop: threading.Event) -> None:
-        while not stop.is_set():
-            try:
-                self._take_one()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the training run goes on
-                self.failure = error
-                return
-            if self._wait(stop, self._interval_s):
-                return
-
-    def _take_one(self) -> None:
-        reading = self._read()
-        self.last = reading
-        self.readings += 1
-        self.cost_s += reading.cost_s
-        self._on_reading(reading)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Life:
-    """One thread and the process it belongs to."""
-
-    pid: int
-    stop: threading.Event
-    thread: threading.Thread

@@ -1,7 +1,7 @@
 """What the NVIDIA driver says of each GPU: load, clocks, power, temperature, who else is on it.
 
 The bindings come with the extra ``train`` and the library with the driver; neither being there is a
-normal state, told in a note.
+normal state, reported in a note.
 """
 
 import os
@@ -121,7 +121,7 @@ class Nvml:
         return None
 
     def _others(self, pids: Sequence[int], own_pids: Collection[int]) -> tuple[int, ...] | None:
-        """Tell strangers from members; None when the driver numbers processes of another namespace.
+        """Find other jobs' processes; None when the driver numbers those of another namespace.
 
         Inside a container the driver may report the host's numbers: a number this system does not
         know cannot be compared with ours.

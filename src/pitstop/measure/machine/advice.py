@@ -26,7 +26,7 @@ SMALL_SHM_BYTES: Final = GIB
 def advise(
     cpu: Cpu, ram: Ram, *, gpus: int, decoding: tuple[DecodeRate, ...], volume: Volume | None
 ) -> tuple[Advice, ...]:
-    """Suggest loader workers, a cache budget and, where it is small, room in /dev/shm."""
+    """Suggest loader workers, a cache budget and, where it is small, space in /dev/shm."""
     ranks = max(1, gpus)
     found: list[Advice] = []
     workers = workers_per_rank(cpu.usable_cores, ranks)
@@ -58,38 +58,38 @@ def _workers_advice(
     workers: int, usable: float, ranks: int, decoding: tuple[DecodeRate, ...]
 ) -> Advice:
     share = f"{usable:g} usable cores / {ranks} rank{'s' if ranks > 1 else ''}"
-    words = f"{share}, less one core for the training loop = {workers} at most"
-    words += f" a rank, {workers * ranks} for the host" if ranks > 1 else ""
+    text = f"{share}, less one core for the training loop = {workers} at most"
+    text += f" a rank, {workers * ranks} for the host" if ranks > 1 else ""
     if usable / ranks < 2:
-        words = f"{share} leave no core to spare: one worker shares a core with the training loop"
+        text = f"{share} leave no core to spare: one worker shares a core with the training loop"
     for rate in decoding:
         each, together = rate.images.value, workers * rate.images.value
         what = f"{rate.codec.upper()} images of {rate.width}x{rate.height}"
         sum_text = f"{workers} x {digits(each)} = no more than {digits(together)}"
-        words += f"; {sum_text} {what} a second and rank"
+        text += f"; {sum_text} {what} a second and rank"
     # The setting counts the workers of the host, whatever the number of ranks.
-    return Advice(setting="loader.workers", value=str(workers * ranks), arithmetic=words)
+    return Advice(setting="loader.workers", value=str(workers * ranks), arithmetic=text)
 
 
 def _cache_advice(ram: Ram, workers: int, volume: Volume | None) -> Advice:
     free, limit = ram.free_bytes, ram.limit_bytes
     assert free is not None
     budget = cache_budget_bytes(free, limit, workers)
-    words = (
+    text = (
         f"{bytes_text(free)} free to this process, less {share_text(KEEP_FREE_SHARE)} kept free "
         f"and {workers} x {bytes_text(WORKER_BYTES)} for workers (assumed)"
     )
     if limit is not None:
-        words += f", but at most half of the limit of {bytes_text(limit)}"
-    words += f" = {budget // GIB} whole GiB for the host"
+        text += f", but at most half of the limit of {bytes_text(limit)}"
+    text += f" = {budget // GIB} whole GiB for the host"
     if volume is not None and volume.bytes_seen:
         size = ("" if volume.complete else "at least ") + bytes_text(volume.bytes_seen)
         if volume.bytes_seen > budget:
             share = budget / volume.bytes_seen
-            words += f"; the files are {size}, so shuffled epochs hit at most {share_text(share)}"
+            text += f"; the files are {size}, so shuffled epochs hit at most {share_text(share)}"
         elif volume.complete:
-            words += f"; the files are {size} and fit as they are stored"
-    return Advice(setting="cache.budget", value=f"{budget // GIB}GiB", arithmetic=words)
+            text += f"; the files are {size} and fit as they are stored"
+    return Advice(setting="cache.budget", value=f"{budget // GIB}GiB", arithmetic=text)
 
 
 def _shm_advice(shm: int) -> Advice:

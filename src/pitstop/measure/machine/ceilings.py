@@ -122,7 +122,7 @@ def cuda_matrix_rates(index: int, effort: Effort, notes: Notes) -> tuple[MatrixR
     size = _fitting_edge(index, effort.matrix)
     found: list[MatrixRate] = []
     for dtype in dtypes:
-        with _told(f"{dtype} matrix rate of {device}", notes), fp32_products(tf32=dtype == "tf32"):
+        with _noted(f"{dtype} matrix rate of {device}", notes), fp32_products(tf32=dtype == "tf32"):
             left, right = _operands(size, getattr(torch, _DTYPES[dtype]), device)
             out = torch.empty_like(left)
             seconds = _cuda_seconds(
@@ -151,13 +151,13 @@ def cuda_copy_rates(index: int, effort: Effort, notes: Notes) -> tuple[CopyRate,
             found.append(CopyRate(route=route, device=device, size_bytes=size_bytes, rate=rate))
 
     inside = min(4 * effort.copy_bytes, torch.cuda.mem_get_info(index)[0] // 8)
-    with _told(f"memory bandwidth of {device}", notes):
+    with _noted(f"memory bandwidth of {device}", notes):
         # Counted twice: each byte is read once and written once.
         time_copy("device", _random_bytes(inside, device), inside, factor=2)
     pageable = _random_host_bytes(effort.copy_bytes)
-    with _told(f"copy rate from pageable memory to {device}", notes):
+    with _noted(f"copy rate from pageable memory to {device}", notes):
         time_copy("pageable to device", pageable, effort.copy_bytes, factor=1)
-    with _told(f"copy rate from pinned memory to {device}", notes):
+    with _noted(f"copy rate from pinned memory to {device}", notes):
         time_copy("pinned to device", pageable.pin_memory(), effort.copy_bytes, factor=1)
     return tuple(found)
 
@@ -228,7 +228,7 @@ def fp32_products(*, tf32: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(what: str, notes: Notes) -> Iterator[None]:
+def _noted(what: str, notes: Notes) -> Iterator[None]:
     """Turn a device that refuses (out of memory, unsupported format) into a note."""
     try:
         yield

@@ -61,7 +61,7 @@ def measure_machine(
     begun_s = clock()
     notes: list[str] = []
     effort = ceilings.QUICK if quick else ceilings.Effort()
-    # First, so that a mistyped path is told before seconds of calibration.
+    # First, so that a mistyped path is reported before seconds of calibration.
     volume = _volume(data, notes, quick=quick)
     notes += crowded_host(psutil.cpu_count())
     cpu, ram = read_cpu(), read_ram()

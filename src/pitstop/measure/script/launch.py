@@ -51,7 +51,7 @@ def run_script(
     *,
     steps: int | None,
     detach: bool = False,
-    without: Part | None = None,
+    ablate: Part | None = None,
     quiet_stdout: bool = False,
 ) -> Ended:
     """Run a command to its end, or to the end of the measurement.
@@ -63,7 +63,7 @@ def run_script(
         folder: Where its record goes.
         steps: Training steps to measure after warm-up; None measures all.
         detach: Let the command run on, unmeasured, after that.
-        without: Leave a part out, to measure what the run would be without it.
+        ablate: Leave a part out, to measure what the run would be without it.
         quiet_stdout: Send the command's output to stderr, for stdout carries something else.
 
     Raises:
@@ -76,7 +76,7 @@ def run_script(
         "folder": str(folder),
         "steps": steps,
         "detach": detach,
-        "without": without,
+        "without": ablate,
     }
     begun_s = time.monotonic()
     with _signals_passed_on() as signals, _outside_record(folder) as writer, _alive(folder) as lock:

@@ -39,7 +39,7 @@ class BatchFlow:
     taken_ns: int
     """When the loop had it."""
     own_ns: int | None
-    """From having the batch before to asking for this one; None for the first of a stretch."""
+    """From having the batch before to asking for this one; None for the first of a window."""
 
     @property
     def wait_ns(self) -> int:

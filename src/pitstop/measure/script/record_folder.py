@@ -26,7 +26,7 @@ OF_A_SCRIPT = (
 )
 """Patterns of what a script that runs under measurement leaves in the folder."""
 
-# Room for the first lines of a record.
+# Space for the first lines of a record.
 _TRIED_BYTES = 4096
 
 

@@ -193,7 +193,7 @@ class Advice:
     value: str
     """What to write there."""
     arithmetic: str
-    """The sum in words, with every assumption called one."""
+    """The sum as text, with every assumption marked as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

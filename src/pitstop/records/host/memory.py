@@ -54,7 +54,7 @@ class TreeMemory:
 
 
 Role = Literal["main process", "child process", "other rank", "other"]
-"""Whose a process is: the root of the job's tree, below it, another rank of the job, a stranger."""
+"""Whose a process is: the root of the job's tree, below it, another rank, another job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class MemoryHolder:
 
     pid: int
     name: str
-    """Of its program, never its arguments: those of strangers may hold secrets."""
+    """Of its program, never its arguments: those of other jobs may hold secrets."""
     role: Role
     resident_bytes: int
     """Every page it maps, shared ones too, so that a sum over processes is too large."""

@@ -45,9 +45,9 @@ def _processes(count: int) -> str:
 
 
 def _largest(holders: Sequence[MemoryHolder]) -> str:
-    words = ", ".join(
+    text = ", ".join(
         f"{holder.name}{'' if holder.role == 'other' else f', {holder.role},'} "
         f"{bytes_text(holder.resident_bytes)}"
         for holder in holders
     )
-    return f" (largest: {words})" if words else ""
+    return f" (largest: {text})" if text else ""

@@ -30,7 +30,7 @@ class LogPair:
     ratio: float | None
     """``rate`` over ``reference``, of the medians."""
     low: float | None
-    """Least and largest ratio that the middle halves of both allow."""
+    """Least and largest ratio that the interquartile ranges of both allow."""
     high: float | None
     step_ratio: float | None
     """Its steps/s over the first's: what a bar shows, and no speed while batches differ."""

@@ -1,7 +1,7 @@
 """A foreign log in a few numbers: what it is, how fast it ran, and what it does not tell.
 
 LogExamination
-├── LogSummary        format, steady state, time apart, what is left to do, gaps
+├── LogSummary        format, steady state, time outside steps, what is left to do, gaps
 └── Verdict           the findings over it
 
 Every number carries its formula: where it was printed and as what, or how it was rebuilt.
@@ -17,7 +17,7 @@ from pitstop.records.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """A number at steady state: the median over records, and where their middle half lies."""
+    """A number at steady state: the median over records, and their interquartile range."""
 
     middle: float
     """Median in ``unit``; each record counts as often as it covers steps."""
@@ -31,7 +31,7 @@ class Steady:
     steps: int | None
     """Training steps that these records cover; None where the log does not count them."""
     formula: str
-    """Where the numbers come from, in words that fit "median of 40 windows; ..."."""
+    """Where the numbers come from, as text that fits "median of 40 windows; ..."."""
 
     def __post_init__(self) -> None:
         """Refuse quartiles that are out of order."""
@@ -59,7 +59,7 @@ class EventTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eta:
-    """What is left of a run, reckoned from its own pace."""
+    """What is left of a run, estimated from its own step times."""
 
     steps: int
     """Steps left."""

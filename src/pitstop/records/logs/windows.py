@@ -9,7 +9,7 @@ RankRecord.windows
 A log prints means, smoothed rates and totals under the same few names. So every column says which
 of these it holds, and a number that was not printed says by which formula it was rebuilt.
 
-What lies apart from the steps is in ``RankRecord.events``, under the names in `EVENTS`; there
+What lies outside steps is in ``RankRecord.events``, under the names in `EVENTS`; there
 ``detail["formula"]`` says how the duration is known, and is missing when it is not (then
 ``wall_us`` is 0). ``start_us`` counts from the log's first timestamp, and is 0 without a clock.
 """

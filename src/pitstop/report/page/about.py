@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pitstop.doctor.readings import Applied, Remark
+from pitstop.doctor.readings import Applied, EngineWarning
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.script import Compiled, Ended, Kernels, Setup, Work
@@ -150,7 +150,7 @@ def _log_settings(view: RunView) -> Iterable[Block]:
 
 
 def _warnings(view: RunView) -> Iterable[Block]:
-    warnings = view.readings("remark", Remark)
+    warnings = view.readings("warning", EngineWarning)
     if warnings:
         yield _pairs(
             "Warnings of the run",

@@ -28,7 +28,7 @@ from pitstop.report.page.compare import (
 )
 from pitstop.report.page.headroom import headroom_section
 from pitstop.report.page.host import load_section, memory_section
-from pitstop.report.page.loader import feeding_section
+from pitstop.report.page.loader import loader_section
 from pitstop.report.page.over_time import over_time_section
 from pitstop.report.page.parts import modules_section, pictures_section, ranks_section
 from pitstop.report.page.run import RunView, view_of
@@ -72,7 +72,7 @@ SECTIONS: Final[tuple[Chapter, ...]] = (
     Chapter(about="values over time", make=over_time_section),
     Chapter(about="memory", make=memory_section),
     Chapter(about="load of GPU, processor and disk", make=load_section),
-    Chapter(about="loader and cache", make=feeding_section),
+    Chapter(about="loader and cache", make=loader_section),
     Chapter(about="times of the model's parts", make=modules_section),
     Chapter(about="several ranks", make=ranks_section),
     Chapter(about="settings with proof", make=settings_section),

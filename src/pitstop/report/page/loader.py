@@ -34,7 +34,7 @@ from pitstop.report.page.series import shortened
 _MOST_WORKERS: Final = 64
 
 
-def feeding_section(view: RunView) -> Section | None:
+def loader_section(view: RunView) -> Section | None:
     """What it took to feed the loop."""
     blocks = [
         *_setups(view),
@@ -46,7 +46,7 @@ def feeding_section(view: RunView) -> Section | None:
     ]
     if not blocks:
         return None
-    return Section(key="feeding", title="Loader and cache", blocks=tuple(blocks))
+    return Section(key="loader", title="Loader and cache", blocks=tuple(blocks))
 
 
 def _columns(*names: str) -> tuple[Column, ...]:
@@ -106,7 +106,7 @@ def _stages(readings: Sequence[LoaderReading]) -> Iterable[Block]:
         each = seconds_text(total / batches / 1e6)
         yield Chart(
             caption=f"Making a batch, {each} on average in {_worker_text(last.workers)}",
-            svg=bar("feeding-stages", "Stages of making a batch", segments, height=30),
+            svg=bar("loader-stages", "Stages of making a batch", segments, height=30),
             legend=tuple(
                 LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
             ),
@@ -238,7 +238,7 @@ def _hit_chart(readings: Sequence[CacheReading]) -> Iterable[Chart]:
     drawn = [Line(name="hit rate", series=series, colour="c7")]
     yield Chart(
         caption="Hit rate of the cache since it was made",
-        svg=lines("feeding-hits", "Hit rate of the cache", drawn, axes, height=130),
+        svg=lines("loader-hits", "Hit rate of the cache", drawn, axes, height=130),
         note="counted",
         half=True,
     )

@@ -70,7 +70,7 @@ def view_of(run: JudgedRun) -> RunView:
     facts = run.facts
     parts = list(run.verdict.shares)
     if facts is not None:
-        parts = [*facts.parts_us, *facts.apart, *(path[0] for path in facts.record.paths)]
+        parts = [*facts.parts_us, *facts.outside, *(path[0] for path in facts.record.paths)]
         parts += ["data", "forward"]
     return RunView(
         record=run.record,

@@ -241,7 +241,7 @@ def _node(view: RunView, span: SpanSummary, children: tuple[Node, ...]) -> Node:
 
 
 def _apart(facts: Facts) -> Iterable[Block]:
-    if not facts.apart:
+    if not facts.outside:
         return
     total = facts.total_us
     rows = tuple(
@@ -252,7 +252,7 @@ def _apart(facts: Facts) -> Iterable[Block]:
             _time_cell(apart.total_us / max(1, apart.count) / 1e6),
             number_cell(share_text(apart.total_us / total), apart.total_us),
         )
-        for name, apart in sorted(facts.apart.items(), key=lambda item: -item[1].total_us)
+        for name, apart in sorted(facts.outside.items(), key=lambda item: -item[1].total_us)
     )
     columns = ("outside steps", "times", "total", "mean", "of the wall clock")
     yield Table(

@@ -24,20 +24,20 @@ _NS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileProof:
-    """What the compiler did while a `CompileWatch` was open."""
+    """What the compiler did while a `CompileMonitor` was open."""
 
     graphs: int
     """Graphs compiled, those of recompiles and of both sides of a break included."""
     frames_left_eager: int
-    """Functions that were looked at and left uncompiled."""
+    """Functions that the compiler tried and left uncompiled."""
     breaks: Mapping[str, int]
     """Graph breaks by reason."""
     recompiles: int | None
-    """Functions compiled again for other inputs; None where this torch does not tell."""
+    """Functions compiled again for other inputs; None where this torch does not say."""
     recompile_reasons: tuple[str, ...]
     """Which expectations failed, each once."""
     compile_s: float | None
-    """Seconds the host spent compiling, backward included; None where this torch does not tell."""
+    """Seconds the host spent compiling, backward included; None where this torch does not say."""
     recorded_inputs: int
     """Inputs that the recorded CUDA graphs copy in before they run; 0 where none was recorded."""
     graphs_not_recorded: int
@@ -58,7 +58,7 @@ def apply_compile(
 ) -> None:
     """Compile a model in place, as a whole or each region; names in its state do not change.
 
-    Nothing is compiled yet: that happens in the first steps, which a `CompileWatch` should see.
+    Nothing is compiled yet: that happens in the first steps, which a `CompileMonitor` should see.
 
     Raises:
         ConfigError: When regions are asked for and the model has none.
@@ -93,7 +93,7 @@ def require_compiled(section: CompileSection, proof: CompileProof) -> None:
         reasons = "; ".join(proof.breaks) or "torch.compile may be disabled in this process"
         raise ConfigError(
             f"train.compile.scope is {section.scope}, but nothing was compiled ({reasons}); set it "
-            "to off, or mend the cause"
+            "to off, or fix the cause"
         )
     if records_cuda_graphs(section) and not proof.recorded_inputs:
         raise ConfigError(
@@ -102,7 +102,7 @@ def require_compiled(section: CompileSection, proof: CompileProof) -> None:
         )
 
 
-class CompileWatch:
+class CompileMonitor:
     """Counts what the compiler does while it is open.
 
     Open it around the first steps. Books are read as differences, so what was compiled before does
@@ -134,7 +134,7 @@ class CompileWatch:
             self._handler.remove_end_callback(self._on_end)
 
     def proof(self) -> CompileProof:
-        """Tell what happened since it was opened."""
+        """Say what happened since it was opened."""
         now, before = _Books.now(), self._before
         told = self._handler is not None
         return CompileProof(

@@ -11,7 +11,7 @@ from pitstop.train.task import BatchT, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """A frozen model and how much its opinion weighs."""
+    """A frozen teacher and the weight of its loss."""
 
     model: nn.Module
     weight: float

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pitstop.errors import ConfigError
 
@@ -19,7 +19,8 @@ class ChannelsLastFacts:
 def use_channels_last(model: nn.Module) -> ChannelsLastFacts:
     """Lay out the weights of two-dimensional convolutions anew, in place; values do not change.
 
-    Pictures must come in the same layout (`as_channels_last`); convolutions then hand it on.
+    Inputs should come in the same layout (`x.contiguous(memory_format=torch.channels_last)`);
+    convolutions then hand it on.
 
     Raises:
         ConfigError: When the model has no weight that this would change.
@@ -37,10 +38,3 @@ def use_channels_last(model: nn.Module) -> ChannelsLastFacts:
             "convolution whose weights it would change"
         )
     return ChannelsLastFacts(num_weights=changed)
-
-
-def as_channels_last(picture: Tensor) -> Tensor:
-    """Lay out a batch of pictures (N, C, H, W) with channels last; anything else stays as it is."""
-    if picture.dim() != 4:
-        return picture
-    return picture.contiguous(memory_format=torch.channels_last)

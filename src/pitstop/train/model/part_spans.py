@@ -162,7 +162,7 @@ class _Backward:
         span.__exit__(None, None, None)
 
     def _start(self) -> None:
-        """At the first part of a pass, ask to be told of its end: not every part sees its own."""
+        """At the first part of a pass, ask for a call at its end: not every part sees its own."""
         if self.is_running:
             return
         self._open.clear()

@@ -9,7 +9,7 @@ from pitstop.records.communication import CommunicationReading
 _SAMPLED_EVERY = 10
 
 
-def watch_communication(model: nn.Module) -> None:
+def sample_communication(model: nn.Module) -> None:
     """Have DDP time its exchange every few steps; other models exchange nothing."""
     if isinstance(model, DistributedDataParallel):
         model._set_ddp_runtime_logging_sample_rate(_SAMPLED_EVERY)

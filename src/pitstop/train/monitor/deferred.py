@@ -1,4 +1,4 @@
-"""Values read from the device some steps late, so that the host never waits for the present."""
+"""Scalars read from the device some steps later, so that the host never waits for the device."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class _Slot:
     known: Mapping[str, float]
 
 
-class LateReader:
+class DeferredScalars:
     """Hands over what was pushed `LAG_STEPS` steps ago.
 
     The lag is fixed, on every device and every rank: decisions taken from these values (leaving a

@@ -1,7 +1,4 @@
-"""What a run does about its data beside taking batches.
-
-It has the loader tuned, tells the cache what is coming, and writes down how both fare.
-"""
+"""Supervision of the loader: tuning, the order for the cache, and readings."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -18,68 +15,68 @@ from pitstop.train.host_cache import HostCache
 from pitstop.train.observers import Observer
 from pitstop.train.ranks import Ranks
 
-Tell = Callable[[Callable[[Observer], None]], None]
+Notify = Callable[[Callable[[Observer], None]], None]
 
 # Batches travel through /dev/shm, which others use as well.
 _MOST_SHM_SHARE = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
-class Feeding:
-    """Looks after the loader of a run."""
+class LoaderSupervisor:
+    """Supervises the loader of a run: tuning, cache order, readings."""
 
     loader: Loader[Any]
     tuner: Tuner | None = None
     cache: HostCache | None = None
-    _told: Counter[str] = field(init=False, default_factory=Counter)
+    _reported: Counter[str] = field(init=False, default_factory=Counter)
 
-    def after_step(self, step: int, tell: Tell) -> None:
-        """Give the tuner its look at the step."""
+    def after_step(self, step: int, notify: Notify) -> None:
+        """Let the tuner take the step in."""
         tuner = self.tuner
         if tuner is None:
             return
         if tuner.after_step():
             self.loader.resize(workers=tuner.workers, prefetch=tuner.prefetch)
-        self._tell_tuning(step, tuner, tell)
+        self._report_tuning(step, tuner, notify)
 
-    def finish(self, step: int, tell: Tell) -> None:
-        """Tell what is left to tell, however the run ended."""
-        self.report(step, tell)
+    def finish(self, step: int, notify: Notify) -> None:
+        """Report what was not reported yet, however the run ended."""
+        self.report(step, notify)
         if self.tuner is not None:
             self.tuner.stop()
-            self._tell_tuning(step, self.tuner, tell)
+            self._report_tuning(step, self.tuner, notify)
 
-    def _tell_tuning(self, step: int, tuner: Tuner, tell: Tell) -> None:
+    def _report_tuning(self, step: int, tuner: Tuner, notify: Notify) -> None:
         if (reading := tuner.take_reading()) is not None:
-            tell(lambda observer: observer.tuned(step, reading))
+            notify(lambda observer: observer.tuned(step, reading))
 
     @property
     def wants_order(self) -> bool:
-        """Whether the cache should be told what is coming, which takes a while."""
+        """Whether the cache wants the order of the next samples, which takes a while to list."""
         return self.cache is not None and self.cache.wants_order
 
-    def tell_order(self) -> None:
-        """Tell the cache what is coming."""
+    def announce_order(self) -> None:
+        """Tell the cache which samples are coming."""
         assert self.cache is not None
         applied = self.loader.applied
         ahead = applied.workers * (applied.prefetch or 0) if applied.persistent else 0
         # Before the first batch nothing is under way.
-        self.cache.tell_order(in_flight=ahead if self.loader.is_running else 0)
+        self.cache.announce_order(in_flight=ahead if self.loader.is_running else 0)
 
-    def report(self, step: int, tell: Tell) -> None:
-        """Tell how batches came about since the last report, and what was passed over."""
+    def report(self, step: int, notify: Notify) -> None:
+        """Report how batches were made since the last report, and which samples were skipped."""
         applied = self.loader.applied
         reading = self.loader.meter.take(workers=applied.workers, prefetch=applied.prefetch)
         if reading is not None:
-            tell(lambda observer: observer.loaded(step, reading))
-        new = self.loader.skipped - self._told
+            notify(lambda observer: observer.loaded(step, reading))
+        new = self.loader.skipped - self._reported
         if new:
-            self._told = self.loader.skipped.copy()
-            skipped = SkippedReading(samples=dict(new), total=self._told.total())
-            tell(lambda observer: observer.skipped(step, skipped))
+            self._reported = self.loader.skipped.copy()
+            skipped = SkippedReading(samples=dict(new), total=self._reported.total())
+            notify(lambda observer: observer.skipped(step, skipped))
         cached = None if self.cache is None else self.cache.reading()
         if cached is not None:
-            tell(lambda observer: observer.cached(step, cached))
+            notify(lambda observer: observer.cached(step, cached))
 
 
 def tuner_for(section: LoaderSection, loader: Loader[Any], ranks: Ranks) -> Tuner | None:
@@ -88,12 +85,12 @@ def tuner_for(section: LoaderSection, loader: Loader[Any], ranks: Ranks) -> Tune
     if section.tune == "off" or applied.prefetch is None:
         return None
     cores = max(1, read_host_limits().cores // ranks.local_world_size)
-    room = _room_on_host(section)
+    budget = _prefetch_budget_on_host(section)
     tuner = Tuner(
         workers=applied.workers,
         prefetch=applied.prefetch,
         limits=TuningLimits(
-            cores=cores, room_bytes=None if room is None else room // ranks.local_world_size
+            cores=cores, budget_bytes=None if budget is None else budget // ranks.local_world_size
         ),
         most=ranks.most,
     )
@@ -101,7 +98,7 @@ def tuner_for(section: LoaderSection, loader: Loader[Any], ranks: Ranks) -> Tune
     return tuner
 
 
-def _room_on_host(section: LoaderSection) -> int | None:
+def _prefetch_budget_on_host(section: LoaderSection) -> int | None:
     if section.prefetch_bytes is not None:
         return section.prefetch_bytes
     shm = shm_space()

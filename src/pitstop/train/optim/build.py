@@ -32,7 +32,7 @@ _STEP_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerFacts:
-    """What an optimizer is, told by the object itself rather than by its configuration."""
+    """What an optimizer is, read from the object itself rather than from its configuration."""
 
     kind: str
     """As in the configuration."""

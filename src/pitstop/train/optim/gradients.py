@@ -19,7 +19,7 @@ def gradients_of(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 
 def scale_and_check(gradients: list[Tensor], factor: Tensor) -> Tensor:
-    """Multiply all gradients by `factor` in one pass, and tell whether one is not finite.
+    """Multiply all gradients by `factor` in one pass, and say whether one is not finite.
 
     Args:
         gradients: Of any floating dtypes.

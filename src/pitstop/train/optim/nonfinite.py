@@ -10,7 +10,7 @@ from typing import Literal
 from pitstop.errors import PitstopError
 
 Policy = Literal["skip", "rollback", "stop"]
-Action = Literal["nothing", "remark", "rollback", "stop"]
+Action = Literal["nothing", "warn", "rollback", "stop"]
 
 MOST_IN_A_ROW = 20
 
@@ -45,7 +45,7 @@ class NonFinitePolicy:
         if self.scaled and not bad_loss:
             return "nothing"
         if self.policy == "skip":
-            return "remark"
+            return "warn"
         return self.policy
 
     def error(self, step: int, *, bad_loss: bool) -> NotFiniteError:

@@ -207,7 +207,7 @@ class CheckpointWriter:
         folder: Where checkpoints go; made when first needed. All ranks must see the same one.
         keep_last: Number of latest checkpoints to keep; older ones go once a new one is whole.
         best_of: Metric whose best checkpoint is kept as well.
-        ranks: Who writes; one process alone unless told otherwise.
+        ranks: Who writes; one process unless given.
         background: Write in a thread while training goes on. `save` then takes as long as a copy
             to host memory, and as what is left of the save before.
     """
@@ -287,7 +287,7 @@ class CheckpointWriter:
         """Wait until no save is under way.
 
         Raises:
-            CheckpointError: Where it failed; told once.
+            CheckpointError: Where it failed; raised once.
         """
         if self._thread is not None:
             self._thread.join()

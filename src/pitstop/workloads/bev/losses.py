@@ -1,8 +1,8 @@
 """How far logits are from the ground truth, as a sum over samples and their number.
 
 One camera, as the PON benchmark has it: cells that are seen count by cross-entropy, in which the
-cells a rare class lies in weigh the square root of how rare it is; cells that are not seen are only
-pulled towards how frequent each class is. Six cameras: focal loss, summed over classes.
+cells of a rare class have as weight the square root of how rare it is; cells that are not seen are
+only pulled towards how frequent each class is. Six cameras: focal loss, summed over classes.
 Every mean is over all cells, so every sample counts the same.
 """
 
@@ -68,7 +68,7 @@ def judge(
 
 
 def seen_entropy(logits: Tensor, targets: Tensor, mask: Tensor, *, rare: Tensor) -> Tensor:
-    """Cross-entropy where the ground is seen; a class's own cells weigh `rare`, (K,)."""
+    """Cross-entropy where the ground is seen; a class's own cells have the weight `rare`, (K,)."""
     weights = 1 + (rare.view(-1, 1, 1) - 1) * targets
     entropy = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
     return (weights * entropy * mask[:, None]).flatten(1).mean(dim=1)

@@ -83,7 +83,7 @@ def draw_ground(
 
     Args:
         found: (B, K, h, w) logits.
-        batch: What was looked at, on the host.
+        batch: The inputs, on the host.
         classes: Name of each of the K classes.
         titles: Of each sample, ending in the path of an image, whose name the files have.
         folder: Where the files go.

@@ -217,7 +217,7 @@ class BevTask:
             section,
             self._data.image_size,
             classes=len(self.classes),
-            # A network that is only looked at, such as to plan its memory, has no data.
+            # A network that is built without a run, such as to plan its memory, has no data.
             priors=() if self._data.root is None else self._class_frequencies(),
         )
         if isinstance(self._data, SurroundData):

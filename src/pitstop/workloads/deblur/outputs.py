@@ -16,25 +16,25 @@ from pitstop.workloads.deblur.metrics import to_levels
 def write_frames(
     restored: Tensor, samples: ClipSamples, indices: Sequence[int], folder: Path
 ) -> list[Path]:
-    """Write restored stretches to `<folder>/<clip>/<frame>.png`, every frame once.
+    """Write restored segments to `<folder>/<clip>/<frame>.png`, every frame once.
 
     Args:
         restored: (B, D, 3, H, W), colours about 0 to 1.
-        samples: What the stretches were cut from.
-        indices: Number of each stretch.
+        samples: What the segments were cut from.
+        indices: Number of each segment.
         folder: Where clips get folders of their own.
 
     Raises:
         DataError: Where a file cannot be written.
     """
     written = []
-    for stretch, index in zip(restored, indices, strict=True):
+    for segment, index in zip(restored, indices, strict=True):
         clip, first, known = samples.starts[index].tolist()
         begin = int(samples.index.first_frames[clip]) + first
         names = samples.index.blur_names[begin : begin + samples.clip_len]
-        # One stretch at a time crosses to the host, as bytes.
-        levels = to_levels(stretch).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        for place in range(known, len(levels)):  # an earlier stretch has the frames before
+        # One segment at a time crosses to the host, as bytes.
+        levels = to_levels(segment).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        for place in range(known, len(levels)):  # an earlier segment has the frames before
             path = folder / samples.index.clips[clip] / f"{Path(str(names[place])).stem}.png"
             write_png(path, levels[place])
             written.append(path)

@@ -17,7 +17,7 @@ MOST_SIDE: Final = 128
 """Pixels of a picture's side at most: details show, and a page of a dozen stays small."""
 
 
-def draw_stretches(
+def draw_segments(
     restored: Tensor,
     batch: ClipBatch,
     samples: ClipSamples,
@@ -25,13 +25,13 @@ def draw_stretches(
     indices: Sequence[int],
     folder: Path,
 ) -> list[PictureRow]:
-    """Write pictures of the middle frame of each stretch.
+    """Write pictures of the middle frame of each segment.
 
     Args:
         restored: (B, D, 3, H, W), colours about 0 to 1.
         batch: What was restored, on the host.
-        samples: What the stretches were cut from.
-        indices: Number of each stretch.
+        samples: What the segments were cut from.
+        indices: Number of each segment.
         folder: Where the files go.
 
     Raises:
@@ -76,7 +76,7 @@ def centre(picture: Tensor) -> Tensor:
 
 
 def frame_name(samples: ClipSamples, index: int, place: int) -> str:
-    """Name the clip and the frame at a place of a stretch."""
+    """Name the clip and the frame at a place of a segment."""
     clip, first, _ = samples.starts[index].tolist()
     name = samples.index.blur_names[int(samples.index.first_frames[clip]) + first + place]
     return f"{samples.index.clips[clip]}, frame {Path(str(name)).stem}"

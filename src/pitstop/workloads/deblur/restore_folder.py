@@ -1,9 +1,9 @@
-"""A folder of blurred frames, of any length, restored in stretches and tiles.
+"""A folder of blurred frames, of any length, restored in segments and tiles.
 
-Nothing is known of these frames but the files. All of them are looked at first, so that what is
-missing or does not fit is said before anything is written. Then frames pass by: a stretch is read
-and restored, its frames are added to what neighbouring stretches made of them, and a frame that no
-later stretch reaches is written and forgotten.
+Nothing is known of these frames but the files. All of them are checked first, so that what is
+missing or does not fit is said before anything is written. Then frames pass by: a segment is read
+and restored, its frames are added to what neighbouring segments made of them, and a frame that no
+later segment reaches is written and forgotten.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ from pitstop.workloads.deblur.outputs import write_png
 from pitstop.workloads.deblur.tiling import Border, cut_axis
 
 Restore = Callable[[ClipBatch], Tensor]
-"""Takes a stretch on the host, (1, D, ...), and gives its frames on the device, (1, D, 3, H, W)."""
+"""Takes a segment on the host, (1, D, ...), and gives its frames on the device, (1, D, 3, H, W)."""
 
 _MOST_NAMED: Final = 5
 
@@ -41,8 +41,8 @@ class FrameFolder:
     spikes: tuple[Path, ...] | None
     spike_size: Size
 
-    def stretch(self, start: int, length: int) -> ClipBatch:
-        """Read frames and spikes of a stretch, as a batch of one."""
+    def segment(self, start: int, length: int) -> ClipBatch:
+        """Read frames and spikes of a segment, as a batch of one."""
         reader = FileReader()
         whole = Window(0, 0, *self.size)
         paths = self.frames[start : start + length]
@@ -69,7 +69,7 @@ class FrameFolder:
         return torch.stack([fill_planes(each, longest) for each in planes])[None]
 
 
-def look_at_folder(data: DeblurData, *, with_spikes: bool) -> FrameFolder:
+def check_folder(data: DeblurData, *, with_spikes: bool) -> FrameFolder:
     """Find the frames of `data.frames` and hold them, and their spikes, against each other.
 
     Raises:
@@ -118,24 +118,24 @@ def restore_folder(
     overlap: int,
     border: Border,
 ) -> int:
-    """Restore all frames in stretches and write them as PNG files; give their number.
+    """Restore all frames in segments and write them as PNG files; give their number.
 
-    At most the frames of one stretch and those it shares with the next are held.
+    At most the frames of one segment and those it shares with the next are held.
 
     Raises:
         DataError: Where a file cannot be written.
     """
-    stretches = cut_axis(len(found.frames), clip_len, overlap, border=border)
-    ends = [stretch.start for stretch in stretches[1:]] + [len(found.frames)]
+    segments = cut_axis(len(found.frames), clip_len, overlap, border=border)
+    ends = [segment.start for segment in segments[1:]] + [len(found.frames)]
     held: dict[int, Tensor] = {}
     written = 0
-    for stretch, end in zip(stretches, ends, strict=True):
-        restored = restore(found.stretch(stretch.start, clip_len))[0]
+    for segment, end in zip(segments, ends, strict=True):
+        restored = restore(found.segment(segment.start, clip_len))[0]
         for place, (frame, weight) in enumerate(
-            zip(restored, stretch.weights.tolist(), strict=True)
+            zip(restored, segment.weights.tolist(), strict=True)
         ):
             if weight:
-                number = stretch.start + place
+                number = segment.start + place
                 share = weight * frame.float()
                 held[number] = held[number] + share if number in held else share
         for number in [number for number in held if number < end]:

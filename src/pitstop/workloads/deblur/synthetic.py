@@ -322,11 +322,11 @@ def _depths(count: int) -> Sequence[float]:
 
 
 def _bounce(random: _Random, length: int, side: int, frames: int) -> Floats:
-    """Move to and fro between the edges at a steady pace, half out of the picture at the turns."""
+    """Move to and fro between the edges at a steady speed, half out of the picture at the turns."""
     at = np.arange(frames * PLANES) / PLANES
-    pace = random.uniform(0.02, 0.08) * length
+    speed = random.uniform(0.02, 0.08) * length
     start = random.uniform(0, 2 * length)
-    return np.abs((start + pace * at) % (2 * length) - length) - side / 2
+    return np.abs((start + speed * at) % (2 * length) - length) - side / 2
 
 
 def _texture(random: _Random, shape: tuple[int, int]) -> Bytes:

@@ -40,9 +40,9 @@ from pitstop.workloads.deblur.model.spike_branch import AttentionShape, SpikeSha
 from pitstop.workloads.deblur.model.vrt import VRT, VRTSettings, load_checkpoint
 from pitstop.workloads.deblur.model.vrt_spike import VRTSpike, load_spike_checkpoint
 from pitstop.workloads.deblur.outputs import write_frames
-from pitstop.workloads.deblur.pictures import draw_stretches
+from pitstop.workloads.deblur.pictures import draw_segments
 from pitstop.workloads.deblur.prediction import WholeFrames
-from pitstop.workloads.deblur.restore_folder import FrameFolder, look_at_folder, restore_folder
+from pitstop.workloads.deblur.restore_folder import FrameFolder, check_folder, restore_folder
 
 _DISTILL_EPS: Final = 1e-6
 
@@ -230,20 +230,20 @@ class DeblurTask:
     def draw(
         self, output: Tensor, batch: ClipBatch, indices: Sequence[int], folder: Path
     ) -> list[PictureRow]:
-        """Show the middle frame of each stretch: blurry, restored, sharp, and its spikes."""
-        return draw_stretches(output, batch, self.eval_samples(), indices=indices, folder=folder)
+        """Show the middle frame of each segment: blurry, restored, sharp, and its spikes."""
+        return draw_segments(output, batch, self.eval_samples(), indices=indices, folder=folder)
 
     def names_files(self) -> bool:
-        """Tell whether `data.frames` is to be restored, and look at all of it."""
+        """Say whether `data.frames` is to be restored, and check all of it."""
         if self._data.frames is None:
             return False
-        self._folder = look_at_folder(self._data, with_spikes=self._sees_spikes)
+        self._folder = check_folder(self._data, with_spikes=self._sees_spikes)
         return True
 
     def infer_files(self, model: nn.Module, folder: Path, device: torch.device) -> FilesMade:
-        """Restore `data.frames`, stretch by stretch; the model says where it runs."""
+        """Restore `data.frames`, segment by segment; the model says where it runs."""
         del device
-        assert self._folder is not None, "looked at before"
+        assert self._folder is not None, "checked before"
         # A folder holds spikes, whatever the samples of the dataset are made of.
         self._voxels = replace(self._voxels, counted=False)
         written = restore_folder(

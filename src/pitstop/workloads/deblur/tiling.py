@@ -1,4 +1,4 @@
-"""Frames restored in tiles that overlap, and clips in stretches that do.
+"""Frames restored in tiles that overlap, and clips in segments that do.
 
 Along each axis every place gets weights from the tiles it lies in, and they add up to 1; a tile
 counts by the product of its weights along all axes. So where restoring is a local matter, tiles
@@ -50,7 +50,7 @@ class TileChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Segment:
     """A part of an axis: where it begins, and the weight of each of its places."""
 
     start: int
@@ -60,14 +60,14 @@ class Stretch:
 
 def cut_axis(
     length: int, side: int, overlap: int, *, border: Border, step: int = 1
-) -> list[Stretch]:
+) -> list[Segment]:
     """Cut an axis into parts of equal length whose weights add up to 1 at every place.
 
     The last part ends with the axis, so it may overlap more. An axis that is no longer than a part
     is one part.
     """
     if length <= side:
-        return [Stretch(0, torch.ones(length, dtype=torch.float64))]
+        return [Segment(0, torch.ones(length, dtype=torch.float64))]
     stride = max((side - overlap) // step, 1) * step
     starts = [*range(0, length - side, stride), length - side]
     raw = torch.zeros(len(starts), length, dtype=torch.float64)
@@ -82,7 +82,7 @@ def cut_axis(
         raw[place, start : start + side] = fade(side, before) * fade(side, after).flip(0)
     shares = raw / raw.sum(dim=0)
     return [
-        Stretch(start, shares[place, start : start + side]) for place, start in enumerate(starts)
+        Segment(start, shares[place, start : start + side]) for place, start in enumerate(starts)
     ]
 
 
@@ -154,8 +154,8 @@ def _extrapolated(
 ) -> int:
     (first, low), (second, high) = known[0], known[-1]
     per_pixel = max(high - low, 1) / (second**2 - first**2)
-    room = max(budget_bytes * _SLACK - low, 0) / per_pixel + first**2
-    return min(math.isqrt(int(room)) // multiple * multiple, largest)
+    pixels = max(budget_bytes * _SLACK - low, 0) / per_pixel + first**2
+    return min(math.isqrt(int(pixels)) // multiple * multiple, largest)
 
 
 def _ever_smaller(side: int, *, above: int, multiple: int) -> Iterator[int]:

@@ -8,7 +8,7 @@ Who it is, is known where the folder right above the file, or the number that it
 says so (`0941` in all but the first). Then the pictures are marked right or wrong, and scores are
 given; otherwise they are not.
 
-All files are looked at before anything is written. What is written:
+All files are checked before anything is written. What is written:
 
     rankings.json    every query with its best images, their similarities, and what is known of them
     rankings.csv     the same as one line for each pair
@@ -126,7 +126,7 @@ class Rankings:
     queries: tuple[RankedQuery, ...]
 
 
-def look_at_folders(queries: Path, gallery: Path) -> Search:
+def check_folders(queries: Path, gallery: Path) -> Search:
     """Find the images of both folders, at any depth, in the order of their paths.
 
     Raises:
@@ -156,7 +156,7 @@ def search_folders(
     """Rank the gallery for every query and write what came of it, each file whole or not at all.
 
     Args:
-        search: What `look_at_folders` found.
+        search: What `check_folders` found.
         encode: The model.
         folder: Where to write; it is made.
         top: Images to write down for each query.
@@ -177,7 +177,7 @@ def search_folders(
     write_json(found, folder / "rankings.json")
     write_text(folder / "rankings.csv", _as_csv(found))
     files = 2 + _draw(search, found, folder, shown)
-    return FilesMade(samples=len(search.queries), files=files, notes=(_told(found),))
+    return FilesMade(samples=len(search.queries), files=files, notes=(_summary(found),))
 
 
 def _images(folder: Path, what: str) -> list[Path]:
@@ -276,7 +276,7 @@ def _scores(search: Search, query: Tensor, gallery: Tensor) -> tuple[int, dict[s
     return known, summary(ranked).named() if known else None
 
 
-def _told(found: Rankings) -> str:
+def _summary(found: Rankings) -> str:
     if found.scores is None:
         return "not scored: of no query do the files say who it is and that the gallery has them"
     return (

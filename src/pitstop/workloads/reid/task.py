@@ -29,7 +29,7 @@ from pitstop.workloads.reid.metrics import HIGHER_IS_BETTER, ItemTokens, Retriev
 from pitstop.workloads.reid.model.clip import ReidModel, ReidOutput, ReidShape
 from pitstop.workloads.reid.model.pretrained import load_clip
 from pitstop.workloads.reid.model.towers import BACKBONES, CaptionShape
-from pitstop.workloads.reid.retrieval import Search, look_at_folders, search_folders
+from pitstop.workloads.reid.retrieval import Search, check_folders, search_folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,13 +190,13 @@ class ReidTask:
                 "there is nothing to search for: set data.queries to a folder of images and "
                 "data.gallery to one of colour images"
             )
-        self._search = look_at_folders(self._data.queries, self._data.gallery)
+        self._search = check_folders(self._data.queries, self._data.gallery)
         return True
 
     def infer_files(self, model: nn.Module, folder: Path, device: torch.device) -> FilesMade:
         """Rank the gallery for every query; write rankings and pictures of some."""
         assert isinstance(model, ReidModel)
-        assert self._search is not None, "looked at before"
+        assert self._search is not None, "checked before"
         encode = FileEncoder(model=model, size=self._data.image_size, device=device)
         return search_folders(self._search, encode, folder)
 

@@ -654,7 +654,7 @@ def test_without_nameless_memory_a_small_shared_mount_is_passed_by_and_named(
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
     room[str(tmp_path)] = 70 * MIB
-    with pytest.raises(ConfigError, match=r"finds no room: .*shm has 64 MiB free, .* 70 MiB free"):
+    with pytest.raises(ConfigError, match=r"fits nowhere: .*shm has 64 MiB free, .* 70 MiB free"):
         SharedCache(100 * MIB)
 
 

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from pitstop.config.sections import LoaderSection
 from pitstop.data.loader.batches import Loader, build_loader
-from pitstop.data.loader.fetch import BatchFetcher, Desk, Fetched, Place, Request, give_way
+from pitstop.data.loader.fetch import (
+    BatchFetcher,
+    Fetched,
+    Place,
+    Request,
+    WorkerBoard,
+    lower_priority,
+)
 from pitstop.data.loader.stages import stage
 from pitstop.data.loader.worker_settings import resolve_start_method, resolve_workers
 from pitstop.data.sampling.samplers import ShuffledBatches
@@ -171,7 +178,7 @@ def test_workers_do_not_take_the_core_of_who_wakes_them() -> None:
 def test_a_policy_somebody_chose_is_kept(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getscheduler", lambda _: getattr(os, policy))
     monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("changed"))
-    give_way()
+    lower_priority()
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="no such policy here")
@@ -186,7 +193,7 @@ def test_where_policies_may_not_be_changed_workers_go_without(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    give_way()
+    lower_priority()
     assert asked == [os.SCHED_BATCH]
 
 
@@ -564,7 +571,7 @@ def test_what_the_dataset_itself_finds_damaged_is_skipped_too() -> None:
 def test_an_evaluation_does_not_advise_what_it_would_not_do() -> None:
     for for_eval in (False, True):
         with loader_of(Numbers(broken=frozenset({3})), for_eval=for_eval) as loader:
-            with pytest.raises(DataError, match="mend or remove it") as caught:
+            with pytest.raises(DataError, match="fix or remove it") as caught:
                 list(loader)
             assert ("loader.corrupt" in str(caught.value)) == (not for_eval)
 
@@ -633,24 +640,24 @@ def test_pinning_reaches_into_batches_of_any_shape() -> None:
 
 
 def test_a_worker_notes_what_it_reads_while_it_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(2)
+    board = WorkerBoard(2)
     seen: list[Place | None] = []
 
     class Watched(Numbers):
         def sample(self, epoch: int, index: int) -> Tensor:
-            seen.append(desk.reading(os.getpid()))
+            seen.append(board.reading(os.getpid()))
             return super().sample(epoch, index)
 
     monkeypatch.setattr("pitstop.data.loader.fetch.get_worker_info", lambda: SimpleNamespace(id=1))
-    BatchFetcher(Watched(), stack, corrupt="raise", desk=desk)[Request(2, [3, 1])]
+    BatchFetcher(Watched(), stack, corrupt="raise", board=board)[Request(2, [3, 1])]
     assert seen == [Place(2, 3), Place(2, 1)]
-    assert desk.reading(os.getpid()) is None
+    assert board.reading(os.getpid()) is None
 
 
 def test_a_fetcher_without_workers_notes_nothing() -> None:
-    desk = Desk(0)
-    fetcher = BatchFetcher(Numbers(), stack, corrupt="raise", desk=desk)
+    board = WorkerBoard(0)
+    fetcher = BatchFetcher(Numbers(), stack, corrupt="raise", board=board)
     fetched = fetcher[Request(2, [3, 1])]
     assert fetched.batch is not None
     assert fetched.batch.tolist() == [[2, 3], [2, 1]]
-    assert desk.reading(os.getpid()) is None
+    assert board.reading(os.getpid()) is None

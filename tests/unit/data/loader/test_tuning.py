@@ -68,11 +68,11 @@ def tuned(
     pipeline: Pipeline,
     *,
     cores: int = 8,
-    room_bytes: int | None = None,
+    budget_bytes: int | None = None,
     limit_s: float = math.inf,
     steps: int = 3000,
 ) -> Tuner:
-    limits = TuningLimits(cores=cores, room_bytes=room_bytes, limit_s=limit_s)
+    limits = TuningLimits(cores=cores, budget_bytes=budget_bytes, limit_s=limit_s)
     tuner = Tuner(
         workers=pipeline.workers,
         prefetch=pipeline.prefetch,
@@ -144,10 +144,10 @@ def test_more_workers_are_not_asked_to_hand_over_faster() -> None:
 
 def test_nothing_is_chosen_that_there_is_no_room_for() -> None:
     pipeline = Pipeline(lambda _: 400 * MS, 50 * MS, workers=1, prefetch=2)
-    tuner = tuned(pipeline, cores=64, room_bytes=9_000)
+    tuner = tuned(pipeline, cores=64, budget_bytes=9_000)
     assert tuner.workers * tuner.prefetch * 1000 <= 9_000
     assert tuner.reading is not None
-    assert all(one.held_bytes <= 9_000 for one in tuner.reading.tries)
+    assert all(one.workers * one.prefetch * one.batch_bytes <= 9_000 for one in tuner.reading.tries)
     assert "still waits" in tuner.reading.reason
 
 
@@ -264,4 +264,4 @@ def test_a_try_says_its_share_and_what_it_holds() -> None:
         late_share=0.5,
         batch_bytes=10,
     )
-    assert (one.wait_share, one.short_share, one.held_bytes) == (0.25, 0.1, 60)
+    assert (one.wait_share, one.short_share) == (0.25, 0.1)

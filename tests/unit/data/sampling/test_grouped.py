@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pitstop.data.sampling.grouped import SequenceBatches, SequencedSamples
+from pitstop.data.sampling.grouped import SequenceBatches
 from pitstop.data.sampling.samplers import ShuffledBatches
 from pitstop.errors import DataError
 
@@ -183,11 +183,3 @@ def test_a_copy_can_look_at_another_ranks_batches() -> None:
     other = copy.copy(first)
     other.rank = 1
     assert list(other.rest()) == list(second.rest())
-
-
-def test_a_dataset_says_its_sequences_by_a_property() -> None:
-    class Clips:
-        sequences = np.array([0, 0, 1])
-
-    assert isinstance(Clips(), SequencedSamples)
-    assert not isinstance(object(), SequencedSamples)

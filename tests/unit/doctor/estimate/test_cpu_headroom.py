@@ -1,4 +1,4 @@
-"""What remains may get quicker: the share of a bound beside Amdahl's."""
+"""CPU headroom: what remains may speed up, the share of a bound beside Amdahl's."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def by_turns(slow: int, quick: int, steps: int = 100) -> list[int]:
     return [quick if step % 3 == 0 else slow for step in range(steps)]
 
 
-def test_a_wait_is_bounded_with_the_rest_at_its_quickest() -> None:
+def test_a_wait_is_bounded_with_the_rest_at_its_fastest() -> None:
     computing = by_turns(10_000, 9_000)
     verdict = examine(run_of(rank({"data": 10_000, "forward": computing})))
     [found] = verdict.findings
@@ -75,10 +75,10 @@ def test_a_wait_is_bounded_with_the_rest_at_its_quickest() -> None:
     assert found.bound is not None
     assert found.bound.share == pytest.approx(90 * 10_000 / wall)
     assert found.bound.speedup == pytest.approx(wall / (90 * 9_000))
-    assert f"at most {found.bound.speedup:.2f}x" in verdict.message
+    assert f"up to {found.bound.speedup:.2f}x faster" in verdict.message
     assert found.evidence[-1] == (
-        "computing takes 9.67 ms a step beside it; the bound counts on 9.00 ms without it, "
-        "which a quarter of the steps did not exceed"
+        "computing takes 9.67 ms per step next to it; the bound assumes 9.00 ms without it, "
+        "the 25th percentile of the steps"
     )
     assert verdict.combined_bound == found.bound
     [gain] = verdict.cumulative_gains
@@ -119,7 +119,7 @@ def test_only_what_lies_beside_the_computing_is_widened(
     part: str, bound: dict[str, object], is_widened: bool
 ) -> None:
     before = finding(part, 0.4, **bound)
-    after = CpuHeadroom(share=0.05, usual_us=10_000, quick_us=9_000).counted_in(before)
+    after = CpuHeadroom(share=0.05, usual_us=10_000, fast_us=9_000).counted_in(before)
     assert after.bound is not None
     assert after.bound.cpu_headroom_share == (0.05 if is_widened else 0)
     assert (after == before) is not is_widened
@@ -128,14 +128,14 @@ def test_only_what_lies_beside_the_computing_is_widened(
 
 def test_a_finding_without_a_bound_and_a_hundredth_are_left_alone() -> None:
     bare = replace(finding("data", 0.4), bound=None)
-    rest = CpuHeadroom(share=0.05, usual_us=10_000, quick_us=9_000)
+    rest = CpuHeadroom(share=0.05, usual_us=10_000, fast_us=9_000)
     assert rest.counted_in(bare) is bare
     slight = finding("data", 0.4)
     assert replace(rest, share=0.009).counted_in(slight) is slight
 
 
 def test_no_more_can_go_than_there_is() -> None:
-    rest = CpuHeadroom(share=0.1, usual_us=10_000, quick_us=9_000)
+    rest = CpuHeadroom(share=0.1, usual_us=10_000, fast_us=9_000)
     after = rest.counted_in(finding("data", 0.95)).bound
     assert after is not None
     assert after.saved_share == pytest.approx(1)
@@ -147,18 +147,18 @@ def test_no_more_can_go_than_there_is() -> None:
     st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 0.2)), min_size=1, max_size=6),
     st.floats(0, 0.1),
 )
-def test_what_remains_gets_quicker_once_whatever_goes(
-    pairs: list[tuple[str, float]], quicker: float
+def test_what_remains_gets_headroom_once_whatever_goes(
+    pairs: list[tuple[str, float]], headroom: float
 ) -> None:
-    findings = [finding(part, share, cpu_headroom_share=quicker) for part, share in pairs]
+    findings = [finding(part, share, cpu_headroom_share=headroom) for part, share in pairs]
     together = combined_bound(findings)
     assert together is not None
-    assert together.cpu_headroom_share == quicker
+    assert together.cpu_headroom_share == headroom
     assert together.share == pytest.approx(
         sum(max(share for part, share in pairs if part == name) for name in dict(pairs))
     )
     last = cumulative_gains(findings, whole_run_hours=100.0)[-1]
-    assert last.hours_saved == pytest.approx(100 * (together.share + quicker))
+    assert last.hours_saved == pytest.approx(100 * (together.share + headroom))
 
 
 def test_order_and_severity_follow_from_the_part_alone() -> None:

@@ -23,7 +23,7 @@ def test_a_starved_log_is_a_bottleneck_with_its_bound() -> None:
     assert verdict.verdict == "input-bound"
     assert [gain.code for gain in verdict.cumulative_gains] == ["DATA001"]
     assert verdict.message == (
-        "the training loop waits for data; without it the run is at most 1.67x as fast"
+        "the training loop waits for data; fixing it makes the run up to 1.67x faster"
     )
     assert verdict.combined_bound is not None
     assert verdict.combined_bound.share == pytest.approx(0.4)
@@ -33,7 +33,7 @@ def test_a_starved_log_is_a_bottleneck_with_its_bound() -> None:
 def test_healthy_says_that_the_log_shows_no_more() -> None:
     verdict = examine_log(log_record(0.5)).verdict
     assert verdict.outcome == "healthy"
-    assert verdict.message.startswith("nothing that this log shows holds the run back")
+    assert verdict.message.startswith("no bottleneck of 10% or more in this log")
 
 
 @pytest.mark.parametrize(("rows", "outcome"), [(4, "not enough evidence"), (5, "healthy")])

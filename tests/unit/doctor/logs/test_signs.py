@@ -197,11 +197,11 @@ def epochs_of(steps: int, announced: int, *, epochs: int = 4, attempts: int = 1)
     return record
 
 
-def test_epochs_that_stop_at_80_of_1863_steps_are_found_without_being_told() -> None:
+def test_epochs_that_stop_at_80_of_1863_steps_are_found_from_the_records() -> None:
     finding = found(bar_disagrees, epochs_of(80, 1863))
     assert finding.severity == "warning"
     assert finding.evidence == (
-        "80 steps an epoch (median of 3 epochs; first step of the next - its own), announced are "
+        "80 steps per epoch (median of 3 epochs; first step of the next - its own), announced: "
         "1,863",
     )
 

@@ -162,7 +162,7 @@ def test_samples_a_second_count_all_ranks_where_their_number_is_known() -> None:
     assert alone is not None
     assert four is not None
     assert (alone.middle, four.middle) == (8, 32)
-    assert "of one rank: how many there are is not in the log" in alone.formula
+    assert "of one rank: the number of ranks is not in the log" in alone.formula
     assert four.formula == "4 samples x 4 ranks / 500 ms a step"
 
 

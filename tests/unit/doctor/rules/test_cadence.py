@@ -8,7 +8,13 @@ import pytest
 
 from pitstop.doctor.facts import facts_of
 from pitstop.doctor.host_lines import is_logging
-from pitstop.doctor.rules.cadence import checkpoint, evaluation, host_work, logging, time_apart
+from pitstop.doctor.rules.cadence import (
+    checkpoint,
+    evaluation,
+    host_work,
+    logging,
+    time_outside_steps,
+)
 from pitstop.records.script import HostLine
 from tests.unit.doctor.records import (
     KERNELS,
@@ -38,7 +44,7 @@ def test_a_cadence_costs_its_share_of_the_run(rule, name: str, code: str) -> Non
     assert found.bound is not None
     assert (found.code, found.severity, found.bound.part) == (code, "critical", name)
     assert found.bound.share == pytest.approx(9 * 50_000 / (9 * 50_000 + 90 * 10_000))
-    assert "9 times, one in 10 steps" in found.evidence
+    assert "9 times, one per 10 steps" in found.evidence
     assert rule(facts(STEP, apart={name: every(10, 10_000)})) is None
     assert rule(facts(STEP)) is None
 
@@ -52,7 +58,7 @@ def test_a_cadence_also_costs_what_it_adds_to_the_steps_it_falls_in() -> None:
     assert found.bound is not None
     spent = 9 * 55_000
     assert found.bound.share == pytest.approx(spent / (spent + 90 * 10_000))
-    assert "of that, 3.2% lies in the steps themselves" in found.evidence[-1]
+    assert "of that, 3.2% is inside steps" in found.evidence[-1]
 
 
 @pytest.mark.parametrize("period", [25, 50, 80])
@@ -90,7 +96,7 @@ def test_what_falls_in_one_step_happened_once() -> None:
     ]
     found = checkpoint(facts_of(replace(record, events=tuple(halves))))
     assert found is not None
-    assert found.evidence[1] == "9 times, one in 10 steps"
+    assert found.evidence[1] == "9 times, one per 10 steps"
     assert found.evidence[2].startswith("median 50.0 ms")
 
 
@@ -244,8 +250,8 @@ def test_few_looks_say_nothing_of_single_lines() -> None:
     found = host_work(run)
     assert found is not None
     assert len(found.evidence) == 1
-    assert not any("above" in cure for cure in found.remedy)
-    assert any("--steps 1000" in cure for cure in found.remedy)
+    assert not any("above" in fix for fix in found.remedy)
+    assert any("--steps 1000" in fix for fix in found.remedy)
 
 
 def test_a_dozen_looks_tell_logging_from_other_python_within_their_error() -> None:
@@ -309,10 +315,10 @@ def test_logging_is_told_by_what_is_called(text: str, calls: str | None, logs: b
 
 
 def test_time_apart_without_a_rule_of_its_own_is_named() -> None:
-    found = time_apart(facts(STEP, apart={"plotting": every(10, 100_000)}))
+    found = time_outside_steps(facts(STEP, apart={"plotting": every(10, 100_000)}))
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(0.5)
     assert found.evidence[1] == "plotting: 9 times, 900 ms"
-    assert time_apart(facts(STEP, apart={"plotting": every(10, 20_000)})) is None
-    assert time_apart(facts(STEP, apart={"evaluation": every(10, 90_000)})) is None
+    assert time_outside_steps(facts(STEP, apart={"plotting": every(10, 20_000)})) is None
+    assert time_outside_steps(facts(STEP, apart={"evaluation": every(10, 90_000)})) is None

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pitstop.doctor.facts import Facts, facts_of
-from pitstop.doctor.rules.cadence import evaluation, time_apart, unaccounted_time
+from pitstop.doctor.rules.cadence import evaluation, time_outside_steps, unaccounted_time
 from pitstop.doctor.rules.catalogue import RULES
 from pitstop.doctor.rules.data import data_wait
 from pitstop.records.store import read_run
@@ -90,7 +90,7 @@ def test_time_in_no_span_is_named(tmp_path: Path) -> None:
     finding = unaccounted_time(facts_from(tmp_path / "r", 50, lambda _: {"forward": 75, "": 25}))
     assert finding is not None
     assert finding.code == "TIME001"
-    assert finding.evidence == ("25.0% of the wall clock of 45 steps lies in no span",)
+    assert finding.evidence == ("25.0% of the wall clock of 45 steps is in no span",)
     assert finding.bound is None, "naming spans makes nothing faster"
     fine = facts_from(tmp_path / "r", 50, lambda _: {"forward": 901, "": 99})
     assert unaccounted_time(fine) is None
@@ -103,8 +103,8 @@ def test_an_evaluation_beside_the_steps_is_a_share_of_the_run(tmp_path: Path) ->
     assert finding is not None
     assert finding.bound is not None
     assert (finding.code, finding.bound.share, finding.bound.speedup) == ("EVAL001", 0.2, 1.25)
-    assert finding.evidence[1] == "45 times, one in 1 steps"
-    assert time_apart(facts) is None, "it has a rule of its own"
+    assert finding.evidence[1] == "45 times, one per 1 steps"
+    assert time_outside_steps(facts) is None, "it has a rule of its own"
 
 
 @settings(
@@ -122,7 +122,7 @@ def test_shares_are_those_of_the_settled_steps_and_add_up_to_one(
 ) -> None:
     """The oracle adds microseconds by hand, the first tenth left out.
 
-    Steps without any part were not looked at. Their wall clock counts; their parts are estimated.
+    Steps without any part were not sampled. Their wall clock counts; their parts are estimated.
     """
     facts = facts_from(tmp_path / "r", len(steps), lambda number: steps[number])
     settled = steps[len(steps) // 10 :]

@@ -180,7 +180,7 @@ def test_what_selective_recomputing_costs_beside_its_share_is_said() -> None:
     for policy in ("full", "selective"):
         found = recompute_cost(facts(STEP | DEEP, applied={"train.recompute": {"policy": policy}}))
         assert found is not None
-        said.append("not in this share" in " ".join(found.evidence))
+        said.append("not included" in " ".join(found.evidence))
     assert said == [False, True]
 
 
@@ -267,7 +267,7 @@ def test_the_first_call_of_a_new_graph_belongs_to_compiling() -> None:
     assert found.bound is not None
     spent = 11 * 55_000
     assert found.bound.share == pytest.approx(spent / (spent + 90 * 9_000))
-    assert "those it falls in take longer" in found.evidence[1]
+    assert "those with it take longer" in found.evidence[1]
 
 
 @pytest.mark.parametrize(("breaks", "severity"), [(0, None), (1, "info"), (5, "warning")])
@@ -296,4 +296,4 @@ def test_the_healthy_verdict_names_the_costliest_part_of_the_model() -> None:
         ),
     )
     verdict = examine(run_of(rank({"forward": 4_000, "backward": 6_000}, readings=[modules])))
-    assert verdict.message.endswith("backward (60.0%), above all body (Swin) 90.0%")
+    assert verdict.message.endswith("backward (60.0%), mostly body (Swin) 90.0%")

@@ -1,4 +1,4 @@
-"""Rules on feeding the loop: who is late, which stage, which volume, which cache setting."""
+"""Rules on loader the loop: who is late, which stage, which volume, which cache setting."""
 
 from dataclasses import replace
 
@@ -76,7 +76,7 @@ def test_workers_that_compute_name_their_stage() -> None:
     assert found is not None
     text = "\n".join(found.evidence)
     assert "making a batch takes 40.0 ms in one of 1 worker: dataset 90.0%, collate 10.0%" in text
-    assert "waits for the processor" in text
+    assert "waits for the CPU" in text
     assert found.remedy[0].endswith("DataLoader(..., num_workers=15, persistent_workers=True)")
 
 
@@ -90,7 +90,7 @@ def test_workers_that_start_anew_for_every_pass_are_counted_once() -> None:
     assert found is not None
     text = "\n".join(found.evidence)
     assert "in one of 2 workers" in text
-    assert "/data/city delivered 95.2 MiB a second" in text, "twice what one worker reads"
+    assert "/data/city delivered 95.2 MiB/s" in text, "twice what one worker reads"
 
 
 def test_workers_that_start_anew_are_not_taken_for_many_that_are_ready_in_time() -> None:
@@ -128,8 +128,8 @@ def test_workers_that_wait_name_the_volume() -> None:
     slow = replace(WORKER, cpu_us=100_000)
     found = data_wait(facts(STARVED, readings=[ON_CPU, slow]))
     assert found is not None
-    assert any("storage, or a processor" in line for line in found.evidence)
-    assert any("/data/city delivered 47.7 MiB a second" in line for line in found.evidence)
+    assert any("storage, or a CPU core" in line for line in found.evidence)
+    assert any("/data/city delivered 47.7 MiB/s" in line for line in found.evidence)
     assert "copy /data/city to a local disk" in found.remedy[0]
 
 
@@ -137,7 +137,7 @@ def test_storage_that_delivers_nothing_is_not_what_workers_wait_for() -> None:
     waiting = replace(WORKER, cpu_us=100_000, read_bytes=40 << 10)
     found = data_wait(facts(STARVED, readings=[ON_CPU, waiting, load()]))
     assert found is not None
-    assert any("waits for a processor, a lock or the network" in line for line in found.evidence)
+    assert any("waits for a CPU core, a lock or the network" in line for line in found.evidence)
     assert not any("local disk" in remedy for remedy in found.remedy)
     uncounted = replace(waiting, read_bytes=None)
     found = data_wait(facts(STARVED, readings=[ON_CPU, uncounted, load()]))
@@ -158,7 +158,7 @@ def test_a_wait_for_a_turn_on_a_crowded_host_is_not_the_scripts_fault() -> None:
     found = data_wait(facts(STARVED, readings=[ON_CPU, quick, *crowded]))
     assert found is not None
     assert found.severity == "info"
-    assert "others use 1.5 of the host's 2 cores" in found.evidence[-1]
+    assert "other processes use 1.5 of 2 cores" in found.evidence[-1]
     slow = data_wait(facts(STARVED, readings=[ON_CPU, WORKER, *crowded]))
     assert slow is not None
     assert slow.severity == "critical", "these workers are too slow on any host"
@@ -179,7 +179,7 @@ def test_a_damaged_number_of_cores_breaks_no_rule(cores: float) -> None:
 def test_cores_that_are_taken_are_not_promised() -> None:
     found = data_wait(facts(STARVED, readings=[ON_CPU, WORKER, load(usable_cores=4.0)]))
     assert found is not None
-    assert "no core left" in found.remedy[0]
+    assert "no core is free" in found.remedy[0]
 
 
 def test_a_loop_that_reads_by_itself_is_shown_its_line() -> None:
@@ -200,14 +200,14 @@ def test_our_own_engine_is_told_its_own_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("short_us", "share", "cure"),
+    ("short_us", "share", "fix"),
     [
-        (360_000, "90.0% of the wait was for batches not finished", "loader.workers"),
+        (360_000, "90.0% of the wait was for unfinished batches", "loader.workers"),
         (40_000, "10.0% of the wait", "loader.prefetch"),
     ],
     ids=["workers too slow", "handed over too slowly"],
 )
-def test_stages_of_our_own_loader_are_named(short_us: int, share: str, cure: str) -> None:
+def test_stages_of_our_own_loader_are_named(short_us: int, share: str, fix: str) -> None:
     reading = raw(
         "loader",
         batches=10,
@@ -226,7 +226,7 @@ def test_stages_of_our_own_loader_are_named(short_us: int, share: str, cure: str
     assert found is not None
     assert any("unpack 70.0%, crop 30.0%" in line for line in found.evidence)
     assert any(share in line for line in found.evidence)
-    assert cure in found.remedy[0]
+    assert fix in found.remedy[0]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_epoch_boundaries_cost_what_they_take() -> None:
     assert found.bound is not None
     assert (found.severity, found.bound.part) == ("critical", "epoch boundary")
     assert found.bound.share == pytest.approx(600_000 / (600_000 + 90 * 10_000))
-    assert any("start anew" in line for line in found.evidence)
+    assert any("restarted every pass" in line for line in found.evidence)
     assert "persistent_workers=True" in found.remedy[0]
 
 
@@ -267,7 +267,7 @@ def test_the_slow_first_step_after_workers_start_belongs_to_the_boundary() -> No
     assert found.bound is not None
     spent = 11 * 34_000
     assert found.bound.share == pytest.approx(spent / (spent + 90 * 10_000))
-    assert any("those it falls in take longer" in line for line in found.evidence)
+    assert any("those with it take longer" in line for line in found.evidence)
 
 
 def test_one_boundary_alone_is_told_but_not_blamed() -> None:

@@ -75,7 +75,7 @@ def test_a_copy_that_only_the_device_waits_for_counts_as_well() -> None:
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(0.3)
-    assert "batches are in page-locked memory" in found.evidence
+    assert "batches are in pinned memory" in found.evidence
     marked = facts(STEP, device={"copy": 2_500, "forward": 2_000, "backward": 5_500})
     found = copy_bound(marked)
     assert found is not None
@@ -89,7 +89,7 @@ def test_a_device_that_waits_for_launches_is_launch_bound() -> None:
     assert found.bound is not None
     # 10 ms less 0.1 of data and 0.1 of copies, less 4 of computing.
     assert found.bound.share == pytest.approx(0.58)
-    assert found.evidence[0] == "1,000 kernels a step, 4.00 us each"
+    assert found.evidence[0] == "1,000 kernels per step, 4.00 us each"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_products_in_fp32_are_bounded_by_measured_rates() -> None:
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(0.7 * (1 - 50 / 800))
-    assert "16.0 times as fast as fp32" in found.evidence[1]
+    assert "16.0x as fast as fp32" in found.evidence[1]
     assert found.severity == "critical"
 
 
@@ -264,14 +264,14 @@ def test_odd_shapes_keep_products_off_the_tensor_cores() -> None:
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(0.6)
-    assert "60.0% of the arithmetic" in found.evidence[1]
+    assert "60.0% of the FLOPs" in found.evidence[1]
     assert tensor_cores(gpu(odd)) is None, "they run there nevertheless"
     assert tensor_cores(gpu(tensor_core_us=0.0)) is None, "names alone accuse nobody"
     assert tensor_cores(gpu(odd, WIDE, IN_FP32, tensor_core_us=0.0)) is None
 
 
-def test_the_reading_of_a_loader_that_does_not_pin_is_told() -> None:
+def test_the_reading_of_a_loader_that_does_not_pin_is_reported() -> None:
     setup = replace(SETUP, loaders=(replace(LOADER, pinned=False),))
     found = copy_bound(gpu(setup, busy_us=6_000.0, copy_to_device_us=3_000.0))
     assert found is not None
-    assert "batches are not in page-locked memory" in found.evidence
+    assert "batches are not in pinned memory" in found.evidence

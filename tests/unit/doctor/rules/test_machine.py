@@ -14,7 +14,7 @@ def test_a_stranger_on_the_gpu_is_named_by_its_number() -> None:
     loads = [load(gpu_load(other_pids=(4711,)))] * 8 + [load(gpu_load())] * 2
     found = other_jobs(facts(STEP, readings=[SETUP, *loads]))
     assert found is not None
-    assert found.evidence == ("on the same GPU in 8 of 10 looks: pid 4711",)
+    assert found.evidence == ("on the same GPU in 8 of 10 readings: pid 4711",)
 
 
 @pytest.mark.parametrize("pids", [(), None], ids=["nobody", "numbers that cannot be compared"])
@@ -31,12 +31,12 @@ def test_a_stranger_on_another_gpu_or_for_a_moment_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "own", "told"), [(7.9, 2.0, True), (7.9, 7.5, False), (5.0, 1.0, False)]
+    ("host", "own", "reported"), [(7.9, 2.0, True), (7.9, 7.5, False), (5.0, 1.0, False)]
 )
-def test_others_on_a_full_host_are_told(host: float, own: float, told: bool) -> None:
+def test_others_on_a_full_host_are_reported(host: float, own: float, reported: bool) -> None:
     loads = [load(host_cpu_cores=host, tree_cpu_cores=own)] * 5
     found = other_jobs(facts(STEP, readings=[*loads, machine_of(8)]))
-    assert (found is not None) is told
+    assert (found is not None) is reported
     assert other_jobs(facts(STEP, readings=loads)) is None, "the host's cores are not known"
 
 
@@ -59,7 +59,7 @@ def test_strangers_on_a_full_host_are_named_by_their_numbers() -> None:
     ]
     found = other_jobs(facts(STEP, readings=loads))
     assert found is not None
-    words = "busiest in 3 looks: pid 4242 (cc1, 1.0 cores), pid 7 (sh, 0.1 cores)"
+    words = "busiest in 3 readings: pid 4242 (cc1, 1.0 cores), pid 7 (sh, 0.1 cores)"
     assert found.evidence[-1] == words
 
 

@@ -52,7 +52,7 @@ def test_growth_in_workers_is_copy_on_write() -> None:
     assert found.evidence[0].startswith("1.17 GiB an hour")
     assert "hold metadata in arrays" in found.remedy[0]
     # 60 GiB are left of 64: 51 hours at 1.17 GiB an hour.
-    assert "in 51.2 hours" in found.evidence[2]
+    assert "in 51.2 h" in found.evidence[2]
     assert found.severity == "warning"
 
 
@@ -86,7 +86,7 @@ def test_workers_that_grow_by_more_than_there_was_keep_what_they_read() -> None:
     found = host_growth(facts(STEP, readings=[ON_CPU, *readings(beyond)]))
     assert found is not None
     assert "every worker keeps what it has read" in found.summary
-    assert not any("arrays" in cure for cure in found.remedy)
+    assert not any("arrays" in fix for fix in found.remedy)
 
 
 @pytest.mark.parametrize(("world", "own_mib"), [(2, 1024.0), (1, 4.0)])
@@ -95,7 +95,7 @@ def test_under_a_launcher_growth_is_not_laid_to_the_workers(world: int, own_mib:
     grown = readings(GROWING, [own_mib] * len(GROWING))
     found = host_growth(facts(STEP, readings=[ON_CPU, *grown], world=world))
     assert found is not None
-    assert found.summary.endswith("or its workers keep what they should let go")
+    assert found.summary.endswith("or its workers keep objects they should free")
     assert not any("training process itself" in line for line in found.evidence)
 
 
@@ -103,8 +103,7 @@ def test_growth_in_a_short_time_is_noted_and_not_judged() -> None:
     few = facts(STEP, readings=[ON_CPU, *readings(GROWING[:10])])
     assert host_growth(few) is None
     assert unsettled_growth(few) == (
-        "host memory rose by 120 MiB in 6 min 00 s, too short to tell whether it goes on: "
-        "measure more steps"
+        "host memory rose by 120 MiB in 6 min 00 s, too short to see a trend: measure more steps"
     )
     assert unsettled_growth(facts(STEP, readings=[ON_CPU, *readings([2048.0] * 10)])) is None
     assert unsettled_growth(facts(STEP, readings=[ON_CPU, *readings(GROWING)])) is None
@@ -118,7 +117,7 @@ def test_growth_in_the_training_process_is_a_leak() -> None:
     own = [1024 + 20.0 * number for number in range(30)]
     found = host_growth(facts(STEP, readings=[ON_CPU, *readings(GROWING, own)]))
     assert found is not None
-    assert "keeps what it should let go" in found.summary
+    assert "keeps objects it should free" in found.summary
     assert "100.0% of it in the training process" in found.evidence[1]
 
 
@@ -172,7 +171,7 @@ def test_the_control_group_is_the_limit_where_there_is_one() -> None:
     assert large_cache(facts(STEP, readings=[cache])) is None, "the limit is not known"
 
 
-def test_retries_and_gaps_of_a_full_device_are_told() -> None:
+def test_retries_and_gaps_of_a_full_device_are_reported() -> None:
     thrash = replace(OWNERS, alloc_retries=7)
     found = device_memory(facts(STEP, readings=[thrash]))
     assert found is not None
@@ -180,7 +179,7 @@ def test_retries_and_gaps_of_a_full_device_are_told() -> None:
     cut = replace(OWNERS, inactive_split_bytes=20 * GIB)
     found = device_memory(facts(STEP, readings=[cut]))
     assert found is not None
-    assert "(27.8%) lie in gaps" in found.evidence[0]
+    assert "(27.8%) is fragmented" in found.evidence[0]
 
 
 def test_gaps_on_a_device_with_room_do_not_matter() -> None:

@@ -46,9 +46,7 @@ def test_the_rank_with_most_work_of_its_own_is_the_straggler() -> None:
     assert found.bound.share == pytest.approx(4_000 / 13_100)
     assert "rank 2" in found.summary
     assert found.summary.endswith("data")
-    assert (
-        found.evidence[0] == "rank 2 works 8.10 ms a step by itself, the others 4.10 ms to 4.10 ms"
-    )
+    assert found.evidence[0] == "rank 2 works 8.10 ms per step, the others 4.10 ms to 4.10 ms"
 
 
 def test_one_verdict_for_the_job_names_rank_and_cause() -> None:
@@ -181,7 +179,7 @@ def test_an_exchange_for_every_micro_batch_counts_as_often() -> None:
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(8 * 500 / 10_000)
-    assert "8.0 exchanges for each update, where one is enough" in found.evidence
+    assert "8.0 syncs per update; one is enough" in found.evidence
     assert "no_sync" in found.remedy[0]
 
 
@@ -210,7 +208,9 @@ def test_an_exchange_beside_computing_is_free_where_there_are_cores_for_it(
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(us / 10_000)
-    assert found.evidence[0].startswith("40.0%"), "what was waited for is told as it was measured"
+    assert found.evidence[0].startswith("40.0%"), (
+        "what was waited for is reported as it was measured"
+    )
 
 
 @pytest.mark.parametrize(("excess_us", "severity"), [(2_500, "info"), (9_000, "critical")])

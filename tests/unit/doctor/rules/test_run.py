@@ -34,17 +34,17 @@ def test_the_first_bad_step_is_named() -> None:
 
 
 def test_a_scaler_may_leave_a_step_out_now_and_then() -> None:
-    left_out = raw("remark", step=5, about="nonfinite", text="left out")
+    left_out = raw("warning", step=5, about="nonfinite", text="left out")
     assert non_finite(facts(STEP, readings=[left_out] * 2)) is None
     found = non_finite(facts(STEP, readings=[left_out] * 20))
     assert found is not None
-    assert "20 updates left out (20.0% of all)" in found.evidence
+    assert "20 updates skipped (20.0% of all)" in found.evidence
 
 
 @pytest.mark.parametrize(
     ("readings", "words"),
     [
-        ([SETUP, replace(WORK, flops_by_dtype={"float32": 10**12})], "reaches 0.0%"),
+        ([SETUP, replace(WORK, flops_by_dtype={"float32": 10**12})], "covers 0.0%"),
         ([replace(SETUP, scaler=True)], "GradScaler without float16"),
         ([replace(ON_CPU, loaders=(LOADER,))], "pin_memory=True without a GPU"),
         (

@@ -1,8 +1,5 @@
-import os
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -10,7 +7,6 @@ from typing import Any
 import pytest
 
 from pitstop.measure.host.memory import (
-    MemorySampler,
     device_memory,
     largest_holders,
     read_memory,
@@ -119,139 +115,6 @@ def test_shared_memory_of_a_system_without_it_is_unknown(tmp_path: Path) -> None
     here = shm_space(tmp_path)
     assert here is not None
     assert 0 <= here.free_bytes <= here.total_bytes
-
-
-def stop_after(pauses: int, seen: list[float]) -> Any:
-    """A wait that returns at once and asks to stop after a number of pauses."""
-
-    def wait(stop: threading.Event, seconds: float) -> bool:
-        seen.append(seconds)
-        return len(seen) >= pauses
-
-    return wait
-
-
-def join(sampler: MemorySampler) -> None:
-    for thread in threading.enumerate():
-        if thread.name == "pitstop-memory":
-            thread.join()
-    assert not sampler.running
-
-
-def test_readings_are_taken_and_handed_over_outside_the_callers_thread() -> None:
-    threads: set[int] = set()
-    pauses: list[float] = []
-
-    def read() -> MemoryReading:
-        threads.add(threading.get_ident())
-        return reading()
-
-    def keep(_: MemoryReading) -> None:
-        threads.add(threading.get_ident())
-
-    sampler = MemorySampler(keep, interval_s=7.0, read=read, wait=stop_after(5, pauses))
-    join(sampler.start())
-    assert len(threads) == 1
-    assert threading.get_ident() not in threads
-    assert pauses == [7.0] * 5
-    assert sampler.readings == 5
-
-
-def test_a_long_run_keeps_one_reading_and_the_sum_of_costs() -> None:
-    count = iter(range(10_000))
-    sampler = MemorySampler(
-        lambda _: None,
-        read=lambda: reading(at_s=float(next(count)), cost_s=0.5),
-        wait=stop_after(1000, []),
-    )
-    join(sampler.start())
-    assert sampler.last == reading(at_s=999.0, cost_s=0.5)
-    assert sampler.cost_s == 500.0
-    assert not [value for value in vars(sampler).values() if isinstance(value, list | tuple | dict)]
-
-
-def test_starting_and_stopping_twice_changes_nothing() -> None:
-    taken = threading.Event()
-    sampler = MemorySampler(lambda _: taken.set(), read=reading)
-    sampler.stop()
-    with sampler as entered:
-        assert entered.start() is sampler
-        assert taken.wait(10)
-        names = [thread.name for thread in threading.enumerate()]
-        assert names.count("pitstop-memory") == 1
-        assert sampler.running
-        sampler.stop()
-        assert not sampler.running
-    assert not sampler.running
-
-
-def test_a_sampler_can_be_started_again() -> None:
-    sampler = MemorySampler(lambda _: None, read=reading, wait=stop_after(1, []))
-    join(sampler.start())
-    sampler.stop()
-    join(sampler.start())
-    assert sampler.readings == 2
-
-
-def test_stopping_from_inside_the_callback_does_not_deadlock() -> None:
-    sampler = MemorySampler(lambda _: sampler.stop(), read=reading)
-    join(sampler.start())
-    assert sampler.readings == 1
-    assert sampler.failure is None
-
-
-def test_a_callback_that_raises_ends_sampling_and_is_remembered() -> None:
-    error = OSError("disk full")
-
-    def fail(_: MemoryReading) -> None:
-        raise error
-
-    sampler = MemorySampler(fail, read=reading)
-    join(sampler.start())
-    assert sampler.failure is error
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_child_forked_in_the_worst_moment_is_not_held_up_and_can_start_its_own() -> None:
-    locked, forked = threading.Event(), threading.Event()
-
-    def wait(stop: threading.Event, seconds: float) -> bool:
-        # A fork copies the lock of the event as it is: held, and nobody there to let go of it.
-        with vars(stop)["_cond"]:
-            locked.set()
-            forked.wait(30)
-        return stop.wait(seconds)
-
-    sampler = MemorySampler(lambda _: None, read=reading, wait=wait).start()
-    assert locked.wait(10)
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(10)
-        inherited = sampler.running
-        sampler.stop()
-        forked.set()
-        own = sampler.start().running
-        sampler.stop()
-        os._exit(0 if (not inherited and own) else 1)
-    forked.set()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert sampler.running
-    sampler.stop()
-
-
-def test_an_interval_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="above zero"):
-        MemorySampler(lambda _: None, interval_s=0)
-
-
-def test_the_default_reader_is_the_real_one() -> None:
-    handed: list[MemoryReading] = []
-    sampler = MemorySampler(handed.append, wait=stop_after(1, []))
-    join(sampler.start())
-    [found] = handed
-    assert found.tree is not None
-    assert found.tree.own_bytes > 1 << 20
 
 
 def test_the_holders_of_a_full_host_are_named_with_whose_they_are() -> None:

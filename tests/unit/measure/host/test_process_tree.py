@@ -154,7 +154,7 @@ def test_a_system_without_proc_counts_private_bytes(tmp_path: Path) -> None:
 
 @contextmanager
 def forked_sharers(count: int, block: mmap.mmap) -> Iterator[None]:
-    """Fork processes that touch a shared block and then wait to be told to end."""
+    """Fork processes that touch a shared block and then wait for the signal to end."""
     ready_read, ready_write = os.pipe()
     pids: list[int] = []
     for _ in range(count):

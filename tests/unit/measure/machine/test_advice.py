@@ -109,9 +109,9 @@ def test_a_dataset_is_only_said_to_fit_when_all_of_it_was_seen() -> None:
     assert "fit" not in part.arithmetic
 
 
-@pytest.mark.parametrize(("shm", "told"), [(64 << 20, True), (8 * GIB, False), (None, False)])
-def test_a_small_shared_memory_mount_is_told(shm: int | None, *, told: bool) -> None:
-    assert ("/dev/shm" in given_advice(4.0, 60 * GIB, shm=shm)) is told
+@pytest.mark.parametrize(("shm", "reported"), [(64 << 20, True), (8 * GIB, False), (None, False)])
+def test_a_small_shared_memory_mount_is_reported(shm: int | None, *, reported: bool) -> None:
+    assert ("/dev/shm" in given_advice(4.0, 60 * GIB, shm=shm)) is reported
 
 
 def test_nothing_known_means_no_advice() -> None:

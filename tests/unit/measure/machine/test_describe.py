@@ -50,7 +50,7 @@ assert "name one with --data" in text, text
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_wrong_dataset_path_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_wrong_dataset_path_is_reported_before_anything_is_measured(tmp_path: Path) -> None:
     looks = iter([0.0])
     with pytest.raises(MeasureError, match="does not exist"):
         measure_machine(tmp_path / "nowhere", clock=lambda: next(looks))
@@ -95,14 +95,14 @@ def test_no_gpu_is_a_note_and_not_an_error() -> None:
     assert notes == ["GPU ceilings: not measured, torch finds no CUDA device"]
 
 
-@pytest.mark.parametrize(("busy", "told"), [(None, 0), (0.0, 0), (0.6, 1)])
-def test_a_gpu_that_was_busy_beforehand_is_told(busy: float | None, told: int) -> None:
+@pytest.mark.parametrize(("busy", "reported"), [(None, 0), (0.0, 0), (0.6, 1)])
+def test_a_gpu_that_was_busy_beforehand_is_reported(busy: float | None, reported: int) -> None:
     nothing = dict.fromkeys(GpuLoad.__dataclass_fields__)
     load = GpuLoad(**{**nothing, "index": 0, "busy_share": busy})
-    assert len(strangers_on_gpus(lambda: ((load,), ()))) == told
+    assert len(strangers_on_gpus(lambda: ((load,), ()))) == reported
 
 
-@pytest.mark.parametrize(("load", "told"), [(0.1, 0), (3.0, 1)])
-def test_a_crowded_host_is_told(load: float, told: int) -> None:
-    assert len(crowded_host(4, lambda: (load, 9.0, 9.0))) == told
+@pytest.mark.parametrize(("load", "reported"), [(0.1, 0), (3.0, 1)])
+def test_a_crowded_host_is_reported(load: float, reported: int) -> None:
+    assert len(crowded_host(4, lambda: (load, 9.0, 9.0))) == reported
     assert crowded_host(None, lambda: (load, 9.0, 9.0)) == ()

@@ -36,7 +36,7 @@ def test_a_cache_of_a_watched_script_is_read_while_it_is_open(tmp_path: Path) ->
     [reading] = readings
     assert (reading.items, reading.misses, reading.budget_bytes) == (10, 10, 2 * MIB)
     assert reading.dataset_items is None, "what the script will ask for is its own affair"
-    assert large_cache(facts_of(rank)) is None, "nobody looked at the host's memory"
+    assert large_cache(facts_of(rank)) is None, "the host's memory was not read"
     small = asdict(memory(0.0, MIB, MIB, host_total_bytes=3 * MIB))
     seen = Reading(attempt=0, kind="memory", at_us=10**8, values=small)
     found = large_cache(facts_of(replace(rank, readings=(*rank.readings, seen))))

@@ -70,8 +70,8 @@ def test_the_command_is_told_an_absolute_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run_script(python(SAY_FOLDER, tmp_path / "told"), Path("record"), steps=None)
-    assert (tmp_path / "told").read_text() == str(tmp_path / "record")
+    run_script(python(SAY_FOLDER, tmp_path / "said"), Path("record"), steps=None)
+    assert (tmp_path / "said").read_text() == str(tmp_path / "record")
 
 
 def test_a_file_without_its_interpreter_is_a_users_error(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_file_without_its_interpreter_is_a_users_error(tmp_path: Path) -> None
     with pytest.raises(PitstopError, match="not executable"):
         run_script([str(script)], record, steps=None)
     script.chmod(0o755)
-    # Once it is mended, the same folder can be named again.
+    # Once it is fixed, the same folder can be named again.
     with pytest.raises(PitstopError, match="no #! line"):
         run_script([str(script)], record, steps=None)
     script.write_text("#!/no/such/interpreter\n")

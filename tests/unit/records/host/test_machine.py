@@ -1,10 +1,8 @@
 import dataclasses
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pitstop.records.flops import achieved
 from pitstop.records.host.machine import Cpu, Machine, MatrixRate, Ram, Software
 from pitstop.records.quantity import Measured
 from pitstop.records.store import from_json, to_json
@@ -83,33 +81,3 @@ def test_free_memory_is_never_more_than_host_or_group_can_give(
 def test_free_memory_is_unknown_when_nothing_is_known() -> None:
     assert ram().free_bytes is None
     assert ram(cgroup_limit_bytes=GIB).free_bytes is None
-
-
-@given(
-    flops=st.floats(1e6, 1e16),
-    step_s=st.floats(1e-4, 1e3),
-    peak=st.floats(1e9, 1e16),
-)
-def test_the_share_of_the_peak_is_ideal_time_over_measured_time(
-    flops: float, step_s: float, peak: float
-) -> None:
-    found = achieved(flops, step_s, machine(matrix_rate(peak)), dtype="bf16")
-    ideal_s = flops / peak
-    assert found.share == pytest.approx(ideal_s / step_s)
-    assert found.flops_per_s * step_s == pytest.approx(flops)
-
-
-def test_a_peak_that_was_not_measured_gives_a_rate_without_a_share() -> None:
-    found = achieved(26e12, 1.84, machine(matrix_rate(7.9e14)), dtype="fp16")
-    assert (found.peak_flops_per_s, found.share) == (None, None)
-    assert found.flops_per_s == pytest.approx(26e12 / 1.84)
-
-
-def test_vrt_at_1840_ms_uses_under_two_percent_of_an_h200() -> None:
-    found = achieved(26e12, 1.84, machine(matrix_rate(7.9e14)), dtype="bf16")
-    assert found.share == pytest.approx(0.018, abs=0.0005)
-
-
-def test_a_step_without_duration_has_no_rate() -> None:
-    with pytest.raises(ValueError, match="no rate"):
-        achieved(1.0, 0.0, machine(), dtype="bf16")

@@ -53,7 +53,7 @@ def test_a_pipe_gets_words_without_drawings(slow: LiveView) -> None:
         "loss               0.0733 at step 299\n",
         "evaluation         step 299: psnr 28.983, ssim 0.90000 (took 1.20 s)\n",
         "checkpoint         step 299 (took 120 ms)\n",
-        "doctor             bottleneck: the training loop waits for data; mending it",
+        "doctor             bottleneck: the training loop waits for data; fixing it",
     ):
         assert piece in text
     assert all(line == line.rstrip() for line in text.splitlines())

@@ -192,7 +192,7 @@ def test_a_killed_run_shows_what_is_there_and_says_how_it_ended(tmp_path: Path) 
     path.write_bytes(whole[: len(whole) * 6 // 10])
     outline, written = page(tmp_path, tmp_path / "run")
     assert "The step" in written.sections
-    assert "the run has no ending: it was killed, or it is still running" in outline.text
+    assert "the run did not end: it was killed, or is still running" in outline.text
     assert "the last line is incomplete" in outline.text
 
 

@@ -29,7 +29,7 @@ from pitstop.report.page.compare import (
     side_by_side_section,
 )
 from pitstop.report.page.host import load_section, memory_section
-from pitstop.report.page.loader import feeding_section
+from pitstop.report.page.loader import loader_section
 from pitstop.report.page.over_time import over_time_section
 from pitstop.report.page.parts import modules_section, ranks_section
 from pitstop.report.page.run import RunView, quartiles, view_of
@@ -242,7 +242,7 @@ def test_damaged_samples_and_batches_without_stages_are_told() -> None:
     )  # fmt: skip
     from dataclasses import asdict
 
-    section = feeding_section(
+    section = loader_section(
         view(raw("loader", **asdict(reading)), raw("skipped", samples={"torn": 2}, total=2))
     )
     text = told(section)
@@ -256,7 +256,7 @@ def test_a_cache_that_was_looked_at_once_has_numbers_and_no_course() -> None:
         "policy": "keep", "backing": "shared memory", "items": 3, "used_bytes": 10,
         "budget_bytes": 100, "hits": 0, "misses": 0, "evictions": 0, "too_large": 0,
     }  # fmt: skip
-    text = told(feeding_section(view(raw("cache", **cache))))
+    text = told(loader_section(view(raw("cache", **cache))))
     assert "hit rate not measured" in text
     assert "Hit rate of the cache since" not in text
 

@@ -78,7 +78,7 @@ def test_a_checkpoint_evaluates_to_the_numbers_its_run_ended_with(
 
 
 def test_averaged_weights_are_what_is_evaluated(tmp_path: Path) -> None:
-    """Without the average the numbers are others, so the test above can tell."""
+    """Without the average the numbers are others, so the test above can notify."""
     plain = train(line_config(tmp_path / "a"))
     averaged = train(line_config(tmp_path / "b", train__ema=0.5))
     assert plain != averaged

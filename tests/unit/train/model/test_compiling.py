@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from pitstop.config.sections import CompileSection
 from pitstop.errors import ConfigError
 from pitstop.train.model.compiling import (
+    CompileMonitor,
     CompileProof,
-    CompileWatch,
     apply_compile,
     records_cuda_graphs,
     require_compiled,
 )
 from pitstop.train.model.part_spans import part_spans
-from pitstop.train.model.recompute import apply_recompute, saved_bytes
+from pitstop.train.model.recompute import apply_recompute
 from pitstop_probe import Clock
 from tests.fakes import ListSink
+from tests.saved_bytes import saved_bytes
 
 # The compiler's own code warns about things that are not ours to change.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -69,6 +70,16 @@ class Model(nn.Module):
         return x * 3
 
 
+class Products(Model):
+    """Nothing for which a compiler of C++ is started, which takes half a minute."""
+
+    def __init__(self) -> None:
+        super().__init__([nn.Linear(DIM, DIM, bias=False)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks[0](x)
+
+
 def build(num_blocks: int = 3, kind: type[Block] = Block) -> Model:
     torch.manual_seed(0)
     return Model([kind() for _ in range(num_blocks)])
@@ -85,9 +96,9 @@ def run(model: nn.Module, size: int = 4) -> Tensor:
 def compiled(model: Model, backend: str = "aot_eager", **settings: Any) -> CompileProof:
     section = CompileSection(**settings)
     apply_compile(model, section, list(model.blocks), backend=backend)
-    with CompileWatch() as watch:
+    with CompileMonitor() as monitor:
         run(model)
-    return watch.proof()
+    return monitor.proof()
 
 
 @pytest.mark.parametrize("scope", ["regions", "whole"])
@@ -136,10 +147,10 @@ def test_a_switch_that_compiled_nothing_is_an_error() -> None:
     section = CompileSection(scope="regions")
     model = build()
     apply_compile(model, section, list(model.blocks), backend="aot_eager")
-    with CompileWatch() as watch:
+    with CompileMonitor() as monitor:
         run(nn.Sequential(nn.Linear(DIM, DIM)))
     with pytest.raises(ConfigError, match="scope is regions, but nothing was compiled"):
-        require_compiled(section, watch.proof())
+        require_compiled(section, monitor.proof())
     require_compiled(section, compiled(build(), scope="regions"))
 
 
@@ -147,7 +158,7 @@ def test_a_mode_that_recorded_no_cuda_graph_is_an_error() -> None:
     section = CompileSection(scope="whole", mode="reduce-overhead")
     assert records_cuda_graphs(section)
     assert not records_cuda_graphs(CompileSection(scope="whole"))
-    proof = compiled(build(), backend="inductor", scope="whole", mode="reduce-overhead")
+    proof = compiled(Products(), backend="inductor", scope="whole", mode="reduce-overhead")
     assert proof.graphs == 1
     with pytest.raises(ConfigError, match="but no CUDA graph was recorded"):
         require_compiled(section, proof)
@@ -173,11 +184,11 @@ def test_graph_breaks_are_counted_with_their_reason() -> None:
 def test_recompiles_are_counted_with_their_reason() -> None:
     model = build(num_blocks=1)
     compiled(model, scope="regions")
-    with CompileWatch() as watch:
+    with CompileMonitor() as monitor:
         run(model, size=4)
-        assert watch.proof().recompiles == 0
+        assert monitor.proof().recompiles == 0
         run(model, size=6)
-    proof = watch.proof()
+    proof = monitor.proof()
     assert proof.recompiles == 1
     assert proof.graphs == 1
     assert any("size mismatch" in reason for reason in proof.recompile_reasons)
@@ -185,13 +196,13 @@ def test_recompiles_are_counted_with_their_reason() -> None:
 
 def test_what_was_compiled_before_or_after_does_not_count() -> None:
     compiled(build(2, BrokenBlock), scope="regions")
-    with CompileWatch() as watch:
+    with CompileMonitor() as monitor:
         pass
-    before = watch.proof()
+    before = monitor.proof()
     assert (before.graphs, before.breaks, before.recompile_reasons) == (0, {}, ())
     torch._dynamo.reset_code_caches()
     compiled(build(), scope="regions")
-    after = watch.proof()
+    after = monitor.proof()
     assert after.compile_s == before.compile_s
 
 
@@ -207,10 +218,10 @@ def test_a_region_left_uncompiled_is_seen() -> None:
     model = Model([Block(factor) for factor in range(10, 22)])
     apply_compile(model, CompileSection(scope="regions"), list(model.blocks), backend="eager")
     torch._dynamo.config.recompile_limit = 8
-    with CompileWatch() as watch:
+    with CompileMonitor() as monitor:
         run(model)
-    assert watch.proof().graphs == 8
-    assert watch.proof().frames_left_eager == 1
+    assert monitor.proof().graphs == 8
+    assert monitor.proof().frames_left_eager == 1
 
 
 @pytest.mark.parametrize("scope", ["regions", "whole"])
@@ -270,9 +281,9 @@ def test_a_clock_sees_what_is_recomputed_around_compiled_regions() -> None:
     outer = Model([nn.Sequential(*model.blocks)])
     apply_recompute(outer, ("blocks.0",))
     apply_compile(outer, CompileSection(scope="regions"), list(model.blocks), backend="aot_eager")
-    with timed_step(Clock(sink)), CompileWatch() as watch:
+    with timed_step(Clock(sink)), CompileMonitor() as monitor:
         run(outer)
-    assert (watch.proof().breaks, watch.proof().frames_left_eager) == ({}, 0)
+    assert (monitor.proof().breaks, monitor.proof().frames_left_eager) == ({}, 0)
     [step] = sink.steps
     assert ("backward", "recompute") in [span.path for span in step.host_us]
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pitstop.errors import ConfigError
-from pitstop.train.model.memory_format import as_channels_last, use_channels_last
+from pitstop.train.model.memory_format import use_channels_last
 
 LAST = torch.channels_last
 
@@ -31,15 +31,9 @@ def test_pictures_go_through_in_the_layout_with_the_same_result() -> None:
     pictures = torch.randn(2, 3, 16, 16)
     expected = model(pictures)
     use_channels_last(model)
-    output = model(as_channels_last(pictures))
+    output = model(pictures.contiguous(memory_format=LAST))
     assert output.is_contiguous(memory_format=LAST)
     torch.testing.assert_close(output, expected)
-
-
-def test_only_batches_of_pictures_are_laid_out_anew() -> None:
-    assert as_channels_last(torch.zeros(2, 3, 4, 4)).stride() == (48, 1, 12, 3)
-    labels = torch.zeros(2, 3)
-    assert as_channels_last(labels) is labels
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Conv2d(1, 1, 1)])

@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pitstop.config.quantities import Recompute
 from pitstop.errors import ConfigError
-from pitstop.train.model.recompute import RecomputeCall, apply_recompute, plain_call, saved_bytes
+from pitstop.train.model.recompute import RecomputeCall, apply_recompute, plain_call
 from pitstop.workloads.deblur.model.vrt import VRT, VRT_SMALL
+from tests.saved_bytes import saved_bytes
 
 DIM = 64
 POLICIES: list[Recompute] = ["full", "attention", "ffn", "selective", ("first",)]

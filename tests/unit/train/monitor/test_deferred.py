@@ -2,11 +2,11 @@
 
 import torch
 
-from pitstop.train.monitor.deferred import LAG_STEPS, LateReader
+from pitstop.train.monitor.deferred import LAG_STEPS, DeferredScalars
 
 
 def test_values_are_handed_over_after_a_fixed_lag_in_order() -> None:
-    reader = LateReader(torch.device("cpu"))
+    reader = DeferredScalars(torch.device("cpu"))
     seen = []
     for step in range(6):
         reader.push(step, {"loss": torch.tensor(float(step))}, {"lr": 0.1 * step})

@@ -8,9 +8,9 @@ from pitstop.train.optim.nonfinite import MOST_IN_A_ROW, Action, NonFinitePolicy
 @pytest.mark.parametrize(
     ("policy", "scaled", "bad_loss", "action"),
     [
-        ("skip", False, False, "remark"),
+        ("skip", False, False, "warn"),
         ("skip", True, False, "nothing"),
-        ("skip", True, True, "remark"),
+        ("skip", True, True, "warn"),
         ("stop", False, True, "stop"),
         ("stop", True, False, "nothing"),
         ("stop", True, True, "stop"),

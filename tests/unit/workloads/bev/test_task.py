@@ -21,7 +21,7 @@ from pitstop.records.loader import CacheReading
 from pitstop.records.store import decode, read_run
 from pitstop.train.evaluation.pictures import draw_pictures
 from pitstop.train.evaluation.trained_model import infer_checkpoint
-from pitstop.train.model.compiling import CompileWatch, apply_compile
+from pitstop.train.model.compiling import CompileMonitor, apply_compile
 from pitstop.train.run import TrainingRun
 from pitstop.workloads.bev.data.batch import BevBatch
 from pitstop.workloads.bev.data.pon import PON_CLASSES, read_labels
@@ -241,7 +241,7 @@ def test_an_evaluation_compiles_nothing(world_root: Path) -> None:
     batch = batch_of(task, 0)
     plain = task.predict(model, batch)
     apply_compile(model, config.train.compile, task.regions(model), backend="eager")
-    with CompileWatch() as watch:
+    with CompileMonitor() as watch:
         assert torch.equal(task.predict(model, batch), plain)
         assert watch.proof().graphs == 0
         task.forward(model, batch)
@@ -255,7 +255,7 @@ def test_the_network_is_one_graph_behind_the_geometry(world_root: Path, kind: st
     task = build_bev(config)
     model = task.build_model()
     apply_compile(model, config.train.compile, task.regions(model), backend="eager")
-    with CompileWatch() as watch:
+    with CompileMonitor() as watch:
         for batch in (batch_of(task, 0, 1), batch_of(task, 1, 0)):
             task.forward(model, batch)
         proof = watch.proof()

@@ -10,7 +10,7 @@ from PIL import Image
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.workloads.deblur.data.planes import spike_eval_samples
 from pitstop.workloads.deblur.data.voxels import NO_PLANE
-from pitstop.workloads.deblur.pictures import MOST_SIDE, centre, draw_stretches, spike_view
+from pitstop.workloads.deblur.pictures import MOST_SIDE, centre, draw_segments, spike_view
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask
 
@@ -32,11 +32,11 @@ def pixels(path: Path) -> np.ndarray:
 def test_a_perfect_model_shows_the_sharp_frame_twice(data: DeblurData, tmp_path: Path) -> None:
     samples = spike_eval_samples(data)
     batch = DeblurTask.collate([samples.sample(0, 1)])
-    rows = draw_stretches(batch.sharp.float() / 255, batch, samples, indices=[1], folder=tmp_path)
+    rows = draw_segments(batch.sharp.float() / 255, batch, samples, indices=[1], folder=tmp_path)
     [row] = rows
     assert [cell.caption for cell in row.cells] == ["blurry", "restored", "sharp", "spikes"]
     shown = {cell.caption: pixels(tmp_path / cell.file) for cell in row.cells}
-    # The second stretch of two frames: its middle frame is the last of four.
+    # The second segment of two frames: its middle frame is the last of four.
     [clip] = samples.index.clips
     last = max((samples.index.folder / clip / "sharp").glob("*.png"))
     assert row.title == f"{clip}, frame {last.stem}"

@@ -207,7 +207,7 @@ def test_a_folder_is_restored_without_sharp_frames_or_a_dataset(root: Path, tmp_
 
 
 def test_a_folder_gives_what_the_same_frames_give_in_a_dataset(root: Path, tmp_path: Path) -> None:
-    """An odd number of frames: the last stretch reaches back, and shares are as in the other."""
+    """An odd number of frames: the last segment reaches back, and shares are as in the other."""
     config, task = inference(root)
     saved = weights(task, tmp_path / "weights.pt")
     infer_checkpoint(config, task, saved, tmp_path / "folder")

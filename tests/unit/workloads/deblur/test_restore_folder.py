@@ -1,4 +1,4 @@
-"""Folders of frames restored in stretches, and what is said before anything is written."""
+"""Folders of frames restored in segments, and what is said before anything is written."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pitstop.config.workloads.deblur import DeblurData
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.data.spike import write_dat
-from pitstop.workloads.deblur.restore_folder import FrameFolder, look_at_folder, restore_folder
+from pitstop.workloads.deblur.restore_folder import FrameFolder, check_folder, restore_folder
 from pitstop.workloads.deblur.tiling import Border
 
 FRAMES = 7
@@ -58,10 +58,10 @@ def unchanged(batch: ClipBatch) -> Tensor:
 
 @pytest.mark.parametrize("border", ["cosine", "discard"])
 @pytest.mark.parametrize(("clip_len", "overlap"), [(3, 0), (3, 1), (4, 2), (7, 0), (6, 3)])
-def test_every_frame_is_written_once_whatever_the_stretches(
+def test_every_frame_is_written_once_whatever_the_segments(
     folder: Path, border: Border, clip_len: int, overlap: int
 ) -> None:
-    found = look_at_folder(data_of(folder), with_spikes=False)
+    found = check_folder(data_of(folder), with_spikes=False)
     out = folder / "out"
     written = restore_folder(
         found, unchanged, out, clip_len=clip_len, overlap=overlap, border=border
@@ -72,9 +72,9 @@ def test_every_frame_is_written_once_whatever_the_stretches(
     assert all(np.array_equal(mine[name], source[name]) for name in source)
 
 
-def test_stretches_fade_into_each_other_or_are_cut(folder: Path) -> None:
-    """Each stretch is of one shade, so a frame tells by its shade what it was made of."""
-    found = look_at_folder(data_of(folder), with_spikes=False)
+def test_segments_fade_into_each_other_or_are_cut(folder: Path) -> None:
+    """Each segment is of one shade, so a frame tells by its shade what it was made of."""
+    found = check_folder(data_of(folder), with_spikes=False)
     shades: dict[str, list[float]] = {}
     for border in ("cosine", "discard"):
         calls: list[int] = []
@@ -93,7 +93,7 @@ def test_stretches_fade_into_each_other_or_are_cut(folder: Path) -> None:
 
 
 def test_no_more_frames_are_held_than_a_stretch_and_its_overlap(folder: Path) -> None:
-    found = look_at_folder(data_of(folder), with_spikes=False)
+    found = check_folder(data_of(folder), with_spikes=False)
     out = folder / "out"
     seen: list[int] = []
 
@@ -106,8 +106,8 @@ def test_no_more_frames_are_held_than_a_stretch_and_its_overlap(folder: Path) ->
 
 
 def test_spikes_come_with_their_frames(folder: Path) -> None:
-    found = look_at_folder(with_spikes(folder), with_spikes=True)
-    batch = found.stretch(1, 3)
+    found = check_folder(with_spikes(folder), with_spikes=True)
+    batch = found.segment(1, 3)
     assert batch.spikes is not None
     assert batch.blur.shape == (1, 3, 3, 8, 16)
     assert batch.spikes.shape == (1, 3, 5, 4, 8)
@@ -117,7 +117,7 @@ def test_spikes_come_with_their_frames(folder: Path) -> None:
 
 def refused(data: DeblurData, *, with_spikes: bool = False) -> str:
     with pytest.raises(DataError) as caught:
-        look_at_folder(data, with_spikes=with_spikes)
+        check_folder(data, with_spikes=with_spikes)
     return str(caught.value)
 
 
@@ -128,7 +128,7 @@ def test_a_missing_frame_is_named(folder: Path) -> None:
 
 def test_names_that_are_no_numbers_may_have_gaps(folder: Path) -> None:
     (folder / "frames" / "000049.png").rename(folder / "frames" / "extra.png")
-    assert isinstance(look_at_folder(data_of(folder), with_spikes=False), FrameFolder)
+    assert isinstance(check_folder(data_of(folder), with_spikes=False), FrameFolder)
 
 
 def test_a_frame_of_another_size_is_named(folder: Path) -> None:

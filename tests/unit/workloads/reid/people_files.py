@@ -1,7 +1,7 @@
 """Small datasets written by hand, in both layouts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,19 @@ import numpy as np
 from PIL import Image
 
 from pitstop.workloads.reid.data.layout import FOLDERS
+from pitstop.workloads.reid.data.modalities import MODALITIES, bit
 
 SIDES = ("front", "back", "side")
+
+
+def mask_of(modalities: Iterable[str]) -> int:
+    """The mask that has these modalities."""
+    return sum({bit(modality) for modality in modalities})
+
+
+def modalities_in(mask: int) -> tuple[str, ...]:
+    """Names of the modalities of a mask, in their order."""
+    return tuple(name for name in MODALITIES if mask & bit(name))
 
 
 def jpeg(size: tuple[int, int] = (16, 8), level: int = 128, **options: int) -> bytes:
@@ -43,7 +54,7 @@ def write_people(
     layout: str = "challenge",
     notes: Sequence[Any] | None = None,
 ) -> Path:
-    """Write images of people, and a caption for every colour image unless told otherwise."""
+    """Write images of people, and a caption for every colour image unless given."""
     folder = root / "train" if layout == "challenge" else root
     made: list[Any] = []
     for number, (person, counts) in enumerate(people.items()):

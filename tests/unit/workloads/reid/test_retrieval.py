@@ -14,7 +14,7 @@ from pitstop.errors import DataError
 from pitstop.records.pictures import picture_bytes, read_pictures
 from pitstop.records.store import from_json
 from pitstop.workloads.reid import retrieval
-from pitstop.workloads.reid.retrieval import Rankings, Search, look_at_folders, search_folders
+from pitstop.workloads.reid.retrieval import Rankings, Search, check_folders, search_folders
 
 torch.set_num_threads(1)
 
@@ -55,7 +55,7 @@ def read(folder: Path) -> Rankings:
 
 
 def test_modality_and_person_are_read_off_the_path(folders: tuple[Path, Path]) -> None:
-    search = look_at_folders(*folders)
+    search = check_folders(*folders)
     assert [(one.name, one.modality, one.person) for one in search.queries] == [
         ("0009_cp.png", "cp", "9"),
         ("nir/0001/a.png", "nir", "1"),
@@ -69,7 +69,7 @@ def test_modality_and_person_are_read_off_the_path(folders: tuple[Path, Path]) -
 def test_every_query_gets_its_best_images_in_order(
     folders: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    made = search_folders(look_at_folders(*folders), mean_colour, tmp_path / "out", top=2)
+    made = search_folders(check_folders(*folders), mean_colour, tmp_path / "out", top=2)
     found = read(tmp_path / "out")
     assert found.images == made.samples == 4
     best = {row.query: [(hit.image, hit.right) for hit in row.ranking] for row in found.queries}
@@ -85,7 +85,7 @@ def test_every_query_gets_its_best_images_in_order(
 def test_scores_count_only_queries_whose_person_is_in_the_gallery(
     folders: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    made = search_folders(look_at_folders(*folders), mean_colour, tmp_path / "out")
+    made = search_folders(check_folders(*folders), mean_colour, tmp_path / "out")
     found = read(tmp_path / "out")
     assert found.scored == 2
     assert found.scores is not None
@@ -96,7 +96,7 @@ def test_scores_count_only_queries_whose_person_is_in_the_gallery(
 
 
 def test_the_table_has_a_line_for_each_pair(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    search_folders(look_at_folders(*folders), mean_colour, tmp_path / "out", top=4)
+    search_folders(check_folders(*folders), mean_colour, tmp_path / "out", top=4)
     with (tmp_path / "out" / "rankings.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 16
@@ -109,7 +109,7 @@ def test_pictures_show_the_query_and_mark_its_best_images(
     folders: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    made = search_folders(look_at_folders(*folders), mean_colour, out, shown=2)
+    made = search_folders(check_folders(*folders), mean_colour, out, shown=2)
     pictures = read_pictures(out)
     assert pictures is not None
     assert [row.title for row in pictures.rows] == ["cp: 0009_cp.png", "sk: sk/0002_front_b.png"]
@@ -125,7 +125,7 @@ def test_without_names_of_people_nothing_is_scored_or_marked(tmp_path: Path) -> 
     draw(tmp_path / "q" / "vis" / "a.png", RED)
     draw(tmp_path / "g" / "b.png", RED)
     made = search_folders(
-        look_at_folders(tmp_path / "q", tmp_path / "g"), mean_colour, tmp_path / "out"
+        check_folders(tmp_path / "q", tmp_path / "g"), mean_colour, tmp_path / "out"
     )
     found = read(tmp_path / "out")
     assert (found.scores, found.scored) == (None, 0)
@@ -141,7 +141,7 @@ def test_equal_images_come_in_the_order_of_the_gallery(tmp_path: Path) -> None:
     draw(tmp_path / "q" / "nir" / "a.png", RED)
     for number in range(40):
         draw(tmp_path / "g" / f"{number:02d}.png", RED)
-    search = look_at_folders(tmp_path / "q", tmp_path / "g")
+    search = check_folders(tmp_path / "q", tmp_path / "g")
     search_folders(search, mean_colour, tmp_path / "out", top=40)
     names = [hit.image for hit in read(tmp_path / "out").queries[0].ranking]
     assert names == sorted(names)
@@ -157,10 +157,10 @@ def test_images_reach_the_encoder_by_modality_and_in_batches(
         seen.append((modality, len(paths)))
         return mean_colour(paths, modality)
 
-    search_folders(look_at_folders(*folders), watched, tmp_path / "small")
+    search_folders(check_folders(*folders), watched, tmp_path / "small")
     assert seen == [("rgb", 3), ("rgb", 1), ("cp", 1), ("nir", 2), ("sk", 1)]
     monkeypatch.undo()
-    search_folders(look_at_folders(*folders), mean_colour, tmp_path / "large")
+    search_folders(check_folders(*folders), mean_colour, tmp_path / "large")
     assert read(tmp_path / "small") == read(tmp_path / "large")
 
 
@@ -170,24 +170,24 @@ def test_a_query_of_no_modality_is_named(folders: tuple[Path, Path]) -> None:
     with pytest.raises(
         DataError, match=r"nothing says the modality of holiday\.png; put them into"
     ):
-        look_at_folders(queries, gallery)
+        check_folders(queries, gallery)
 
 
 def test_empty_and_missing_folders_are_named(folders: tuple[Path, Path], tmp_path: Path) -> None:
     queries, gallery = folders
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty holds no images .* for the gallery"):
-        look_at_folders(queries, tmp_path / "empty")
+        check_folders(queries, tmp_path / "empty")
     with pytest.raises(DataError, match=r"empty holds no images .* for queries"):
-        look_at_folders(tmp_path / "empty", gallery)
+        check_folders(tmp_path / "empty", gallery)
     with pytest.raises(DataError, match=r"there is no folder .*nowhere"):
-        look_at_folders(tmp_path / "nowhere", gallery)
+        check_folders(tmp_path / "nowhere", gallery)
 
 
 def test_features_that_are_no_numbers_are_refused_before_anything_is_written(
     folders: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    search: Search = look_at_folders(*folders)
+    search: Search = check_folders(*folders)
 
     def broken(paths: Sequence[Path], modality: str) -> Tensor:
         features = mean_colour(paths, modality)

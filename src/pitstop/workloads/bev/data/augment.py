@@ -42,7 +42,7 @@ _EYE: Final = np.eye(3)
 # Around the axis of greys.
 _AROUND: Final = np.full((3, 3), 1 / 3)
 _SKEW: Final = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]]) / math.sqrt(3)
-# Products with whole levels, and their sums, then are whole multiples too, and have room in the 24
+# Products with whole levels, and their sums, then are whole multiples too, and fit in the 24
 # bits of a float: no order of adding them gives another byte.
 _COLOUR_STEPS: Final = 4096
 # OpenBLAS takes one thread for fewer than 2**18 multiplications; all workers would start theirs.
@@ -246,12 +246,12 @@ def _cut(original: tuple[int, int], size: tuple[int, int], scale: float, left: f
     """
     step = _reduction(scale)
     rows, columns = (round(length / (scale * step)) for length in size)
-    room = (original[0] // step - rows, original[1] // step - columns)
-    if min(room) < 0 or min(rows, columns) < 1:
+    margin = (original[0] // step - rows, original[1] // step - columns)
+    if min(margin) < 0 or min(rows, columns) < 1:
         top = original[0] * scale - size[0]
         return _unshifted(np.array([[scale, 0.0, -left], [0.0, scale, -top], [0.0, 0.0, 1.0]]))
     down, across = size[0] / (rows * step), size[1] / (columns * step)
-    first = (room[0] * step, min(round(left / (scale * step)), room[1]) * step)
+    first = (margin[0] * step, min(round(left / (scale * step)), margin[1]) * step)
     corner = [[across, 0.0, -across * first[1]], [0.0, down, -down * first[0]], [0.0, 0.0, 1.0]]
     return _unshifted(np.array(corner))
 

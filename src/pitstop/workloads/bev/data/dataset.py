@@ -1,6 +1,6 @@
 """Key frames of nuScenes as samples: six cameras around the car, or one camera and what is ahead.
 
-Everything is looked at once, when the samples are listed: a missing table, map or image is said
+Everything is checked once, when the samples are listed: a missing table, map or image is said
 then. What a sample looks like is a function of seed, epoch and index.
 
 The frame of surround targets is that of the car at the moment of the lidar. That cameras look a few

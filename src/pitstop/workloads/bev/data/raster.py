@@ -162,23 +162,6 @@ def fill(shape: Shape, outlines: Paths) -> Mask:
     return drawing.draw()[0]
 
 
-def fill_inner(shape: Shape, outlines: Paths) -> Mask:
-    """Mark the cells inside rings, without those that a ring passes."""
-    drawing = Drawing(shape)
-    drawing.add(outlines, drawing.layer(inner=True))
-    return drawing.draw()[0]
-
-
-def draw_lines(shape: Shape, lines: Paths, *, thickness: float) -> Mask:
-    """Mark the cells of lines that are so many cells wide."""
-    drawing = Drawing(shape)
-    strips, nodes = line_strips(lines, thickness=thickness)
-    drawing.add(strips, drawing.layer())
-    mask = drawing.draw()[0]
-    mark_around(mask, nodes, radius=thickness / 2)
-    return mask
-
-
 def line_strips(lines: Paths, *, thickness: float) -> tuple[Paths, Floats]:
     """Give the outlines of lines that are so many cells wide, and the nodes to be rounded off."""
     begin, end = _line_edges(lines)

@@ -211,7 +211,7 @@ class LssNet(nn.Module):
         self._kept: dict[tuple[torch.device, int], LiftedPoints] = {}
 
     def forward(self, batch: BevBatch) -> Tensor:
-        """Segment a batch; its targets and mask are not looked at.
+        """Segment a batch; its targets and mask are not read.
 
         Returns:
             (B, classes, rows, columns) logits.
@@ -271,8 +271,8 @@ class LssNet(nn.Module):
         keys = [(device, number) for number in calibration.tolist()]
         fresh = {key: here for here, key in enumerate(keys) if key not in self._kept}
         points_each = cameras.intrinsics.shape[1] * self.settings.lift.num_points
-        room = MAX_KEPT_POINTS // points_each - len(self._kept)
-        if (device, RANDOM) in fresh or len(fresh) > room:
+        free = MAX_KEPT_POINTS // points_each - len(self._kept)
+        if (device, RANDOM) in fresh or len(fresh) > free:
             return self._points(cameras)
         # What an evaluation works out serves training, which must be able to keep it for backward.
         with torch.inference_mode(mode=False):

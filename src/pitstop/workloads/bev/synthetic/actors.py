@@ -99,15 +99,15 @@ class Drive:
 
 
 def make_drive(city: City, draws: Draws, samples: int) -> Drive:
-    """Choose a road, a lane and a pace that keep the car away from the city's edge."""
+    """Choose a road, a lane and a speed that keep the car away from the city's edge."""
     inner = [road for road in city.roads if 70 < road.centre < EDGE_M - 70]
     road = inner[draws.below(len(inner))]
     way = 1 if draws.chance(0.5) else -1
     lane = draws.below(road.lanes // 2)
-    room = EDGE_M - 150
-    speed = min(draws.uniform(3.5, 9.0), room / (samples * SAMPLE_S))
+    free_m = EDGE_M - 150
+    speed = min(draws.uniform(3.5, 9.0), free_m / (samples * SAMPLE_S))
     length = speed * samples * SAMPLE_S
-    start = 75 + draws.uniform(0, room - length)
+    start = 75 + draws.uniform(0, free_m - length)
     return Drive(
         road=road,
         way=way,

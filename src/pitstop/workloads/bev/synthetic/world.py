@@ -253,21 +253,21 @@ class City:
         for road in self.roads:
             crossing = [other for other in self.roads if other.runs_north != road.runs_north]
             for start, end in _gaps(crossing):
-                stretch = (start + 9, end - 9)
-                self._lay_line("road_divider", road, stretch, 0.0)
+                segment = (start + 9, end - 9)
+                self._lay_line("road_divider", road, segment, 0.0)
                 for lane in range(1, road.lanes // 2):
                     for way in (-1, 1):
-                        self._lay_line("lane_divider", road, stretch, way * lane * LANE_M)
+                        self._lay_line("lane_divider", road, segment, way * lane * LANE_M)
 
-    def _lay_line(self, layer: str, road: Road, stretch: tuple[float, float], right: float) -> None:
-        (p0, q0), (p1, q1) = road.points(stretch, right).tolist()
+    def _lay_line(self, layer: str, road: Road, segment: tuple[float, float], right: float) -> None:
+        (p0, q0), (p1, q1) = road.points(segment, right).tolist()
         self.lines[layer].append((p0, q0, p1, q1))
         if layer == "road_divider":
             for side in (-0.25, 0.25):
-                self._paint(road.strip(stretch, (side - 0.0625, side + 0.0625)), DOUBLE)
+                self._paint(road.strip(segment, (side - 0.0625, side + 0.0625)), DOUBLE)
             return
-        for start in np.arange(*stretch, 6.0):
-            dash = (start, min(start + 3, stretch[1]))
+        for start in np.arange(*segment, 6.0):
+            dash = (start, min(start + 3, segment[1]))
             self._paint(road.strip(dash, (right - 0.125, right + 0.125)), DASH)
 
 
@@ -282,7 +282,7 @@ def _roads(draws: Draws, *, runs_north: bool) -> list[Road]:
 
 
 def _gaps(roads: list[Road]) -> list[tuple[float, float]]:
-    """List the stretches between parallel roads."""
+    """List the segments between parallel roads."""
     return [
         (before.centre + before.half_m, after.centre - after.half_m)
         for before, after in pairwise(roads)

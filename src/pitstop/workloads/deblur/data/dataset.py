@@ -4,7 +4,7 @@
 
 in folders, or in a pack of them that `data.root` names instead.
 
-Everything is looked at once, when the index is made: a missing file, a size that differs or a clip
+Everything is checked once, when the index is made: a missing file, a size that differs or a clip
 that is too short is said then, with its name, not in the middle of a night. What a sample looks
 like is a function of seed, epoch and index.
 """
@@ -36,7 +36,7 @@ _STATED_AT: Final = "config.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipSample:
-    """A stretch of a clip."""
+    """A segment of a clip."""
 
     blur: Tensor
     """(D, 3, H, W), levels 0 to 255."""
@@ -94,7 +94,7 @@ class ClipIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is shown of a stretch: which part of its frames, and how it is turned."""
+    """What is shown of a segment: which part of its frames, and how it is turned."""
 
     window: Window
     flip_rows: bool = False
@@ -114,7 +114,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipSamples:
-    """Stretches of `clip_len` frames; small enough to travel to workers."""
+    """Segments of `clip_len` frames; small enough to travel to workers."""
 
     index: ClipIndex
     clip_len: int
@@ -133,7 +133,7 @@ class ClipSamples:
         return len(self.starts)
 
     def sample(self, epoch: int, index: int) -> ClipSample:
-        """Read a stretch, cut and turned as this epoch has it."""
+        """Read a segment, cut and turned as this epoch has it."""
         clip, first, known = self.starts[index].tolist()
         view = self.view(epoch, index)
         begin = int(self.index.first_frames[clip]) + first
@@ -195,12 +195,12 @@ class ClipSamples:
         rows, columns = (height, width) if side is None else (side, side)
         # On the grid of the coarser spikes, so that both show the same part of the scene.
         step = 1 if self.spikes is None else height // self.spikes.height
-        room = ((height - rows) // step, (width - columns) // step)
+        margin = ((height - rows) // step, (width - columns) // step)
         if self.place == "centre":
-            return View(window=Window(room[0] // 2 * step, room[1] // 2 * step, rows, columns))
+            return View(window=Window(margin[0] // 2 * step, margin[1] // 2 * step, rows, columns))
         entropy = np.random.SeedSequence([self.seed, epoch, index, _VIEW_STREAM])
         draws = np.random.PCG64(entropy).random_raw(5).tolist()
-        top, left = (draw % (free + 1) * step for draw, free in zip(draws[:2], room, strict=True))
+        top, left = (draw % (free + 1) * step for draw, free in zip(draws[:2], margin, strict=True))
         return View(
             window=Window(top, left, rows, columns),
             flip_rows=self.flips and draws[2] % 2 == 1,
@@ -245,7 +245,7 @@ class ClipSamples:
 def train_clips(
     data: DeblurData, crop_schedule: SizeByEpoch, *, seed: int, with_spikes: bool
 ) -> ClipSamples:
-    """Give every stretch of the training split, cut at random.
+    """Give every segment of the training split, cut at random.
 
     Raises:
         ConfigError: Where no dataset is named.
@@ -274,10 +274,10 @@ def train_clips(
 
 
 def eval_clips(data: DeblurData, *, with_spikes: bool) -> ClipSamples:
-    """Give stretches that together show every frame of the evaluation split.
+    """Give segments that together show every frame of the evaluation split.
 
-    The last stretch of a clip reaches back where frames are left over, for the model wants all
-    of `data.clip_len`; what an earlier stretch has is marked, so that no frame counts twice.
+    The last segment of a clip reaches back where frames are left over, for the model wants all
+    of `data.clip_len`; what an earlier segment has is marked, so that no frame counts twice.
 
     Raises:
         ConfigError: Where no dataset is named.
@@ -357,7 +357,7 @@ def index_clips(data: DeblurData, split: str, *, spikes: SpikeFiles | None) -> C
             f"there is no folder {folder}; data.root must be the folder that holds the splits, or "
             f"generate clips with `pitstop data make deblur {data.root}`"
         )
-    clips = [look_at_clip(storage, path, data, spikes) for path in storage.folders(folder)]
+    clips = [check_clip(storage, path, data, spikes) for path in storage.folders(folder)]
     _refuse(folder, [problem for clip in clips for problem in clip.problems])
     if not clips:
         raise DataError(f"{folder} holds no clips: each is a folder with {data.blur}/ and sharp/")
@@ -383,7 +383,7 @@ class ClipFiles:
     problems: Sequence[str]
 
 
-def look_at_clip(
+def check_clip(
     storage: ClipStorage, folder: Path, data: DeblurData, spikes: SpikeFiles | None
 ) -> ClipFiles:
     """Find the files of a clip and hold them against each other, without decoding any."""

@@ -20,7 +20,7 @@ from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.dataset import (
     ClipFiles,
     SpikeFiles,
-    look_at_clip,
+    check_clip,
     spike_paths,
     stated_spike_size,
 )
@@ -56,12 +56,6 @@ class _Clip:
         return kinds
 
 
-def is_clips(root: Path) -> bool:
-    """Tell whether a folder, or a pack, holds clips: one split with a blurred clip will do."""
-    storage = open_storage(root)
-    return any(_split_has_clips(storage, split) for split in storage.folders(root))
-
-
 def check_clips(root: Path, section: DeblurData | None = None) -> DataCheck:
     """Read every frame and every spike file of a dataset.
 
@@ -81,7 +75,7 @@ def check_clips(root: Path, section: DeblurData | None = None) -> DataCheck:
     for split in _splits(storage, root, section):
         try:
             clips = [*_clips(storage, root, split, section=section, notes=notes)]
-            found, wrong = _look_through(storage, clips)
+            found, wrong = _check_files(storage, clips)
         except DataError as error:
             problems.append(str(error))
             continue
@@ -203,7 +197,7 @@ def _clips(
         for blur in blurs or _BLURS[:1]:
             own = (section or DeblurData()).model_copy(update={"blur": blur})
             spikes = _spikes(storage, root, own, notes) if own.spike_dir in inside else None
-            files = look_at_clip(storage, clip, own, spikes)
+            files = check_clip(storage, clip, own, spikes)
             yield _Clip(split=split, section=own, spikes=spikes, files=files, folder=clip)
 
 
@@ -223,7 +217,7 @@ def _spikes(
     return SpikeFiles(folder=section.spike_dir, height=height, width=width, bins=section.voxel_bins)
 
 
-def _look_through(storage: ClipStorage, clips: list[_Clip]) -> tuple[SplitFound, list[str]]:
+def _check_files(storage: ClipStorage, clips: list[_Clip]) -> tuple[SplitFound, list[str]]:
     """Decode what can be decoded; a pack's sums are checked elsewhere."""
     counts, size_bytes, problems = Counter[str](), 0, []
     for clip in clips:

@@ -42,7 +42,7 @@ SamplesT = TypeVar("SamplesT", bound=ClipSamples)
 
 
 class PlaneSamples(ClipSamples):
-    """Stretches with their spikes as planes, (D, T, h, w), filled up to the longest frame's."""
+    """Segments with their spikes as planes, (D, T, h, w), filled up to the longest frame's."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ class PlaneSamples(ClipSamples):
 
 
 class CountedSamples(ClipSamples):
-    """Stretches with spikes that were counted beforehand, (D, bins, h, w)."""
+    """Segments with spikes that were counted beforehand, (D, bins, h, w)."""
 
     __slots__ = ()
 
@@ -73,7 +73,7 @@ class CountedSamples(ClipSamples):
         return replace(self.as_plain(), spikes=None).cache_keys(index)
 
     def as_plain(self) -> ClipSamples:
-        """Give the same stretches as the class they come from."""
+        """Give the same segments as the class they come from."""
         return _as(ClipSamples, self)
 
     def _spikes(self, clip: int, names: npt.NDArray[np.str_], view: View) -> Tensor:
@@ -91,7 +91,7 @@ class CountedSamples(ClipSamples):
 def spike_train_samples(
     data: DeblurData, crop_schedule: SizeByEpoch, *, seed: int
 ) -> PlaneSamples | CountedSamples:
-    """Give every stretch of the training split with its spikes.
+    """Give every segment of the training split with its spikes.
 
     Raises:
         ConfigError: Where no dataset is named.
@@ -103,7 +103,7 @@ def spike_train_samples(
 
 
 def spike_eval_samples(data: DeblurData) -> PlaneSamples | CountedSamples:
-    """Give stretches that show every frame of the evaluation split, with its spikes.
+    """Give segments that show every frame of the evaluation split, with its spikes.
 
     Raises:
         ConfigError: Where no dataset is named.

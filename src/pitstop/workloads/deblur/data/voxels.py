@@ -4,7 +4,7 @@ Spikes arrive as bytes, (B, D, T, h, w): 0 and 1, and `NO_PLANE` throughout the 
 shorter file does not have. How many planes a frame has is counted here, so nothing is read back.
 Every choice gives `bins` channels a frame:
 
-    counts   spikes in each of `bins` stretches of the exposure, as equal as can be
+    counts   spikes in each of `bins` segments of the exposure, as equal as can be
     tfp      share of planes with a spike, within `reach` planes of each of `bins` centres
     tfi      one over the interval between the spikes around each of `bins` centres
     raw      the `bins` planes in the middle, as they are
@@ -131,7 +131,7 @@ def _places(spikes: Tensor) -> Tensor:
 
 
 def _centres(spikes: Tensor, bins: int) -> Tensor:
-    """Planes in the middle of equal stretches, (B, D, bins)."""
+    """Planes in the middle of equal segments, (B, D, bins)."""
     step = torch.arange(bins, device=spikes.device)
     return (2 * step + 1) * _planes(spikes)[..., None] // (2 * bins)
 

@@ -8,9 +8,9 @@ those of the published checkpoints.
 """
 
 import pickle
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeAlias, Unpack
+from typing import TypeAlias, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from pitstop.workloads.deblur.model.architecture import (
     Architecture,
     VRTSettings,
 )
-from pitstop.workloads.deblur.model.blocks import AttentionBlock, BlockShape, Recompute
+from pitstop.workloads.deblur.model.blocks import BlockShape
 from pitstop.workloads.deblur.model.spynet import NUM_SCALES, SpyNet
 from pitstop.workloads.deblur.model.stages import (
     AlignmentShape,
@@ -45,15 +45,11 @@ __all__ = [
     "VRT",
     "VRT_GOPRO",
     "VRT_SMALL",
-    "RecomputePart",
     "VRTSettings",
     "load_checkpoint",
     "pad_frames",
     "read_checkpoint",
 ]
-
-RecomputePart: TypeAlias = Literal["attention", "feed_forward", "alignment", "stage"]
-"""What an engine can have recomputed: half blocks, the alignment of a stage, or whole stages."""
 
 Fuse: TypeAlias = Callable[[int, Tensor], Tensor]
 """Called with 1 to 4 and the (B, D, h, w, C) output of that stage; gives what replaces it."""
@@ -184,30 +180,6 @@ class VRT(nn.Module):
                 parts[f"{name}.alignment"] = stage.pa_deform
         return parts
 
-    def use_recompute(
-        self,
-        recompute: Recompute,
-        *,
-        parts: Collection[RecomputePart],
-        stages: Collection[str] | None = None,
-    ) -> None:
-        """Have ``recompute`` call the named kinds of parts, in all stages or in the named ones.
-
-        Raises:
-            ConfigError: When a stage is not there, or has no such part.
-        """
-        known = self._stages()
-        for name in known if stages is None else stages:
-            if name not in known:
-                raise ConfigError(f"no stage named {name!r}; there are {', '.join(known)}")
-        chosen = [known[name] for name in (known if stages is None else stages)]
-        for part in parts:
-            owners = [module for stage in chosen for module in _owners(stage, part)]
-            if not owners:
-                raise ConfigError(f"nothing to recompute: the chosen stages have no {part}")
-            for owner in owners:
-                setattr(owner, f"recompute_{part}", recompute)
-
     def _stages(self) -> dict[str, Stage | Reconstruction]:
         return {name: stage for name, stage in self.named_children() if name.startswith("stage")}  # pyright: ignore[reportReturnType]
 
@@ -293,15 +265,6 @@ def _build_reconstruction(arch: Architecture, kernels: Kernels) -> Reconstructio
     return Reconstruction(
         arch.embed_dims[NUM_ALIGNED_STAGES - 1], groups, out_dim=arch.embed_dims[-1]
     )
-
-
-def _owners(stage: nn.Module, part: RecomputePart) -> list[nn.Module]:
-    """The modules of a stage whose attribute says how that part is called."""
-    if part == "stage":
-        return [stage]
-    if part == "alignment":
-        return [stage] if isinstance(stage, Stage) and stage.aligns else []
-    return [module for module in stage.modules() if isinstance(module, AttentionBlock)]
 
 
 def pad_frames(clip: Tensor) -> Tensor:

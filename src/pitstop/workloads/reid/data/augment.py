@@ -103,7 +103,7 @@ def _rectangle(
 
 
 def _levels(pixels: Bytes, view: View) -> Bytes:
-    """Make the table that lights a picture, and then stretches it about its mean."""
+    """Make the table that lights a picture, and then scales its contrast about the mean."""
     grey = pixels[::_GREY_STEP, ::_GREY_STEP].mean() * view.brightness
     lit = np.arange(256) * view.brightness
     levels = (lit - grey) * view.contrast + grey

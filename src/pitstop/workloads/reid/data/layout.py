@@ -58,7 +58,7 @@ class Layout:
 
 
 def find_layout(root: Path, split: str = "train") -> Layout:
-    """Tell the layouts apart by what is there.
+    """Recognise the layout by what is there.
 
     Args:
         root: Folder of the dataset.
@@ -204,12 +204,12 @@ def _check_numbers(path: Path, notes: list[Annotation]) -> None:
         if folder != note.person:
             raise DataError(
                 f"{path}: id {note.number} stands for the folders {folder} and {note.person}; "
-                "an id is one person, so mend one of them"
+                "an id is one person, so fix one of them"
             )
         if number != note.number:
             raise DataError(
                 f"{path}: the folder {note.person} has the ids {number} and {note.number}; "
-                "a folder is one person, so mend one of them"
+                "a folder is one person, so fix one of them"
             )
 
 

@@ -27,19 +27,6 @@ def bit(modality: str) -> int:
     return 1 << MODALITIES.index(modality)
 
 
-def mask_of(modalities: Iterable[str]) -> int:
-    """Give the mask that has these modalities."""
-    mask = 0
-    for modality in modalities:
-        mask |= bit(modality)
-    return mask
-
-
-def modalities_in(mask: int) -> tuple[str, ...]:
-    """Name the modalities of a mask, in their order."""
-    return tuple(name for place, name in enumerate(MODALITIES) if mask >> place & 1)
-
-
 def task_names() -> tuple[tuple[str, ...], ...]:
     """Give the modalities of the 32 ordered tasks: 4 single, 12 double, 12 triple, 4 fourfold."""
     return tuple(

@@ -372,7 +372,7 @@ def _release_tasks(path: Path, items: _Items) -> list[QueryTask]:
             continue
         modalities = _modalities(name, path)
         if not isinstance(rows, list):
-            raise DataError(f"{path}: {name} must be a list of queries; mend it, or remove it")
+            raise DataError(f"{path}: {name} must be a list of queries; fix or remove it")
         where = f"{path}, {name}, entry"
         queries = [
             _query(row, modalities, (items, people), f"{where} {place}")
@@ -411,7 +411,7 @@ class _People:
         if not is_same or self._number_of.setdefault(folder, number) != number:
             raise DataError(
                 f"{self._path}: person {number} and the folder {folder} do not belong together "
-                "everywhere; a folder is one person, so mend the lists"
+                "everywhere; a folder is one person, so fix the lists"
             )
 
 

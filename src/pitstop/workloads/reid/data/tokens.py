@@ -74,13 +74,13 @@ class WordTokenizer:
     """Most frequent first."""
 
     @classmethod
-    def of(cls, captions: Iterable[str], most_words: int = MOST_WORDS) -> "WordTokenizer":
+    def of(cls, captions: Iterable[str], max_words: int = MOST_WORDS) -> "WordTokenizer":
         """Gather the words of captions; the order of captions does not matter."""
         counts = Counter[str]()
         for caption in captions:
             counts.update(_WORD.findall(caption.lower()))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        return cls(tuple(ranked[:most_words]))
+        return cls(tuple(ranked[:max_words]))
 
     @property
     def vocab_size(self) -> int:
@@ -114,7 +114,7 @@ class WordTokenizer:
             for caption in captions
         ]
 
-    def all_words(self, captions: Iterable[str]) -> list[list[int]]:
+    def encode_all(self, captions: Iterable[str]) -> list[list[int]]:
         """Look the words of many captions up at once."""
         return self._numbers(captions)
 
@@ -227,12 +227,12 @@ def encode_all(
         length: Longest row, start and end token included.
 
     Raises:
-        DataError: Where not even one word has room.
+        DataError: Where not even one word fits.
     """
     if length < 3:
-        raise DataError(f"a caption of {length} tokens has no room for a word; take at least 3")
+        raise DataError(f"a caption of {length} tokens cannot hold a word; take at least 3")
     if isinstance(tokenizer, WordTokenizer):
-        words = tokenizer.all_words(captions)
+        words = tokenizer.encode_all(captions)
     else:
         words = [list(tokenizer.words(caption)) for caption in captions]
     start, end = tokenizer.start_id, tokenizer.end_id

@@ -131,7 +131,7 @@ def _copy_text_tower(model: ReidModel, reader: _Reader) -> None:
 
 
 def _on_grid(positions: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Stretch the places of a square of patches over another grid; the class token has its own."""
+    """Interpolate the positions of a square of patches to another grid; keep the class token's."""
     side = round((len(positions) - 1) ** 0.5)
     if (side, side) == grid:
         return positions

@@ -354,8 +354,8 @@ def _edges(parts: Bytes) -> npt.NDArray[np.bool_]:
 def _wobbled(edges: npt.NDArray[np.bool_], random: Random) -> npt.NDArray[np.bool_]:
     """Shift rows to and fro by a pixel, and lift the pen at times, as a hand does."""
     height, width = edges.shape
-    phase, pace = random.uniform(0, 6), random.uniform(0.05, 0.2)
-    shift = np.rint(1.2 * np.sin(phase + pace * np.arange(height))).astype(int)
+    phase, rate = random.uniform(0, 6), random.uniform(0.05, 0.2)
+    shift = np.rint(1.2 * np.sin(phase + rate * np.arange(height))).astype(int)
     columns = (np.arange(width)[None, :] + shift[:, None]) % width
     return edges[np.arange(height)[:, None], columns] & (random.noise(edges.shape) < 170)
 

@@ -174,7 +174,7 @@ def _check_request(root: Path, people: int, images: int, size: Size) -> None:
             "needed for a training and a test part, and 4 images of each"
         )
     if min(size) < 32:
-        raise DataError(f"people of {size[0]}x{size[1]} pixels cannot be told apart; take 32 on")
+        raise DataError(f"people of {size[0]}x{size[1]} pixels look the same; take at least 32")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise DataError(f"{root} is there already; name another folder, or remove it first")
 

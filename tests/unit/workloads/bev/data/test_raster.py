@@ -11,9 +11,10 @@ from pitstop.workloads.bev.data.raster import (
     Drawing,
     Grid,
     Paths,
-    draw_lines,
+    Shape,
     fill,
-    fill_inner,
+    line_strips,
+    mark_around,
     rings,
 )
 from tests.unit.workloads.bev.raster_oracle import filled as filled_alone
@@ -25,6 +26,23 @@ FEW = settings(max_examples=60, deadline=None)
 
 nodes = st.tuples(st.integers(-10, 22), st.integers(-10, 24))
 triangles = st.lists(nodes, min_size=3, max_size=3, unique=True)
+
+
+def fill_inner(shape: Shape, outlines: Paths) -> np.ndarray:
+    """Mark the cells inside rings, without those that a ring passes."""
+    drawing = Drawing(shape)
+    drawing.add(outlines, drawing.layer(inner=True))
+    return drawing.draw()[0]
+
+
+def draw_lines(shape: Shape, lines: Paths, *, thickness: float) -> np.ndarray:
+    """Mark the cells of lines that are so many cells wide."""
+    drawing = Drawing(shape)
+    strips, ends = line_strips(lines, thickness=thickness)
+    drawing.add(strips, drawing.layer())
+    mask = drawing.draw()[0]
+    mark_around(mask, ends, radius=thickness / 2)
+    return mask
 
 
 def is_inside(ring: np.ndarray, point: tuple[float, float]) -> bool:

@@ -10,7 +10,6 @@ import torch
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.data.host_memory import SizedSamples
 from pitstop.data.pack import Pack, PackWriter
-from pitstop.data.sampling.grouped import SequencedSamples
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.dataset import ClipSample, ClipSamples, eval_clips, train_clips
 from pitstop.workloads.deblur.data.packing import Frames, check_clips, pack_clips
@@ -257,7 +256,6 @@ def test_a_folder_that_may_not_be_read_is_an_error_and_not_an_empty_one(
 
 def test_a_dataset_says_its_sequences_and_its_size(made: Path) -> None:
     samples = train_clips(section(made), (), seed=0, with_spikes=False)
-    assert isinstance(samples, SequencedSamples)
     assert samples.sequences.tolist() == [0, 0, 0, 1, 1, 1]
     assert isinstance(samples, SizedSamples)
     assert samples.decoded_bytes == 2 * FRAMES * 2 * HEIGHT * WIDTH * 3

@@ -12,7 +12,7 @@ from spike_oracle import SpikeOracle
 from torch import Tensor, nn
 
 from pitstop.errors import ConfigError
-from pitstop.train.model.recompute import apply_recompute, saved_bytes
+from pitstop.train.model.recompute import apply_recompute
 from pitstop.workloads.deblur.model.spike_branch import (
     AttentionShape,
     PixelAttention,
@@ -25,6 +25,7 @@ from pitstop.workloads.deblur.model.spike_branch import (
 )
 from pitstop.workloads.deblur.model.vrt import VRT, VRT_GOPRO, VRT_SMALL, VRTSettings
 from pitstop.workloads.deblur.model.vrt_spike import VRTSpike, load_spike_checkpoint
+from tests.saved_bytes import saved_bytes
 
 TINY: VRTSettings = VRT_SMALL | {
     "embed_dims": (8,) * 8,

@@ -11,7 +11,7 @@ import torch
 from pitstop.config.workloads.reid import ReidData
 from pitstop.data.cache.cached_samples import CacheableSamples
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.loader.fetch import BatchFetcher, Desk, NamedSamples, Request
+from pitstop.data.loader.fetch import BatchFetcher, NamedSamples, Request, WorkerBoard
 from pitstop.data.sampling.pk_sampler import PKSampler
 from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.reid.data.augment import Augment
@@ -21,12 +21,10 @@ from pitstop.workloads.reid.data.index import VIEWS, ImageTable, ReidIndex
 from pitstop.workloads.reid.data.modalities import (
     IMAGE_MODALITIES,
     MODALITIES,
-    mask_of,
-    modalities_in,
 )
 from pitstop.workloads.reid.data.strings import Strings
 from pitstop.workloads.reid.data.tokens import WordTokenizer
-from tests.unit.workloads.reid.people_files import FULL, names, write_people
+from tests.unit.workloads.reid.people_files import FULL, mask_of, modalities_in, names, write_people
 
 torch.set_num_threads(1)
 
@@ -227,7 +225,7 @@ def test_a_damaged_image_is_named_or_skipped(tmp_path: Path) -> None:
     samples = records(root)
 
     def fetch(corrupt: Any) -> Any:
-        fetcher = BatchFetcher(samples, collate, corrupt=corrupt, desk=Desk(0))
+        fetcher = BatchFetcher(samples, collate, corrupt=corrupt, board=WorkerBoard(0))
         return fetcher[Request(0, [0, 2])]
 
     failed = fetch("raise")

@@ -10,11 +10,10 @@ from pitstop.workloads.reid.data.modalities import (
     IMAGE_MODALITIES,
     MODALITIES,
     bit,
-    mask_of,
-    modalities_in,
     name_of_task,
     task_names,
 )
+from tests.unit.workloads.reid.people_files import mask_of, modalities_in
 
 
 def test_rgb_is_bit_0_as_the_sampler_has_it() -> None:

@@ -80,12 +80,12 @@ def test_unknown_words_differ_from_each_other_and_from_known_ones() -> None:
 
 
 def test_rare_words_are_left_out_first() -> None:
-    few = WordTokenizer.of(["b b a a a c"], most_words=2)
+    few = WordTokenizer.of(["b b a a a c"], max_words=2)
     assert few.vocabulary == ("a", "b")
 
 
 def test_a_row_without_room_for_a_word_is_refused() -> None:
-    with pytest.raises(DataError, match="a caption of 2 tokens has no room for a word"):
+    with pytest.raises(DataError, match="a caption of 2 tokens cannot hold a word"):
         encode_all(WORDS, CAPTIONS, length=2)
 
 

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pitstop.config.sections import CompileSection
 from pitstop.config.workloads.reid import CLIP_BACKBONES, PATCHES, ReidLoss, TripletTerm
-from pitstop.train.model.compiling import CompileWatch, apply_compile
+from pitstop.train.model.compiling import CompileMonitor, apply_compile
 from pitstop.train.model.part_spans import part_spans
 from pitstop.train.model.recompute import apply_recompute
 from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, MODALITIES
@@ -73,7 +73,7 @@ def test_regions_are_four_graphs_however_many_blocks_there_are() -> None:
     apply_compile(model, CompileSection(scope="regions"), regions, backend="aot_eager")
     batch = random_batch(4)
     # Timed as in a run: a hook on a compiled module would break its graph.
-    with part_spans(model.named_parts(), Clock(_Nobody())), CompileWatch() as watch:
+    with part_spans(model.named_parts(), Clock(_Nobody())), CompileMonitor() as watch:
         for _ in range(2):
             output = model(batch.images, batch.present, batch.tokens)
             output.logits.sum().backward()

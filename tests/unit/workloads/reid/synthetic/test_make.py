@@ -208,7 +208,7 @@ def test_colours_alone_help_but_do_not_solve_it(queries: EvalSet) -> None:
     [
         ({"people": 4}, "at least 5 people are needed"),
         ({"images": 3}, "and 4 images of each"),
-        ({"size": (96, 16)}, "people of 96x16 pixels cannot be told apart"),
+        ({"size": (96, 16)}, "people of 96x16 pixels look the same"),
         ({"people": 5, "images": 4, "size": SIZE, "corrupt": 9}, "9 images cannot be broken"),
     ],
 )

@@ -3,10 +3,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from benchmarks.flops import OUTSIDE, count_flops, top_level
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-
-from pitstop.measure.script.flops import OUTSIDE, count_flops, top_level
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Train and save model and optimizer to a network disk every few steps.
 
-Sick with ``--save-every 4``. Cured with ``--save-every 100``.
+Slow with ``--save-every 4``. Fixed with ``--save-every 100``.
 """
 
 import argparse

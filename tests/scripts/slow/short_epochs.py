@@ -1,7 +1,7 @@
 """Train for many short epochs over a small archive that every loader worker opens for itself.
 
-Sick by default: workers are started anew, and open the archive anew, in each epoch.
-Cured with ``--persistent``: they live as long as the loader.
+Slow by default: workers are started anew, and open the archive anew, in each epoch.
+Fixed with ``--persistent``: they live as long as the loader.
 """
 
 import argparse

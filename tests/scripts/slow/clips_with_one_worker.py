@@ -1,7 +1,7 @@
 """Train on clips from remote storage, with one loader worker or several.
 
-Sick with ``--workers 1``: the worker fetches one clip after the other and falls behind the model.
-Cured with ``--workers 6``: several requests are under way at a time.
+Slow with ``--workers 1``: the worker fetches one clip after the other and falls behind the model.
+Fixed with ``--workers 6``: several requests are under way at a time.
 """
 
 import argparse

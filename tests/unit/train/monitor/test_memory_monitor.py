@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
 from pitstop.records.host.memory import DeviceMemory, MemoryHolder, MemoryReading, TreeMemory
-from pitstop.train.monitor.memory_watch import MemoryWatch, line_slope
+from pitstop.train.monitor.memory_monitor import MemoryMonitor, line_slope
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -61,8 +61,8 @@ def device(peak: float) -> DeviceMemory:
     )
 
 
-def watch(*, batch: int = 4, budget: int = 0, prefetch: int = 2) -> MemoryWatch:
-    return MemoryWatch(
+def monitor(*, batch: int = 4, budget: int = 0, prefetch: int = 2) -> MemoryMonitor:
+    return MemoryMonitor(
         train=TrainSection(steps=1, batch_size=batch),
         loader=LoaderSection(prefetch=prefetch),
         cache=CacheSection(budget=budget),
@@ -70,17 +70,17 @@ def watch(*, batch: int = 4, budget: int = 0, prefetch: int = 2) -> MemoryWatch:
 
 
 def test_a_device_that_is_nearly_full_names_the_batch_size_and_how_far_to_lower_it() -> None:
-    assert watch().judge(0, reading(devices=(device(89),))) == []
-    [warning] = watch(batch=8).judge(0, reading(devices=(device(95),)))
+    assert monitor().judge(0, reading(devices=(device(89),))) == []
+    [warning] = monitor(batch=8).judge(0, reading(devices=(device(95),)))
     assert "cuda:0 memory is 95% full" in warning
     assert "lower train.batch_size from 8 to 7" in warning
-    [single] = watch(batch=1).judge(0, reading(devices=(device(95),)))
+    [single] = monitor(batch=1).judge(0, reading(devices=(device(95),)))
     assert "train.recompute" in single
 
 
 @given(batch=st.integers(2, 512), peak=st.floats(90.0, 100.0))
 def test_the_smaller_batch_would_fit(batch: int, peak: float) -> None:
-    [warning] = watch(batch=batch).judge(0, reading(devices=(device(peak),)))
+    [warning] = monitor(batch=batch).judge(0, reading(devices=(device(peak),)))
     smaller = int(warning.rsplit(" ", 1)[1])
     assert 1 <= smaller < batch
     assert smaller == 1 or peak / 100 * smaller / batch <= 0.86
@@ -88,14 +88,14 @@ def test_the_smaller_batch_would_fit(batch: int, peak: float) -> None:
 
 def test_a_full_host_names_the_cache_then_prefetch_then_workers() -> None:
     full = reading(tree=18 * GIB, own=2 * GIB, limit=20 * GIB, working=19 * GIB)
-    [cache] = watch(budget=10 * GIB).judge(0, full)
+    [cache] = monitor(budget=10 * GIB).judge(0, full)
     assert "host memory is 95% full" in cache
     assert "lower cache.budget from 10.0GiB to 8GiB" in cache  # 19 - 0.85 x 20 = 2 GiB too much
-    [prefetch] = watch(prefetch=4).judge(0, full)
+    [prefetch] = monitor(prefetch=4).judge(0, full)
     assert "lower loader.prefetch from 4 to 1" in prefetch
-    [workers] = watch(prefetch=1).judge(0, full)
+    [workers] = monitor(prefetch=1).judge(0, full)
     assert workers.endswith("lower loader.workers")
-    assert watch().judge(0, reading(limit=20 * GIB, working=17 * GIB)) == []
+    assert monitor().judge(0, reading(limit=20 * GIB, working=17 * GIB)) == []
 
 
 def test_memory_that_others_hold_is_told_as_theirs_and_names_no_setting() -> None:
@@ -112,7 +112,7 @@ def test_memory_that_others_hold_is_told_as_theirs_and_names_no_setting() -> Non
         working=22 * GIB + GIB // 2,
         holders=holders,
     )
-    for settings in (watch(budget=GIB // 10), watch(prefetch=4), watch(prefetch=1)):
+    for settings in (monitor(budget=GIB // 10), monitor(prefetch=4), monitor(prefetch=1)):
         [warning] = settings.judge(0, full)
         assert warning == (
             "host memory is 98% full: 22.5 GiB of 23.0 GiB used; this job's 5 processes hold "
@@ -127,7 +127,7 @@ def test_a_job_that_holds_the_memory_itself_is_told_which_process() -> None:
     full = reading(
         tree=18 * GIB, own=18 * GIB - 100 * MIB, limit=20 * GIB, working=19 * GIB, holders=(large,)
     )
-    [warning] = watch(prefetch=4).judge(0, full)
+    [warning] = monitor(prefetch=4).judge(0, full)
     assert "hold 18.0 GiB (largest: python, main process, 17.0 GiB)" in warning
     assert "the training process itself holds most of it, so no setting" in warning
 
@@ -143,7 +143,7 @@ def test_a_setting_is_named_only_where_it_can_free_a_relevant_part(
 ) -> None:
     excess = 2 * GIB  # 19 GiB used, the target is 85 % of 20
     full = reading(tree=tree, own=int(own * tree), limit=20 * GIB, working=19 * GIB)
-    [warning] = watch(budget=budget, prefetch=prefetch).judge(0, full)
+    [warning] = monitor(budget=budget, prefetch=prefetch).judge(0, full)
     names_setting = "; lower " in warning
     freeable = max(min(budget, tree), tree - int(own * tree) - min(budget, tree))
     assert names_setting == (freeable >= excess / 4)
@@ -151,12 +151,12 @@ def test_a_setting_is_named_only_where_it_can_free_a_relevant_part(
 
 
 def test_without_a_control_group_the_host_itself_is_the_limit() -> None:
-    [warning] = watch().judge(0, reading(available=3 * GIB))
+    [warning] = monitor().judge(0, reading(available=3 * GIB))
     assert "host memory is 95% full" in warning
 
 
 def test_a_warning_is_given_once_until_it_has_gone() -> None:
-    one = watch()
+    one = monitor()
     full, fine = reading(devices=(device(95),)), reading(devices=(device(50),))
     assert [len(one.judge(step, r)) for step, r in enumerate((full, full, fine, full))] == [
         1,
@@ -173,7 +173,7 @@ def test_a_warning_is_given_once_until_it_has_gone() -> None:
 )
 def test_growth_is_told_from_noise(growth: int, noise: int, leaks: bool) -> None:
     rng = random.Random(0)
-    one = watch()
+    one = monitor()
     warnings = []
     for number in range(40):
         size = GIB + growth * number + rng.randint(-noise, noise)

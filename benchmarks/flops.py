@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pitstop.records.flops import FlopCount, ModuleFlops, OpCalls
-
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.module_tracker import ModuleTracker
@@ -22,6 +20,52 @@ OUTSIDE: Final = "(outside modules)"
 
 # They answer questions about a tensor or rename it; listing them would bury the rest.
 _NOT_WORK: Final = frozenset({"prim.device", "prim.layout", "aten._unsafe_view"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleFlops:
+    """Arithmetic of one part of a model."""
+
+    name: str
+    """Class of the root module and the child's name, or ``"(outside modules)"``."""
+    forward: int
+    """FLOPs outside the backward pass."""
+    backward: int
+    """FLOPs inside the backward pass, recomputation included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCalls:
+    """How often an operation ran, and what it was counted as."""
+
+    name: str
+    """For instance ``"aten.addmm"``."""
+    calls: int
+    """How often it ran."""
+    flops: int | None
+    """FLOPs of all calls together; None when no formula is known, so they were not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopCount:
+    """Arithmetic of one call, a multiply-add counted as two."""
+
+    forward: int
+    """FLOPs outside the backward pass."""
+    backward: int
+    """FLOPs inside the backward pass, recomputation included."""
+    by_module: tuple[ModuleFlops, ...]
+    """The same by top-level part; the parts add up to the totals."""
+    counted: tuple[OpCalls, ...]
+    """Operations with a formula, most FLOPs first."""
+    not_counted: tuple[OpCalls, ...]
+    """Operations that ran without a formula, most calls first: mostly element-wise work, whose
+    cost is memory traffic, but also any kernel nobody gave a formula for."""
+
+    @property
+    def total(self) -> int:
+        """FLOPs of the whole call."""
+        return self.forward + self.backward
 
 
 def count_flops(
@@ -40,14 +84,14 @@ def count_flops(
 
     known = {**flop_registry, **{op: _on_shapes(f) for op, f in (formulas or {}).items()}}
     with ModuleTracker() as tracker:
-        tally = _Tally(formulas=known, tracker=tracker)
-        with _counting_mode(tally):
+        counter = _Counter(formulas=known, tracker=tracker)
+        with _counting_mode(counter):
             call()
-    return tally.result()
+    return counter.result()
 
 
 @dataclass(slots=True)
-class _Tally:
+class _Counter:
     """FLOPs so far by phase and module, and calls by operation."""
 
     formulas: Mapping[Any, Formula]
@@ -122,7 +166,7 @@ def _on_shapes(formula: Formula) -> Formula:
     return from_tensors
 
 
-def _counting_mode(tally: _Tally) -> "TorchDispatchMode":
+def _counting_mode(counter: _Counter) -> "TorchDispatchMode":
     """Build the dispatch mode here, because its base class exists only once torch is imported."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -136,7 +180,7 @@ def _counting_mode(tally: _Tally) -> "TorchDispatchMode":
         ) -> Any:
             kwargs = kwargs or {}
             operation = getattr(func, "overloadpacket", func)
-            if hasattr(func, "decompose") and operation not in tally.formulas:
+            if hasattr(func, "decompose") and operation not in counter.formulas:
                 # Composite operations reach this point whole in inference mode.
                 with self:
                     parts = func.decompose(*args, **kwargs)
@@ -144,7 +188,7 @@ def _counting_mode(tally: _Tally) -> "TorchDispatchMode":
                     return parts
             out = func(*args, **kwargs)
             if not getattr(func, "is_view", False):
-                tally.add(operation, args, kwargs, out)
+                counter.add(operation, args, kwargs, out)
             return out
 
     return CountingMode()

@@ -1,7 +1,7 @@
 """Train on several ranks of which one has its share of the data on slow storage.
 
-Sick with ``--workers 0``: all ranks wait for that rank in every exchange of gradients.
-Cured with ``--workers 1``: its storage is read ahead.
+Slow with ``--workers 0``: all ranks wait for that rank in every exchange of gradients.
+Fixed with ``--workers 1``: its storage is read ahead.
 """
 
 import argparse

@@ -21,7 +21,7 @@ _GIB = 1 << 30
 
 
 @dataclass(slots=True, kw_only=True)
-class MemoryWatch:
+class MemoryMonitor:
     """Warns of memory that is nearly full and of memory that leaks; each once until it changes."""
 
     train: TrainSection
@@ -29,7 +29,7 @@ class MemoryWatch:
     cache: CacheSection
     _steps: list[int] = field(init=False, default_factory=list)
     _tree_bytes: list[int] = field(init=False, default_factory=list)
-    _told: set[str] = field(init=False, default_factory=set)
+    _reported: set[str] = field(init=False, default_factory=set)
 
     def judge(self, step: int, reading: MemoryReading) -> list[str]:
         """Take in a reading and give the warnings that are new."""
@@ -39,8 +39,10 @@ class MemoryWatch:
         found = {f"device {device.device}": self._device(device) for device in reading.devices}
         found["host"] = self._host(reading)
         found["leak"] = self._leak()
-        new = [text for what, text in found.items() if text is not None and what not in self._told]
-        self._told = {what for what, text in found.items() if text is not None}
+        new = [
+            text for what, text in found.items() if text is not None and what not in self._reported
+        ]
+        self._reported = {what for what, text in found.items() if text is not None}
         return new
 
     def _device(self, device: DeviceMemory) -> str | None:

@@ -1,7 +1,7 @@
 """Train a small image classifier from slow storage, with as many loader workers as asked for.
 
-Sick with ``--workers 0``: every picture is read in the training process, while the model waits.
-Cured with ``--workers 4``: pictures are read beside the step.
+Slow with ``--workers 0``: every picture is read in the training process, while the model waits.
+Fixed with ``--workers 4``: pictures are read beside the step.
 """
 
 import argparse

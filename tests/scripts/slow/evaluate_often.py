@@ -1,6 +1,6 @@
 """Train and evaluate on held-out data every few steps.
 
-Sick with ``--eval-every 4``. Cured with ``--eval-every 100``.
+Slow with ``--eval-every 4``. Fixed with ``--eval-every 100``.
 """
 
 import argparse

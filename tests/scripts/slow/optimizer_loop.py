@@ -1,7 +1,7 @@
 """Train a model of very many small parameters: one learned prompt for each of hundreds of tasks.
 
-Sick with ``--update loop``: AdamW visits one parameter after the other, in Python.
-Cured with ``--update fused``.
+Slow with ``--update loop``: AdamW visits one parameter after the other, in Python.
+Fixed with ``--update fused``.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Train while writing a detailed log: histograms of every weight, as JSON and on the terminal.
 
-Sick with ``--log-every 1``. Cured with ``--log-every 50``.
+Slow with ``--log-every 1``. Fixed with ``--log-every 50``.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train on several ranks with gradient accumulation.
 
-Sick by default: gradients are exchanged after every micro-batch, though only their sum is used.
-Cured with ``--no-sync``: they are exchanged once an update.
+Slow by default: gradients are exchanged after every micro-batch, though only their sum is used.
+Fixed with ``--no-sync``: they are exchanged once an update.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 The search runs without gradients and is most of the forward pass, so doing it again in the backward
 pass costs nearly as much as all the rest, and the memory it saves is a few megabytes.
 
-Sick with ``--checkpointing``. Cured without.
+Slow with ``--checkpointing``. Fixed without.
 """
 
 import argparse

@@ -1,0 +1,351 @@
+"""Write the figures of README and docs from benchmarks/results; `--check` fails if one is stale.
+
+Two kinds of place in a page. A block between `<!-- figures: NAME -->` and `<!-- /figures -->` is a
+table of `TABLES`, written whole. A number right before `<!-- figure: NAME -->` is one of `FIGURES`.
+A name that no page uses, or that nothing here knows, is an error: figures do not get lost quietly.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[1]
+RESULTS: Final = ROOT / "benchmarks" / "results"
+GIB: Final = 2**30
+
+_BLOCK: Final = re.compile(
+    r"(?P<open><!-- figures: (?P<name>[\w.-]+) -->\n)(?P<body>.*?)(?P<close><!-- /figures -->)",
+    re.DOTALL,
+)
+_NUMBER: Final = re.compile(r"(?P<value>[\d.,]*\d)(?P<mark><!-- figure: (?P<name>[\w.-]+) -->)")
+
+Json = dict[str, Any]
+
+
+@cache
+def results(name: str) -> Json:
+    """A benchmark's result file."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    heads = list(head)
+    lines = [heads, ["---"] * len(heads), *(list(row) for row in rows)]
+    return "".join(
+        "|" + "|".join(f" {cell} " if cell != "---" else cell for cell in line) + "|\n"
+        for line in lines
+    )
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent."""
+    return f"{100 * share:.{digits}f}%"
+
+
+def times(ratio: Mapping[str, float], digits: int = 1) -> str:
+    """A ratio with the range of its pairs."""
+    return f"{ratio['median']:.{digits}f}x ({ratio['low']:.2f}x to {ratio['high']:.2f}x)"
+
+
+def reid_step() -> str:
+    """Re-identification, baseline against fast."""
+    presets = results("reid_step_h200")["presets"]
+
+    def row(name: str) -> list[str]:
+        rate = presets[name]["samples_per_s_median"]
+        waits = [block["host_waits_for_data"] for block in presets[name]["blocks"]]
+        step_ms = 1000 * presets[name]["batch_size"] / rate
+        return [f"`{name}`", f"{rate:.0f}", f"{step_ms:.0f} ms", percent(_median(waits))]
+
+    return table(("preset", "samples/s", "step", "data wait"), map(row, ("baseline", "fast")))
+
+
+def reid_quality() -> str:
+    """Re-identification, mAP by number of modalities."""
+    found = results("reid_quality_h200")
+    kinds = ("one", "two", "three", "four")
+    rows = [
+        [label, *(f"{found[key][f'mAP_{kind}']:.3f}" for kind in kinds)]
+        for label, key in (
+            ("trained, mean of three seeds", "mean"),
+            ("colour histograms", "histogram"),
+            ("chance", "random"),
+        )
+    ]
+    return table(("mAP of queries of", "one", "two", "three", "four modalities"), rows)
+
+
+def bev_step() -> str:
+    """Bird's-eye view, presets in turns."""
+    groups = results("bev_step_h200")["groups"]
+
+    def row(group: str, member: str, label: str, *, note: str = "") -> list[str]:
+        one = groups[group]["members"][member]
+        rate = one["samples_per_s_median"]
+        ratio = groups[group]["ratio_to_first"].get(member)
+        shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
+        return [
+            label,
+            f"{one['batch_size']}{note}",
+            shown if ratio is None else f"{shown}, {times(ratio)}",
+            percent(one["share_of_bf16_peak"]),
+            percent(one["host_waits_for_data"]),
+        ]
+
+    head = ("preset", "batch", "samples/s, against the row above", "of the bf16 rate", "data wait")
+    rows = [
+        row("equal", "mono_baseline", "`mono_baseline`"),
+        row("equal", "mono_speed", "`mono_speed`"),
+        row("best", "mono_baseline at 32", "`mono_baseline`", note=", its best"),
+        row("best", "mono_speed at 32", "`mono_speed`"),
+        row(
+            "surround",
+            "surround, fp32, reference",
+            "`surround` in fp32, uncompiled, reference kernels",
+        ),
+        row("surround", "surround", "`surround`"),
+    ]
+    return table(head, rows)
+
+
+def bev_batches() -> str:
+    """Bird's-eye view, batch and precision one at a time."""
+    members = results("bev_step_h200")["groups"]["table"]["members"]
+
+    def row(one: Json) -> list[str]:
+        rate = one["samples_per_s_median"]
+        peak = one["blocks"][0]["peak_above_rest_bytes"] / GIB
+        step_ms = 1000 * one["batch_size"] / rate
+        return [
+            str(one["batch_size"]),
+            one["precision"],
+            f"{rate:.1f}",
+            f"{step_ms:.0f}",
+            f"{peak:.1f} GiB",
+        ]
+
+    head = ("batch", "precision", "samples/s", "ms a step", "memory of a step")
+    return table(head, map(row, members.values()))
+
+
+def bev_quality() -> str:
+    """Bird's-eye view, overlap against constants."""
+    found = results("bev_quality_h200")
+    spread, blind = found["spread"], found["without_looking"]
+
+    def span(key: str) -> str:
+        low, high = spread[key]
+        return f"{low:.3f} to {high:.3f}"
+
+    rows = [
+        ["the network", span("map_miou_best"), span("iou_best/vehicle")],
+        *(
+            [label, f"{blind[key]['map_miou']:.3f}", f"{blind[key]['iou/vehicle']:.3f}"]
+            for label, key in (
+                ("best constant", "constant"),
+                ("each cell's own frequency in training", "cell_frequency"),
+            )
+        ),
+    ]
+    return table(("", "map classes, mean", "vehicles"), rows)
+
+
+def deblur_quality() -> str:
+    """Deblurring, with and without spikes."""
+    rows = results("deblur_quality_h200")["rows"]
+
+    def row(kind: str) -> list[str]:
+        of = [each for each in rows if each["kind"] == kind]
+        gains = ", ".join(f"+{gain:.2f}" for gain in sorted(each["gain_db"] for each in of))
+        return [f"`{kind}`", f"{gains} dB", f"{_median(each['ssim'] for each in of):.2f}"]
+
+    head = ("network", "PSNR over the blurred frame", "SSIM")
+    return table(head, map(row, ("vrt_spike", "vrt")))
+
+
+def vrt_step() -> str:
+    """VRT beside its authors' code: two runs, each against the authors' code in the same run."""
+    found = results("deblur_vrt_h200")
+    runs = {"earlier": found["earlier_run"]["rows"], "last": found["rows"]}
+
+    def row(run: str, name: str, label: str) -> list[str]:
+        one = next(each for each in runs[run] if each["name"] == name)
+        low, high = one["ratio_range"]
+        ratio = f"{one['times_as_fast_as_first']:.2f}x"
+        launches = round(one["launches"], -1)
+        return [
+            label,
+            f"{one['step_ms']:,.0f} ms",
+            "1" if low == high == 1 else f"{ratio} ({low:.2f}x to {high:.2f}x)",
+            f"{one['peak_gib']:.0f} GiB",
+            f"{launches:,}",
+        ]
+
+    head = ("variant", "step", "against the authors'", "peak", "launches")
+    rows = [
+        row("earlier", "authors, recomputed", "first run: authors' code, recomputing"),
+        row("earlier", "reference, recomputed", "reference kernels, recomputing"),
+        row("earlier", "fused, recomputed", "fused attention, recomputing"),
+        row("earlier", "fused", "fused attention, nothing recomputed"),
+        row("last", "authors, recomputed", "second run: authors' code, recomputing"),
+        row("last", "reference, recomputed", "reference kernels, recomputing"),
+        row("last", "fused", "fused attention, alignment and gate, nothing recomputed"),
+    ]
+    return table(head, rows)
+
+
+def cache_memory() -> str:
+    """The shared cache, memory above the same run without one."""
+    found = results("shared_cache_epyc_cpu")["memory"]
+    none = found["runs"]["none"]["peak_tree_pss_mib"]
+
+    def row(label: str, run: str, ratio: str) -> list[str]:
+        above = found["runs"][run]["peak_tree_pss_mib"] - none
+        return [label, f"{above:,.0f} MiB", f"{found[ratio]:.2f}x"]
+
+    rows = [
+        row("shared cache", "shared", "shared_over_budget"),
+        row("an LRU of that budget in every process", "per process", "per_process_over_budget"),
+    ]
+    return table(("", "above no cache", "of the budget"), rows)
+
+
+def cache_cost() -> str:
+    """The shared cache, quickest blocks."""
+    cost = results("shared_cache_epyc_cpu")["cost"]
+    kinds = {
+        "a hit, without the bytes": "hit_us",
+        "the same 256 x 256 crop again": "same_crop_us",
+        "a random crop of a random item": "random_crop_us",
+        "the same, in a part of the cache that the process has not touched before": (
+            "first_visit_crop_us"
+        ),
+        "clone of the item, then crop; the clone is freed at once": "clone_then_crop_us",
+        "a crop in a batch of eight, stacked": "batch_of_crops_us",
+        "a clone in a batch of eight, whose crops are stacked": "batch_of_clones_us",
+    }
+    policies = ("keep", "lru", "epoch")
+
+    def cell(policy: str, key: str) -> str:
+        us = cost[policy][key]["min"]
+        return f"{us:,.1f} us" if us < 10 else f"{us:,.0f} us"
+
+    rows = [[label, *(cell(policy, key) for policy in policies)] for label, key in kinds.items()]
+    return table(("", *(f"`{policy}`" for policy in policies)), rows)
+
+
+def reid_ranking() -> str:
+    """Exact ranking against the common loops."""
+    found = results("reid_ranking_epyc_cpu")
+
+    def cell(of: str, key: str) -> str:
+        ratio = found[of]["ratios"][key]
+        return f"{ratio['median']:.3g}x ({', '.join(f'{each:.3g}' for each in ratio['all'])})"
+
+    def row(label: str, of: str, loop: str) -> list[str]:
+        learned = f"{of}, mAP {found[of]['mAP']:.2g}"
+        clocks = (f"{loop} / ours, wall clock", f"{loop} / ours, processor time")
+        return [label, learned, *(cell(of, clock) for clock in clocks)]
+
+    loop = (
+        "the common loop: rows sorted, then masks, running sums and a Python list for each query "
+        f"(on the first {found['list_queries']} queries, ours on the same)"
+    )
+    arrays = "the same loop with the list replaced by array division"
+    rows = [
+        row(loop, "learned", "list"),
+        row(arrays, "learned", "arrays"),
+        row(arrays, "noise", "arrays"),
+    ]
+    return table(("against", "features", "wall clock", "processor time"), rows)
+
+
+def _median(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+TABLES: Final[dict[str, Callable[[], str]]] = {
+    "bev-batches": bev_batches,
+    "bev-quality": bev_quality,
+    "bev-step": bev_step,
+    "cache-cost": cache_cost,
+    "cache-memory": cache_memory,
+    "deblur-quality": deblur_quality,
+    "reid-quality": reid_quality,
+    "reid-ranking": reid_ranking,
+    "reid-step": reid_step,
+    "vrt-step": vrt_step,
+}
+
+
+def _vrt() -> Json:
+    return next(row for row in results("deblur_vrt_h200")["rows"] if row["name"] == "fused")
+
+
+def _logs(part: str, pick: Callable[[Iterable[float]], float]) -> float:
+    return pick(each["best"] for each in results("log_readers_epyc_cpu")[part].values())
+
+
+FIGURES: Final[dict[str, Callable[[], str]]] = {
+    "bev.equal-batch": lambda: _ratio("bev_step_h200", "equal", "mono_speed"),
+    "bev.best-batch": lambda: _ratio("bev_step_h200", "best", "mono_speed at 32"),
+    "logs.dense-slowest": lambda: f"{_logs('dense', min):.1f}",
+    "logs.dense-fastest": lambda: f"{_logs('dense', max):.1f}",
+    "logs.skipped-slowest": lambda: f"{_logs('skipped', min):.0f}",
+    "logs.skipped-fastest": lambda: f"{_logs('skipped', max):.0f}",
+    "reid.ratio": lambda: f"{results('reid_step_h200')['ratio']['median']:.1f}",
+    "reid.ratio-low": lambda: f"{results('reid_step_h200')['ratio']['low']:.1f}",
+    "reid.ratio-high": lambda: f"{results('reid_step_h200')['ratio']['high']:.1f}",
+    "reid.tflops": lambda: f"{results('reid_step_h200')['fast_flop_per_s'] / 1e12:.0f}",
+    "reid.share": lambda: f"{100 * results('reid_step_h200')['fast_share_of_peak']:.0f}",
+    "vrt.ratio": lambda: f"{_vrt()['times_as_fast_as_first']:.1f}",
+}
+
+
+def _ratio(name: str, group: str, member: str) -> str:
+    return f"{results(name)['groups'][group]['ratio_to_first'][member]['median']:.1f}"
+
+
+def written(text: str, used: set[str]) -> str:
+    """A page with its figures as the results have them."""
+
+    def block(found: re.Match[str]) -> str:
+        used.add(found["name"])
+        return found["open"] + TABLES[found["name"]]() + found["close"]
+
+    def number(found: re.Match[str]) -> str:
+        used.add(found["name"])
+        return FIGURES[found["name"]]() + found["mark"]
+
+    return _NUMBER.sub(number, _BLOCK.sub(block, text))
+
+
+def main() -> int:
+    """Write the pages, or say which are stale."""
+    pages = [*ROOT.glob("README*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+    used: set[str] = set()
+    stale: list[str] = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        new = written(text, used)
+        if new != text:
+            stale.append(str(page.relative_to(ROOT)))
+            if "--check" not in sys.argv:
+                page.write_text(new, encoding="utf-8")
+    unused = sorted({*TABLES, *FIGURES} - used)
+    if unused:
+        print(f"no page shows: {', '.join(unused)}")
+    if stale and "--check" in sys.argv:
+        print(f"figures differ from benchmarks/results; run `make fix`: {', '.join(stale)}")
+    return 1 if unused or (stale and "--check" in sys.argv) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
