@@ -118,7 +118,7 @@ def test_a_run_that_is_not_there_is_one_paragraph(tmp_path: Path) -> None:
     [
         (("--port", "8000"), "no page without --web"),
         (("--once", "--web"), "a page needs a run that is followed"),
-        (("--once", "--interval", "2"), "one look only"),
+        (("--once", "--interval", "2"), "one poll only"),
         (("--interval", "0"), "0.1"),
     ],
 )
