@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pitstop.report.page.html import write_page
+from pitstop.cli.report import page_of
 from tests.browser.chromium import Chromium, Tab, chromium, find_chromium
-from tests.browser.records import cured, ranks, sick, write_run
+from tests.browser.records import fixed, ranks, slow, write_run
 
 LOG = Path(__file__).parents[1] / "data" / "logs" / "mmcv_iter.log"
 
@@ -33,7 +33,7 @@ def tab(browser: Chromium) -> Iterator[Tab]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pages of all kinds, by name."""
     place = tmp_path_factory.mktemp("pages")
-    full = sick(place / "sick")
+    full = slow(place / "slow")
     log = place / "<script>alert(1)<" / "train.log"
     log.parent.mkdir()
     log.write_bytes(b"<script>alert(2)</script>\n" + LOG.read_bytes())
@@ -45,10 +45,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "full": [full],
         "log": [log],
         "ranks": [ranks(place / "ranks", missing=2)],
-        "compared": [full, cured(place / "cured")],
+        "compared": [full, fixed(place / "fixed")],
         "killed": [place / "killed"],
         "empty": [place / "empty"],
     }
     for name, source in sources.items():
-        write_page(source, place / f"{name}.html")
+        page_of(source, place / f"{name}.html")
     return {name: place / f"{name}.html" for name in sources}

@@ -1,6 +1,6 @@
 """Runs made of fixed numbers, written through the probe's own writer: the same to the byte.
 
-`sick` waits for data and checks its loss on every step, on a device; `cured` is the same without
+`slow` waits for data and checks its loss on every step, on a device; `fixed` is the same without
 the wait; `ranks` has four ranks, one of them slow. Memory, load, loader, cache, modules, settings
 and pictures are there as real runs write them.
 """
@@ -177,7 +177,7 @@ def _plain(reading: Any) -> Mapping[str, Any]:
 
 
 def _fix_head(path: Path, *, rank: int, world: int) -> None:
-    """Put fixed words where the writer names its process and its moment."""
+    """Put fixed text where the writer names its process and its moment."""
     first, _, rest = path.read_bytes().partition(b"\n")
     head = json.loads(first) | {
         "unix_s": 1_700_000_000.0, "pid": 4321, "host": "host", "python": "3.11.7",
@@ -187,14 +187,14 @@ def _fix_head(path: Path, *, rank: int, world: int) -> None:
     path.write_bytes(json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest)
 
 
-def sick(folder: Path) -> Path:
+def slow(folder: Path) -> Path:
     """A run on one device that waits for data, with everything a record can hold."""
     write_run(folder)
     _pictures(folder)
     return folder
 
 
-def cured(folder: Path) -> Path:
+def fixed(folder: Path) -> Path:
     """The same work without the wait."""
     write_run(folder, wait_us=900)
     return folder

@@ -13,7 +13,7 @@ from pitstop.report.live.server import ServedPage, serving
 from pitstop.report.live.tail import RunTail
 from pitstop.report.live.view import LiveView, live_view, recent_run
 from tests.browser.chromium import Tab
-from tests.browser.records import NASTY, ranks, sick
+from tests.browser.records import NASTY, ranks, slow
 from tests.browser.test_pages import CONTRAST, UNTOLD
 
 PATIENCE_S = 30.0
@@ -32,7 +32,7 @@ def view_of(folder: Path) -> LiveView:
 def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LiveView]:
     place = tmp_path_factory.mktemp("live")
     return {
-        "full": replace(view_of(sick(place / "full")), name=NASTY, step=60_000),
+        "full": replace(view_of(slow(place / "full")), name=NASTY, step=60_000),
         "ranks": view_of(ranks(place / "ranks", missing=2)),
         "waiting": replace(view_of(place / "nowhere"), state="waiting"),
     }
@@ -126,8 +126,8 @@ def test_the_end_of_the_run_is_the_last_thing_asked_for(
 ) -> None:
     open_page(tab, page)
     page.publish(replace(views["full"], state="finished"))
-    words = "The run is over: this is the last view."
-    assert until(tab, text_of("#link"), words) == words
+    text = "The run is over: this is the last view."
+    assert until(tab, text_of("#link"), text) == text
     assert tab.evaluate(text_of(".state")) == "finished"
 
 
@@ -137,8 +137,8 @@ def test_a_page_whose_server_is_gone_says_so_and_keeps_the_view(
     with serving(0, refresh_s=0.25) as page:
         page.publish(views["full"])
         open_page(tab, page)
-    words = "Nobody serves this page any more: this is the last view."
-    assert until(tab, text_of("#link"), words) == words
+    text = "Nobody serves this page any more: this is the last view."
+    assert until(tab, text_of("#link"), text) == text
     assert "60,000" in tab.evaluate(text_of("#live-progress b"))
 
 

@@ -67,10 +67,10 @@ def test_the_browser_refuses_what_the_policy_forbids(tab: Tab, pages: dict[str, 
 
 
 def test_a_script_tag_in_a_log_or_a_record_shows_as_text(tab: Tab, pages: dict[str, Path]) -> None:
-    for kind, words in (("log", "<script>alert(1)<"), ("full", "<script>alert('街道')</script>")):
+    for kind, text in (("log", "<script>alert(1)<"), ("full", "<script>alert('街道')</script>")):
         tab.open(pages[kind])
         assert tab.evaluate("document.scripts.length") == 1
-        assert words in tab.evaluate("document.body.textContent")
+        assert text in tab.evaluate("document.body.textContent")
 
 
 def test_a_table_sorts_by_mouse_and_back(tab: Tab, pages: dict[str, Path]) -> None:

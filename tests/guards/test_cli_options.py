@@ -66,7 +66,7 @@ data stats --ranks
 data stats CONFIG
 data stats OVERRIDES
 demo
-demo --disease
+demo --bottleneck
 demo --output
 demo --steps
 doctor

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pitstop.cli.demo import Disease, demonstrate
+from pitstop.cli.demo import Bottleneck, demonstrate
 from pitstop.cli.demo_run import Scale
 from pitstop.records.pictures import FOLDER, read_pictures
 from pitstop.records.store import read_run
@@ -19,18 +19,17 @@ torch.set_num_threads(1)
 SHORT = Scale(frames=2, steps=30, pairs=1, learning_steps=11)
 
 
-def shown(folder: Path, disease: Disease) -> tuple[dict[str, object], str]:
+def shown(folder: Path, bottleneck: Bottleneck) -> tuple[dict[str, object], str]:
     """The settings that the demo changed, and all it said."""
     lines: list[str] = []
-    changes = demonstrate(folder, disease, SHORT, lines.append)
+    changes = demonstrate(folder, bottleneck, SHORT, lines.append)
     return {change.key: change.after for change in changes}, "\n".join(lines)
 
 
 @pytest.mark.slow
-@pytest.mark.quiet
-def test_another_disease_leads_to_another_second_run(tmp_path: Path) -> None:
-    evaluating, told = shown(tmp_path / "one", Disease.evaluation)
-    feeding, told_of_feeding = shown(tmp_path / "two", Disease.data)
+def test_another_bottleneck_leads_to_another_second_run(tmp_path: Path) -> None:
+    evaluating, told = shown(tmp_path / "one", Bottleneck.evaluation)
+    feeding, told_of_feeding = shown(tmp_path / "two", Bottleneck.data)
     assert "eval.every_steps" in evaluating
     assert "EVAL001" in told
     assert "loader.workers" in feeding
@@ -75,11 +74,11 @@ def test_a_newcomer_sees_the_bottleneck_the_cure_and_the_page(tmp_path: Path) ->
         assert len(out.splitlines()) < 20
         page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
         assert len(page) < 1_000_000
-        pictures = read_pictures(tmp_path / "demo" / "mended")
+        pictures = read_pictures(tmp_path / "demo" / "fixed")
         assert pictures is not None
         captions = [[cell.caption for cell in row.cells] for row in pictures.rows]
         assert captions == [["blurry", "restored", "sharp", "spikes"]] * 2
         assert page.count("data:image/png") >= sum(map(len, captions))
         for row in pictures.rows:
             for cell in row.cells:
-                assert (tmp_path / "demo" / "mended" / FOLDER / cell.file).stat().st_size > 500
+                assert (tmp_path / "demo" / "fixed" / FOLDER / cell.file).stat().st_size > 500

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pitstop.records.verdict import Verdict
 
 
-class Disease(StrEnum):
+class Bottleneck(StrEnum):
     """What slows the first run down."""
 
     several = "several"
@@ -31,16 +31,16 @@ def demo(
         Path("demo")
     ),
     steps: Annotated[int, typer.Option(min=30, help="Steps of each run that is compared.")] = 30,
-    disease: Annotated[
-        Disease, typer.Option(help="What slows the first run down.")
-    ] = Disease.several,
+    bottleneck: Annotated[
+        Bottleneck, typer.Option(help="What slows the first run down.")
+    ] = Bottleneck.several,
 ) -> None:
-    """Train on generated clips, find what is slow, mend it, and prove the gain; on a CPU."""
+    """Train on generated clips, find what is slow, fix it, and prove the gain; on a CPU."""
     scale = _require_training().Scale(steps=steps)
     from pitstop.report.terminal import make_console
 
     try:
-        demonstrate(output, disease, scale, make_console().print)
+        demonstrate(output, bottleneck, scale, make_console().print)
     except KeyboardInterrupt:
         again = f"`pitstop demo` begins anew in {output}"
         typer.echo(f"the demo was stopped before its end; {again}", err=True)
@@ -63,18 +63,18 @@ def _require_training() -> "ModuleType":
 
 
 def demonstrate(
-    output: Path, disease: Disease, scale: "Scale", say: "Callable[[str], object]"
+    output: Path, bottleneck: Bottleneck, scale: "Scale", say: "Callable[[str], object]"
 ) -> "tuple[Change, ...]":
     """Go through the whole chain, a line at a time; give the settings that were changed."""
     from pitstop.cli import demo_run
+    from pitstop.cli.report import page_of
     from pitstop.doctor.changes import changes_for
     from pitstop.doctor.examine import examine
     from pitstop.measure.host.limits import read_host_limits
-    from pitstop.report.page.html import write_page
 
     clips = demo_run.prepare(output, scale)
     say(f"1. made {sum(clips.clips.values())} clips of a spike camera, {clips.frames} frames each")
-    slow = demo_run.DISEASES[disease.value]
+    slow = demo_run.BOTTLENECKS[bottleneck.value]
     say(f"2. training a small deblurring network, slowly: {' '.join(slow)}")
     config = demo_run.configure(output / demo_run.SLOW, slow, clips, steps=scale.steps)
     verdict = examine(demo_run.train(config))
@@ -82,18 +82,18 @@ def demonstrate(
     changes = changes_for(verdict, config.model_dump(mode="json"), cores=cores)
     for line in diagnosis_lines(verdict, changes):
         say(line)
-    mended = (*slow, *(change.override for change in changes))
+    fixed = (*slow, *(change.override for change in changes))
     if changes:
-        for line in comparison_lines(demo_run.train_in_turns(clips, slow, mended, scale)):
+        for line in comparison_lines(demo_run.train_in_turns(clips, slow, fixed, scale)):
             say(line)
         turns = [output / demo_run.TURNS / name for name in ("before-1", "after-1")]
-        write_page(turns, output / demo_run.COMPARED)
-    say(quality_line(demo_run.learn(clips, mended, scale)))
-    write_page([output / demo_run.MENDED], output / demo_run.REPORT)
-    say(f"\nthe mended run with restored frames: {output / demo_run.REPORT}")
+        page_of(turns, output / demo_run.COMPARED)
+    say(quality_line(demo_run.learn(clips, fixed, scale)))
+    page_of([output / demo_run.FIXED], output / demo_run.REPORT)
+    say(f"\nthe fixed run with restored frames: {output / demo_run.REPORT}")
     if changes:
         say(f"before and after, side by side: {output / demo_run.COMPARED}")
-    say(f"look closer: pitstop doctor {output / demo_run.SLOW}")
+    say(f"details: pitstop doctor {output / demo_run.SLOW}")
     return changes
 
 
@@ -106,13 +106,13 @@ def diagnosis_lines(verdict: "Verdict", changes: "Sequence[Change]") -> "Iterato
         if finding.severity == "info":
             continue
         cost = "" if finding.bound is None else f", {share_text(finding.bound.share)} of the time"
-        cures = [
+        fixes = [
             f"{change.key} {_shown(change.before)} -> {_shown(change.after)}"
             for change in changes
             if change.code == finding.code
         ]
-        cure = ", ".join(cures) or "no setting of the demo mends it"
-        yield f"   {finding.code} {finding.summary}{cost}: {cure}"
+        fix = ", ".join(fixes) or "no setting of the demo fixes it"
+        yield f"   {finding.code} {finding.summary}{cost}: {fix}"
     if not changes:
         yield "   nothing to change, so there is nothing to compare"
 
@@ -135,10 +135,10 @@ def comparison_lines(comparison: "Comparison") -> "Iterator[str]":
         f"{after} after"
     )
     if min(ratios) <= 1:
-        yield f"   no gain beyond noise: {spread} as fast in {len(ratios)} pairs"
+        yield f"   no gain beyond noise: {spread} in {len(ratios)} pairs"
     else:
         yield (
-            f"   {speedup_text(median(ratios))} as fast ({spread} in {len(ratios)} pairs; "
+            f"   {speedup_text(median(ratios))} faster ({spread} in {len(ratios)} pairs; "
             "measured, evaluating and saving included)"
         )
     if comparison.largest_difference == 0:

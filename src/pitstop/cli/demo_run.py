@@ -1,12 +1,12 @@
-"""What the demo does, without its words: clips, a slow run, runs in turns, a model, pictures.
+"""What the demo does, without its text: clips, a slow run, runs in turns, a model, pictures.
 
 DEMO
 ├── clips                   generated video with spikes beside it
 ├── slow                    the run that the doctor judges
-├── turns/before-1 ...      slow and mended settings in turns, for the comparison
-├── mended                  trained on with the mended settings; its pictures are in it
+├── turns/before-1 ...      slow and fixed settings in turns, for the comparison
+├── fixed                  trained on with the fixed settings; its pictures are in it
 ├── before-and-after.html   two turns side by side
-└── report.html             the mended run, with its pictures
+└── report.html             the fixed run, with its pictures
 """
 
 import shutil
@@ -33,7 +33,7 @@ from pitstop.workloads.deblur.synthetic import MadeClips, make_clips
 CLIPS: Final = "clips"
 SLOW: Final = "slow"
 TURNS: Final = "turns"
-MENDED: Final = "mended"
+FIXED: Final = "fixed"
 COMPARED: Final = "before-and-after.html"
 REPORT: Final = "report.html"
 
@@ -78,12 +78,12 @@ _LOGS: Final = tuple(
     for kind in ("every_steps", "progress_every_steps", "norm_every_steps", "memory_every_steps")
 )
 
-DISEASES: Final[Mapping[str, tuple[str, ...]]] = {
+BOTTLENECKS: Final[Mapping[str, tuple[str, ...]]] = {
     "several": (*_NO_WORKERS, "eval.every_steps=5", *_LOGS),
     "data": _NO_WORKERS,
     "evaluation": ("eval.every_steps=5",),
 }
-"""Slow settings to begin with, by name; the first is what the demo shows unless told."""
+"""Slow settings to begin with, by name; the first is what the demo shows unless given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Slow and mended settings, measured in turns. Seconds a step, what lies between included."""
+    """Slow and fixed settings, measured in turns. Seconds a step, what lies between included."""
 
     before_s: tuple[float, ...]
     after_s: tuple[float, ...]
@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """How many times as fast the mended run is, pair by pair."""
+        """Speed of the fixed run over that of the slow one, pair by pair."""
         return tuple(old / new for old, new in zip(self.before_s, self.after_s, strict=True))
 
 
@@ -134,7 +134,7 @@ def prepare(folder: Path, scale: Scale) -> MadeClips:
             "`pitstop demo` made this folder and replaces what it made when it runs again.\n",
             encoding="utf-8",
         )
-        for name in (CLIPS, SLOW, TURNS, MENDED):
+        for name in (CLIPS, SLOW, TURNS, FIXED):
             shutil.rmtree(folder / name, ignore_errors=True)
         for name in (COMPARED, REPORT):
             (folder / name).unlink(missing_ok=True)
@@ -173,9 +173,9 @@ def train(config: RunConfig) -> RunRecord:
 
 
 def train_in_turns(
-    clips: MadeClips, slow: Sequence[str], mended: Sequence[str], scale: Scale
+    clips: MadeClips, slow: Sequence[str], fixed: Sequence[str], scale: Scale
 ) -> Comparison:
-    """Train with slow and with mended settings in turns, from the same weights on the same data.
+    """Train with slow and with fixed settings in turns, from the same weights on the same data.
 
     Whoever goes first in one pair goes last in the next, so that a host that becomes slower or
     faster while this runs favours neither.
@@ -184,7 +184,7 @@ def train_in_turns(
     taken: dict[str, list[float]] = {"before": [], "after": []}
     counted, largest = 0, 0.0
     for pair in range(1, scale.pairs + 1):
-        sides = [("before", slow), ("after", mended)]
+        sides = [("before", slow), ("after", fixed)]
         for side, overrides in sides if pair % 2 else reversed(sides):
             config = configure(folder / f"{side}-{pair}", overrides, clips, steps=scale.steps)
             facts = facts_of(train(config).first)
@@ -214,10 +214,10 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.double() - other.double()).abs().max())
 
 
-def learn(clips: MadeClips, mended: Sequence[str], scale: Scale) -> RunRecord:
-    """Train on with the mended settings, and restore frames of the clip that was kept back."""
-    place = Path(clips.root).with_name(MENDED)
-    config = configure(place, mended, clips, steps=scale.learning_steps)
+def learn(clips: MadeClips, fixed: Sequence[str], scale: Scale) -> RunRecord:
+    """Train on with the fixed settings, and restore frames of the clip that was kept back."""
+    place = Path(clips.root).with_name(FIXED)
+    config = configure(place, fixed, clips, steps=scale.learning_steps)
     record = train(config)
     draw_pictures(config, build_task(config), place, place, count=_SHOWN_FRAMES)
     return record

@@ -149,13 +149,13 @@ def _refuse(ctx: typer.Context, options: Mapping[str, str], purpose: str) -> Non
 def _diagnose_run(run: Path, json_path: str | None) -> int:
     from rich.console import Group
 
-    from pitstop.doctor.examine import examine
+    from pitstop.doctor.judge import judge_record
     from pitstop.records.store import read_run
     from pitstop.records.summary import summarise
     from pitstop.report.terminal import run_report, verdict_report
 
     record = read_run(run)
-    verdict = examine(record)
+    verdict = judge_record(record).verdict
     summary = summarise(next(rank for rank in record.ranks if rank.rank == verdict.rank))
     show(verdict, lambda: Group(verdict_report(verdict), "", run_report(summary)), json_path)
     return exit_code(verdict)

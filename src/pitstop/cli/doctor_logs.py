@@ -5,8 +5,6 @@ from pathlib import Path
 
 from pitstop.cli.output import show
 
-# Every line of a run record is JSON, and the first one begins like this.
-_RUN_LINE = b'{"kind":"run"'
 NOT_COMPARABLE = 2
 SLOWER = 1
 
@@ -18,13 +16,11 @@ def is_log(path: Path) -> bool:
     not there is no log either: whoever reads runs says so. A pipe is not opened, for what is read
     of it is gone: whoever reads logs refuses it.
     """
+    from pitstop.records.store import is_run
+
     try:
-        if path.is_dir():
-            return not any(path.glob("rank-*.jsonl"))
-        if path.exists() and not path.is_file():
-            return True
-        with path.open("rb") as file:
-            return file.read(len(_RUN_LINE)) != _RUN_LINE
+        is_pipe = path.exists() and not path.is_dir() and not path.is_file()
+        return is_pipe or not is_run(path)
     except OSError:
         return False
 

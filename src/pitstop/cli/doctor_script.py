@@ -85,10 +85,12 @@ def _folder_for(options: ScriptOptions) -> Iterator[Path]:
         raise PitstopError(
             f"nowhere to write a record: {error}; name a folder with --record"
         ) from error
+    from pitstop.records.store import is_run
+
     try:
         yield folder
     finally:
-        if not any(folder.glob("rank-*.jsonl")):
+        if not is_run(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -104,9 +106,9 @@ def _code_of(ended: "Ended") -> int:
 
 
 def _read(folder: Path) -> "RunRecord | None":
-    from pitstop.records.store import read_run
+    from pitstop.records.store import is_run, read_run
 
-    return read_run(folder) if any(folder.glob("rank-*.jsonl")) else None
+    return read_run(folder) if is_run(folder) else None
 
 
 def _judge(folder: Path, ended: "Ended") -> "Verdict":

@@ -1,4 +1,4 @@
-"""Entry point: one command a room, one voice for errors, exit codes 0 good, 1 trouble, 2 misuse."""
+"""Entry point: one command a file, one format for errors, exit codes 0, 1 and 2."""
 
 import errno
 import io

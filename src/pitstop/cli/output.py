@@ -1,4 +1,4 @@
-"""What every command does with its result: words on stdout, the record as JSON where asked."""
+"""What every command does with its result: text on stdout, the record as JSON where asked."""
 
 import json
 import os
@@ -62,13 +62,13 @@ def _showable(text: str) -> str:
     return text
 
 
-def show(record: object, words: "Callable[[], RenderableType]", json_path: str | None) -> None:
-    """Write the record where asked, and print the words unless stdout carries the record."""
+def show(record: object, text: "Callable[[], RenderableType]", json_path: str | None) -> None:
+    """Write the record where asked, and print the text unless stdout carries the record."""
     if write_record(record, json_path):
         return
     from pitstop.report.terminal import make_console
 
-    make_console().print(words())
+    make_console().print(text())
 
 
 def require_torch(purpose: str) -> None:

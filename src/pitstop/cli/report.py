@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pitstop.cli.doctor_logs import is_log
 from pitstop.cli.output import JsonPath, show
 from pitstop.errors import PitstopError
+
+if TYPE_CHECKING:
+    from pitstop.report.page.html import PageWritten
 
 
 def report(
@@ -36,7 +39,7 @@ def report(
     json: JsonPath = None,
 ) -> None:
     """Write one HTML page that tells a run's story: opens from disk, needs no network."""
-    from pitstop.report.page.html import require_other, write_page
+    from pitstop.report.page.html import require_other
     from pitstop.report.written import written_report
 
     if str(output) == "-":
@@ -47,7 +50,7 @@ def report(
             raise PitstopError(f"--output and --json are both {output}; give one another name")
     sizes = {"--format": log_format, "--batch-size": batch_size, "--world-size": world_size}
     _refuse_for_runs(sources, [name for name, given in sizes.items() if given is not None])
-    written = write_page(
+    written = page_of(
         sources,
         output,
         log_format=log_format,
@@ -55,6 +58,27 @@ def report(
         world_sizes=world_size or (),
     )
     show(written, lambda: written_report(written), json)
+
+
+def page_of(
+    sources: Sequence[Path],
+    output: Path,
+    *,
+    log_format: str | None = None,
+    batch_sizes: Sequence[int] = (),
+    world_sizes: Sequence[int] = (),
+) -> "PageWritten":
+    """Judge runs or logs and write the page about them.
+
+    Raises:
+        RecordError: A source cannot be read, or the page cannot be written.
+    """
+    from pitstop.doctor.judge import judge
+    from pitstop.report.page.html import require_other, write_page
+
+    require_other(sources, output)
+    judged = judge(sources, log_format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes)
+    return write_page(judged, output)
 
 
 def _refuse_for_runs(sources: Sequence[Path], options: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ def watch(  # noqa: PLR0913 - one argument an option
     *,
     interval: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.1, help="Time between two looks; 1 unless given."),
+        typer.Option(metavar="SECONDS", min=0.1, help="Time between two polls; 1 unless given."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Show one view and leave.")] = False,
     wait: Annotated[
@@ -43,10 +43,11 @@ def watch(  # noqa: PLR0913 - one argument an option
 ) -> None:
     """Show a run while it goes on; it is only read, and goes on when the watching ends."""
     _require_sense(interval=interval, once=once, wait=wait, web=web, port=port)
+    from pitstop.doctor.examine import examine
     from pitstop.report.live.watch import watch_of
 
     pause_s = INTERVAL_S if interval is None else interval
-    watched = watch_of(run)
+    watched = watch_of(run, examine)
     if once:
         view = _once(watched, pause_s, wait=wait)
         show(view, lambda: _report(view), json)
@@ -68,7 +69,7 @@ def _require_sense(
     if once and web:
         raise typer.BadParameter("a page needs a run that is followed", param_hint="--once")
     if once and interval is not None and not wait:
-        raise typer.BadParameter("there is one look only with --once", param_hint="--interval")
+        raise typer.BadParameter("there is one poll only with --once", param_hint="--interval")
 
 
 def _report(view: "LiveView") -> "RenderableType":

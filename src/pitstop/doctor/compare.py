@@ -13,15 +13,13 @@ import numpy as np
 from pitstop.doctor.examine import judged_rank, with_host_readings
 from pitstop.doctor.facts import Facts, facts_of
 from pitstop.doctor.rules.machine import contention
+from pitstop.doctor.thresholds import LEAST_CHANGE
 from pitstop.errors import RecordError
 from pitstop.records.comparison import Change, Comparison, PartChange, Ratio, RunThroughput
 from pitstop.records.engine import EngineSetup
 from pitstop.records.host.memory import HostLoad
 from pitstop.records.run import Array, RunRecord
 from pitstop.records.script import Setup, Work
-
-# Two runs of one program on one machine may differ by this without a cause in the program.
-LEAST_CHANGE: Final = 0.05
 
 _FEWEST_STEPS: Final = 20
 _WINDOWS: Final = 10

@@ -10,7 +10,6 @@ from typing import Final
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.loader_facts import loader_facts_of
-from pitstop.doctor.numbers import ms, percent
 from pitstop.doctor.thresholds import (
     HOST_WORTH,
     LOSS_WORTH,
@@ -19,6 +18,7 @@ from pitstop.doctor.thresholds import (
     is_sure,
 )
 from pitstop.records.script import Kernels, Modules, Work
+from pitstop.records.units import share_text, us_text
 from pitstop.records.verdict import Finding
 
 # Two clocks over different steps of one run; if they differ by more, they do not measure the same.
@@ -69,7 +69,7 @@ def uneven_part(facts: Facts) -> str | None:
         if facts.on_gpu or share is None or share < 2 * limit:
             continue
         if not is_sure(facts, part, share, least=limit):
-            took = percent(share, facts.share_error(part))
+            took = share_text(share, facts.share_error(part))
             return (
                 f"{part} took {took} of the time, but varies too much to judge; measure more steps"
             )
@@ -86,13 +86,15 @@ def _workers_disagree(facts: Facts) -> Iterator[str]:
     if not loader.workers:
         if not 1 / _FACTOR <= wait_us / made_us <= _FACTOR:
             yield (
-                f"the loop waits {ms(wait_us)} per step, but making a batch in the same process "
-                f"takes {ms(made_us)} by the loader's timer"
+                f"the loop waits {us_text(wait_us)} per step, but making a batch in the same "
+                "process "
+                f"takes {us_text(made_us)} by the loader's timer"
             )
     elif made_us / loader.workers * _FACTOR < facts.step_us and loader.unfinished_share is None:
         yield (
             f"by the loader's timer {loader.workers} workers make a batch every "
-            f"{ms(made_us / loader.workers)}, and a step takes {ms(facts.step_us)}: the loop may "
+            f"{us_text(made_us / loader.workers)}, and a step takes {us_text(facts.step_us)}: "
+            "the loop may "
             "wait for something else"
         )
 
@@ -102,17 +104,21 @@ def _clocks_disagree(facts: Facts, part: str) -> Iterator[str]:
     device_us, looked = facts.device_step_us, facts.looked_wall_us
     host_us = float(looked.mean()) if len(looked) else 0.0
     if device_us is not None and abs(device_us - host_us) > _STEPS_DIFFER * max(device_us, host_us):
-        yield f"a step takes {ms(host_us)} by the host's clock and {ms(device_us)} by the device's"
+        yield (
+            f"a step takes {us_text(host_us)} by the host's clock and {us_text(device_us)} by "
+            "the device's"
+        )
     busy_us = [kernels.busy_us for kernels in facts.readings.all(Kernels)]
     if busy_us and min(busy_us) > (1 + _STEPS_DIFFER) * facts.step_us:
         yield (
-            f"kernels of a profiled step take {ms(min(busy_us))}, but a step {ms(facts.step_us)}"
+            f"kernels of a profiled step take {us_text(min(busy_us))}, but a step "
+            f"{us_text(facts.step_us)}"
         )
     idle, shown = facts.idle_share(), facts.device_share(part)
     if part == "data" and idle is not None and shown is not None and shown > idle + _SHARES_DIFFER:
         yield (
-            f"the device idled {percent(shown)} of the time by CUDA events, "
-            f"{percent(idle)} by its kernels"
+            f"the device idled {share_text(shown)} of the time by CUDA events, "
+            f"{share_text(idle)} by its kernels"
         )
 
 
@@ -126,4 +132,4 @@ def modules_disagree(facts: Facts) -> str | None:
     sum_us, part_us = sum(module.forward_us for module in outermost), facts.mean_us(forward)
     if not sum_us or part_us / _FACTOR <= sum_us <= part_us * _FACTOR:
         return None
-    return f"modules sum to {ms(sum_us)}, but the forward pass takes {ms(part_us)}"
+    return f"modules sum to {us_text(sum_us)}, but the forward pass takes {us_text(part_us)}"

@@ -6,11 +6,11 @@ from typing import Final
 from pitstop.doctor.doubts import modules_disagree
 from pitstop.doctor.estimate.unsampled import deciding_unsampled
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import duration, listing, percent
+from pitstop.doctor.numbers import listing
 from pitstop.doctor.order import equals_of
 from pitstop.doctor.rules.compute import slowest_modules
 from pitstop.doctor.rules.stall import WORTH_A_LINE_US
-from pitstop.records.units import speedup_text
+from pitstop.records.units import share_text, speedup_text, us_text
 from pitstop.records.verdict import Finding
 
 # A shorter stall is reported by its finding alone.
@@ -30,7 +30,7 @@ def largest_part(shares: Mapping[str, float]) -> str | None:
         return None
     shown = "unaccounted for" if name == "unaccounted" else name
     lead = "most of the time is" if shares[name] > 1 / 2 else "the largest part is"
-    return f"{lead} {shown} ({percent(shares[name])})"
+    return f"{lead} {shown} ({share_text(shares[name])})"
 
 
 def _nothing(facts: Facts) -> str:
@@ -51,7 +51,9 @@ def _of_modules(facts: Facts) -> str:
 def _of_device(facts: Facts) -> str:
     """Parts are on the host's clock, which runs ahead of a device: say how busy that is."""
     busy = facts.busy_share() if facts.on_gpu else None
-    return "" if busy is None else f" on the host; the device is busy {percent(busy)} of the time"
+    return (
+        "" if busy is None else f" on the host; the device is busy {share_text(busy)} of the time"
+    )
 
 
 def _bottleneck(primary: Finding, findings: Sequence[Finding], facts: Facts) -> str:
@@ -75,4 +77,4 @@ def _stalled(facts: Facts) -> str:
         return ""
     steps = f"step{'s' if len(facts.stalls) > 1 else ''} "
     steps += listing([stall.step for stall in facts.stalls])
-    return f"; also, {steps} stalled for {duration(lost_us)} (not included above)"
+    return f"; also, {steps} stalled for {us_text(lost_us)} (not included above)"

@@ -37,3 +37,7 @@ def severity_of(share: float) -> Severity:
 def is_sure(facts: Facts, part: str, share: float, *, least: float = WORTH_A_WARNING) -> bool:
     """Whether a share is above a limit by more than two of its part's standard errors."""
     return share >= least and share - 2 * facts.share_error(part) >= least
+
+
+LEAST_CHANGE: Final = 0.05
+"""Two runs of one program on one machine may differ by this without a cause in the program."""

@@ -26,7 +26,7 @@ from pitstop.logs.group import Read, group, join
 from pitstop.logs.lines import Note, is_packed, portions, sample, stream
 from pitstop.logs.reader import Feed, Reader
 from pitstop.records.run import RankRecord, RunRecord
-from pitstop.records.store import read_run
+from pitstop.records.store import is_run, read_run
 
 READERS: Final[tuple[Reader, ...]] = (
     *mm.READERS,
@@ -44,7 +44,6 @@ READERS: Final[tuple[Reader, ...]] = (
 OWN: Final = "pitstop"
 """Name of our own format, which `pitstop.records.store` reads."""
 
-_OWN_HEAD = b'{"kind":"run"'
 _SURE_ENOUGH = 0.5
 _DAMAGE = (
     ValueError,
@@ -140,10 +139,7 @@ def _known() -> str:
 
 def _is_own(path: Path) -> bool:
     try:
-        if path.is_dir():
-            return next(path.glob("rank-*.jsonl"), None) is not None
-        with path.open("rb") as file:
-            return file.read(len(_OWN_HEAD)) == _OWN_HEAD
+        return is_run(path)
     except OSError:
         return False
 

@@ -26,6 +26,11 @@ RecordT = TypeVar("RecordT")
 OUTSIDE = "outside.jsonl"
 """File of a run's folder with what was read from outside the training process."""
 
+RANK_FILES = "rank-*.jsonl"
+"""What the files of a run's folder are called, one a rank."""
+
+# Every line of a rank's file is JSON, and the first one begins like this.
+_RUN_LINE = b'{"kind":"run"'
 _CHUNK_BYTES = 1 << 22
 
 
@@ -76,6 +81,18 @@ def _with_outside(rank: RankRecord, path: Path) -> RankRecord:
     return replace(rank, readings=(*rank.readings, *outside.readings))
 
 
+def is_run(source: Path) -> bool:
+    """Whether a folder holds rank files, or a file begins as one.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if source.is_dir():
+        return any(source.glob(RANK_FILES))
+    with source.open("rb") as file:
+        return file.read(len(_RUN_LINE)) == _RUN_LINE
+
+
 def rank_files(source: Path) -> list[Path]:
     """Find the files of a run, one a rank.
 
@@ -87,10 +104,10 @@ def rank_files(source: Path) -> list[Path]:
     except OSError as error:
         raise RecordError(f"cannot read {source}: {error.strerror}") from error
     if is_folder:
-        files = sorted(source.glob("rank-*.jsonl"))
+        files = sorted(source.glob(RANK_FILES))
         if not files:
             raise RecordError(
-                f"{source} holds no run record (no rank-*.jsonl in it); "
+                f"{source} holds no run record (no {RANK_FILES} in it); "
                 "name the folder that a measured run wrote"
             )
         return files

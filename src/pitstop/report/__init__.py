@@ -1,1 +1,1 @@
-"""Words: the only rooms that talk to people are this and the command line."""
+"""Format: the only rooms that talk to people are this and the command line."""

@@ -1,4 +1,4 @@
-"""Two runs side by side in words: which is faster, by how much, and where."""
+"""Two runs side by side as text: which is faster, by how much, and where."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,8 +15,8 @@ def comparison_report(comparison: Comparison) -> RenderableType:
     parts: list[RenderableType] = [
         head,
         "",
-        Text(f"before: {_pace(comparison.before)}"),
-        Text(f"after:  {_pace(comparison.after)}"),
+        Text(f"before: {_throughput_text(comparison.before)}"),
+        Text(f"after:  {_throughput_text(comparison.after)}"),
         "",
         _table(comparison.parts),
     ]
@@ -28,14 +28,14 @@ def comparison_report(comparison: Comparison) -> RenderableType:
     return Group(*parts)
 
 
-def _pace(pace: RunThroughput) -> str:
+def _throughput_text(throughput: RunThroughput) -> str:
     pieces = [
-        literal(pace.source),
-        count_text(pace.steps, "step"),
-        f"{seconds_text(pace.step_s)} a step (mean of stretches' medians)",
-        f"{seconds_text(pace.run_s)} with what lies between steps",
+        literal(throughput.source),
+        count_text(throughput.steps, "step"),
+        f"{seconds_text(throughput.step_s)} a step (mean of windows' medians)",
+        f"{seconds_text(throughput.run_s)} with what lies between steps",
     ]
-    rate = pace.samples_per_s
+    rate = throughput.samples_per_s
     return ", ".join(
         [*pieces, "samples/s not known" if rate is None else rate_text(rate, "samples/s")]
     )
@@ -44,7 +44,7 @@ def _pace(pace: RunThroughput) -> str:
 def _table(changes: tuple[PartChange, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("part, a step")
-    for heading in ("before", "after", "difference", "99% within"):
+    for heading in ("before", "after", "difference", "99% CI"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for change in changes:
@@ -63,8 +63,8 @@ def _cells(change: PartChange) -> list[str]:
     within = ""
     if change.low_s is not None and change.high_s is not None:
         within = f"{_signed(change.low_s)} to {_signed(change.high_s)}"
-    told = "beyond noise" if change.beyond_noise else ""
-    return [*cells, _signed(change.after_s - change.before_s), within, told]
+    judged = "beyond noise" if change.beyond_noise else ""
+    return [*cells, _signed(change.after_s - change.before_s), within, judged]
 
 
 def _signed(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Configurations in words: what became of an old one, and whether a new one is sound."""
+"""Configurations as text: what became of an old one, and whether a new one is sound."""
 
 from collections.abc import Iterator
 from pathlib import Path

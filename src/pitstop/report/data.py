@@ -1,4 +1,4 @@
-"""Datasets in words."""
+"""Datasets as text."""
 
 import shlex
 from typing import TYPE_CHECKING
@@ -83,7 +83,7 @@ def check_report(check: "DataCheck") -> Text:
         more = f"\n  and {count - _MOST_PROBLEMS:,} more; --json PATH writes them all"
         text.append(more, "not bold")
     for name, split in check.splits.items():
-        text.append(f"\n{name}: {_split_words(split, check.workload)}", "not bold")
+        text.append(f"\n{name}: {_split_text(split, check.workload)}", "not bold")
     for note in check.notes:
         text.append(f"\nnote: {note}", "not bold")
     how = "every sum compared" if check.packed else "every image decoded"
@@ -124,36 +124,36 @@ def _stats_rows(stats: "DataStats") -> "Iterator[tuple[str, str, str]]":
     read = f"largest of {count_text(stats.samples_read, 'sample')} read, of {stats.samples:,}"
     yield "one sample", bytes_text(stats.sample_bytes), read
     yield "one batch", bytes_text(stats.batch_bytes), count_text(plan.batch_size, "sample")
-    yield "batches waiting", bytes_text(stats.waiting_bytes), _waiting_words(stats)
+    yield "batches waiting", bytes_text(stats.waiting_bytes), _waiting_text(stats)
     yield "batches in use", bytes_text(stats.in_use_bytes), "one a rank"
     pinned = "no copies: nothing is pinned (loader.pin, and a GPU to copy to)"
     if plan.pinned:
         pinned = "rounded up to powers of two by torch, and one more a rank while it is copied"
     yield "pinned copies", bytes_text(stats.pinned_bytes), pinned
-    yield "cache", bytes_text(stats.cache_bytes), _cache_words(stats)
+    yield "cache", bytes_text(stats.cache_bytes), _cache_text(stats)
     yield "together", bytes_text(stats.total_bytes), "the processes themselves are not counted"
 
 
-def _waiting_words(stats: "DataStats") -> str:
+def _waiting_text(stats: "DataStats") -> str:
     plan = stats.loader
     if not plan.workers:
         return "none: loader.workers is 0"
     workers = f"{count_text(plan.ranks, 'rank')} x {count_text(plan.workers, 'worker')}"
-    words = f"{workers} x {plan.prefetch} ahead = {stats.waiting_batches:,} batches"
+    text = f"{workers} x {plan.prefetch} ahead = {stats.waiting_batches:,} batches"
     if plan.prefetch_bytes is not None:
-        words += f", no more than loader.prefetch_bytes {bytes_text(plan.prefetch_bytes)}"
-    return words
+        text += f", no more than loader.prefetch_bytes {bytes_text(plan.prefetch_bytes)}"
+    return text
 
 
-def _cache_words(stats: "DataStats") -> str:
+def _cache_text(stats: "DataStats") -> str:
     budget = stats.loader.cache_budget_bytes
     if budget == 0:
         return "none: cache.budget is 0"
-    words = f"cache.budget {bytes_text(budget)}, once for the host, not for each process"
+    text = f"cache.budget {bytes_text(budget)}, once for the host, not for each process"
     if stats.decoded_bytes is not None:
         share = share_text(min(1.0, budget / stats.decoded_bytes) if stats.decoded_bytes else 1.0)
-        words += f"; it holds {share} of the {bytes_text(stats.decoded_bytes)} of decoded frames"
-    return words
+        text += f"; it holds {share} of the {bytes_text(stats.decoded_bytes)} of decoded frames"
+    return text
 
 
 def _stats_closing(stats: "DataStats") -> "Iterator[str]":
@@ -173,7 +173,7 @@ def _stats_closing(stats: "DataStats") -> "Iterator[str]":
         yield f"next: pitstop train {shlex.quote(stats.config)}"
 
 
-def _split_words(split: "SplitFound", workload: str) -> str:
+def _split_text(split: "SplitFound", workload: str) -> str:
     files = ", ".join(f"{count:,} {kind}" for kind, count in split.files.items())
     holds = count_text(split.sequences, "clip")
     if workload == "reid":

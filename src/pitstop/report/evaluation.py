@@ -1,4 +1,4 @@
-"""A trained model over the evaluation data, in words."""
+"""A trained model over the evaluation data, as text."""
 
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How far a step is from its device, in words."""
+"""How far a step is from its device, as text."""
 
 import re
 from pathlib import PurePath

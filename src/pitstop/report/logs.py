@@ -1,4 +1,4 @@
-"""Foreign logs in words: the verdict first, then what the log says and what it does not."""
+"""Foreign logs as text: the verdict first, then what the log says and what it does not."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -47,7 +47,7 @@ def log_comparison_report(comparison: LogComparison) -> RenderableType:
 def log_headline(log: LogSummary) -> str:
     """Say in one line what a log is and what of the run it covers."""
     version = f" {literal(log.version)}" if log.version else ""
-    sure = "as told" if log.confidence >= 1 else f"{min(log.confidence, 0.99):.0%} sure"
+    sure = "as given" if log.confidence >= 1 else f"{min(log.confidence, 0.99):.0%} sure"
     pieces = [f"{literal(log.source)}: {literal(log.format)}{version} ({sure})"]
     pieces.append(count_text(log.records, "record"))
     if log.first_step is not None and log.last_step is not None:
@@ -62,28 +62,28 @@ def _numbers(log: LogSummary) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
-    for name, words in log_rows(log):
-        table.add_row(Text(name), Text(words))
+    for name, text in log_rows(log):
+        table.add_row(Text(name), Text(text))
     return table
 
 
 def log_rows(log: LogSummary) -> Iterator[tuple[str, str]]:
-    """Give each of a log's numbers its name, and the words for it with their formula."""
+    """Give each of a log's numbers its name, and the text for it with their formula."""
     yield "step", _spread(log.step) if log.step else f"{NOT_KNOWN}: not in the log"
     yield "samples/s", _spread(log.rate) if log.rate else f"{NOT_KNOWN}: {log.rate_gap}"
-    yield "batch", _batch_words(log)
+    yield "batch", _batch_text(log)
     if log.data_wait is not None:
         share = NOT_KNOWN if log.data_share is None else f"{share_text(log.data_share)} of the step"
         yield "wait for data", f"{share}; {_spread(log.data_wait)}"
     if log.run_s is not None:
         yield "run", f"{seconds_text(log.run_s)} ({log.run_formula})"
     for name, total in log.events.items():
-        yield literal(name), _event_words(total)
+        yield literal(name), _event_text(total)
     if log.eta is not None:
-        yield "left", _eta_words(log.eta)
+        yield "left", _eta_text(log.eta)
     for column, note in log.meanings.items():
         if column in _SHOWN_MEANINGS:
-            yield f"{_SHOWN_MEANINGS[column]} is", _meaning_words(note)
+            yield f"{_SHOWN_MEANINGS[column]} is", _meaning_text(note)
     yield "not in the log", ", ".join(log.gaps)
 
 
@@ -92,14 +92,14 @@ def _spread(steady: Steady) -> str:
     if steady.windows == 1:
         return f"{_with_unit(steady.middle, steady.unit)} ({formula})"
     low, high = _with_unit(steady.low, steady.unit), _with_unit(steady.high, steady.unit)
-    return f"{_with_unit(steady.middle, steady.unit)}, middle half {low} to {high} ({formula})"
+    return f"{_with_unit(steady.middle, steady.unit)}, IQR {low} to {high} ({formula})"
 
 
 def _with_unit(value: float, unit: str) -> str:
     return seconds_text(value) if unit == "s" else digits(value)
 
 
-def _batch_words(log: LogSummary) -> str:
+def _batch_text(log: LogSummary) -> str:
     batch, ranks = NOT_KNOWN, f"number of ranks {NOT_KNOWN}"
     if log.batch_size is not None:
         batch = f"{log.batch_size} ({literal(log.batch_size_from or 'in the log')})"
@@ -109,7 +109,7 @@ def _batch_words(log: LogSummary) -> str:
     return f"{batch}; {ranks}"
 
 
-def _event_words(total: EventTotal) -> str:
+def _event_text(total: EventTotal) -> str:
     count = count_text(total.count, "time")
     if not total.timed:
         return f"{count}; how long is {NOT_KNOWN}"
@@ -118,23 +118,23 @@ def _event_words(total: EventTotal) -> str:
     return f"{count}{timed}, {seconds_text(total.total_s)}{share} ({literal(total.formula)})"
 
 
-def _eta_words(eta: Eta) -> str:
+def _eta_text(eta: Eta) -> str:
     left = f"{seconds_text(eta.seconds.value)} ± {seconds_text(eta.seconds.error)}, estimated"
-    return f"{left}: {eta.formula}{_trend_words(eta.trend)}"
+    return f"{left}: {eta.formula}{_trend_text(eta.trend)}"
 
 
-def _trend_words(trend: float | None) -> str:
+def _trend_text(trend: float | None) -> str:
     if trend is None:
         return ""
     if abs(trend - 1) < _TREND_WORTH_SAYING:
-        return "; the pace is steady"
+        return "; the step time is steady"
     direction = "slower" if trend > 1 else "faster"
     return f"; the last third runs {share_text(abs(trend - 1))} {direction} than the first"
 
 
-def _meaning_words(note: ColumnNote) -> str:
-    words = f"{note.meaning}, {note.source}"
-    return f"{words} ({literal(note.formula)})" if note.formula else words
+def _meaning_text(note: ColumnNote) -> str:
+    text = f"{note.meaning}, {note.source}"
+    return f"{text} ({literal(note.formula)})" if note.formula else text
 
 
 def _next(log: LogSummary) -> RenderableType:
@@ -148,7 +148,7 @@ def _pair_lines(pair: LogPair) -> Iterable[RenderableType]:
         (f"{pair.result}: ", "bold"), f"{literal(pair.source)}: {literal(pair.message)}"
     )
     if pair.low is not None and pair.high is not None:
-        yield Text(f"  ratio {pair.ratio:.3f}, {pair.low:.3f} to {pair.high:.3f} by middle halves")
+        yield Text(f"  ratio {pair.ratio:.3f}, {pair.low:.3f} to {pair.high:.3f} by the IQRs")
         yield Text(f"  {literal(pair.basis)}; steady state, start-up and evaluation left out")
     for note in pair.notes:
         yield Text(f"  {literal(note)}")
@@ -161,7 +161,7 @@ def _rates_table(comparison: LogComparison) -> Table:
         "batch",
         "ranks",
         "step",
-        "middle half",
+        "IQR",
         "windows",
         "samples/s",
         "wait for data",

@@ -1,4 +1,4 @@
-"""A machine in words for a terminal: what it is, what it reaches, what follows, what is missing."""
+"""A machine as text for a terminal: what it is, what it reaches, what follows, what is missing."""
 
 from collections.abc import Iterable
 
@@ -51,7 +51,7 @@ def ceiling_rows(machine: Machine) -> list[Row]:
 
 
 def spread_text(rate: Measured) -> str:
-    """Say how far repeats lay apart, or that there was only one."""
+    """Say how far repeats differ, or that there was only one."""
     if rate.samples == 1:
         return "one reading"
     low, high = rate_text(rate.low, rate.unit), rate_text(rate.high, rate.unit)

@@ -46,9 +46,9 @@ class ProgressLines(Observer):
         """Remember the loss for the next line."""
         self._loss = values.get("loss", self._loss)
 
-    def progress(self, step: int, pace: Throughput) -> None:
+    def progress(self, step: int, throughput: Throughput) -> None:
         """Move the bar, or print a line."""
-        text = self._progress_text(step, pace)
+        text = self._progress_text(step, throughput)
         if self._bar is None:
             self._say(text)
         else:
@@ -100,14 +100,14 @@ class ProgressLines(Observer):
             self._say(f"warning: {skipped_text(self._skipped)}")
         self._say(f"{status} at step {step}" + (f": {reason}" if reason else ""))
 
-    def _progress_text(self, step: int, pace: Throughput) -> str:
+    def _progress_text(self, step: int, throughput: Throughput) -> str:
         loss = "not read yet" if self._loss is None else digits(self._loss)
-        rate = "not known" if pace.samples_per_s is None else digits(pace.samples_per_s)
+        rate = "not known" if throughput.samples_per_s is None else digits(throughput.samples_per_s)
         each = "" if self._world_size == 1 else f" on each of {self._world_size} ranks"
-        left = None if pace.step_s is None else (self._total_steps - step) * pace.step_s
+        left = None if throughput.step_s is None else (self._total_steps - step) * throughput.step_s
         return (
             f"step {step}/{self._total_steps}  loss {loss}  {rate} samples/s{each}  "
-            f"waiting for data {share_text(pace.data_share)}  {seconds_text(left)} left"
+            f"waiting for data {share_text(throughput.data_share)}  {seconds_text(left)} left"
         )
 
     def _say(self, text: str) -> None:

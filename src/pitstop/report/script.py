@@ -100,9 +100,9 @@ def ablation_report(test: Ablation) -> RenderableType:
         return Text(f"the run without {test.part} left too little to compare with")
     low, high = (speedup_text(end) for end in (test.low, test.high))
     lines = [
-        f"without {test.part}: {speedup_text(test.measured)} as fast "
-        f"(99% within {low} to {high}, {count_text(test.steps, 'step')}); {_beside(test)}",
-        *(f"  left all the same: {literal(words)}" for words in test.left),
+        f"without {test.part}: {speedup_text(test.measured)} faster "
+        f"(99% CI {low} to {high}, {count_text(test.steps, 'step')}); {_beside(test)}",
+        *(f"  left all the same: {literal(text)}" for text in test.left),
     ]
     return Group(*map(Text, lines))
 
@@ -110,8 +110,8 @@ def ablation_report(test: Ablation) -> RenderableType:
 def _beside(test: Ablation) -> str:
     if test.predicted is None or test.measured is None:
         return "no finding predicted a gain"
-    said = f"predicted: at most {speedup_text(test.predicted)}"
+    said = f"predicted: up to {speedup_text(test.predicted)}"
     if test.measured <= test.predicted:
         return said
     is_noise = test.low is None or test.low <= test.predicted
-    return f"{said}, above which it lies {'within' if is_noise else 'beyond'} noise"
+    return f"{said}, exceeded {'within' if is_noise else 'beyond'} noise"

@@ -50,7 +50,7 @@ def verdict_report(verdict: Verdict) -> RenderableType:
         parts += ["", *_finding_lines(finding)]
     bound = verdict.combined_bound
     if bound is not None and len(verdict.findings) > 1:
-        parts += ["", *_gain_lines(verdict), Text(f"all of it together: {limit_words(bound)}")]
+        parts += ["", *_gain_lines(verdict), Text(f"all fixed: {limit_text(bound)}")]
     parts += _length_lines(verdict)
     for lines in (headroom_lines(verdict.headroom), module_lines(verdict.modules)):
         shown = list(lines)
@@ -65,7 +65,7 @@ def _headline(summary: RunSummary) -> str:
     if middle is not None:
         spread = summary.wall.quantile_us(0.9)
         pieces.append(f"median {seconds_text(middle / 1e6)}")
-        pieces.append(f"90% within {seconds_text((spread or middle) / 1e6)}")
+        pieces.append(f"p90 {seconds_text((spread or middle) / 1e6)}")
     rate = summary.samples_per_s
     each = "" if summary.world_size == 1 else f" on each of {summary.world_size} ranks"
     known = None if rate is None else rate_text(rate, "samples/s") + each
@@ -88,7 +88,7 @@ def _span_table(summary: RunSummary) -> Table:
         total_us = summary.unaccounted.total_us
         share = share_text(summary.unaccounted_share)
         table.add_row("unaccounted", seconds_text(total_us / 1e6), share)
-    # Without any part nobody looked, and the wall clock of all steps is what is left to show.
+    # Without any part nothing was sampled, and the wall clock of all steps is what is left to show.
     wall_us = summary.looked_wall_us or summary.wall.total_us
     table.add_row("wall", seconds_text(wall_us / 1e6), share_text(1.0))
     return table
@@ -112,10 +112,10 @@ def _asides(summary: RunSummary) -> Iterable[RenderableType]:
     if 0 < summary.looked_steps < summary.steps:
         whole = seconds_text(summary.wall.total_us / 1e6)
         looked = f"{summary.looked_steps} of {count_text(summary.steps, 'step')}"
-        yield Text(f"parts: of {looked}, for these are short; all steps together took {whole}")
+        yield Text(f"parts: sampled in {looked}, since these are short; all steps took {whole}")
     for name, event in summary.events.items():
         count = count_text(event.count, "time")
-        yield Text(f"{literal(name)}: {count}, {seconds_text(event.total_us / 1e6)}, apart")
+        yield Text(f"{literal(name)}: {count}, {seconds_text(event.total_us / 1e6)}, outside steps")
     if summary.broken:
         yield Text(f"{count_text(summary.broken, 'span')} had no end; that time is unaccounted")
 
@@ -128,26 +128,26 @@ def _finding_lines(finding: Finding) -> Iterable[RenderableType]:
     for line in finding.doubts:
         yield Text(f"  in doubt: {literal(line)}", style="yellow")
     if finding.bound is not None:
-        yield Text(f"  {limit_words(finding.bound)} without it (from measured shares)")
+        yield Text(f"  {limit_text(finding.bound)} (from measured shares)")
     for line in finding.remedy:
         yield Text(f"  try: {literal(line)}")
 
 
 def _gain_lines(verdict: Verdict) -> Iterable[RenderableType]:
-    """What mending the first, the first two, ... gives, where there is more than one to mend."""
+    """What fixing the first, the first two, ... gives, where there is more than one to fix."""
     if len(verdict.cumulative_gains) < 2:
         return
-    yield Text("mended one after the other:")
+    yield Text("cumulative gains, fixed in this order:")
     for gain in verdict.cumulative_gains:
-        hours = "" if gain.hours_saved is None else f", {_hours(gain.hours_saved)} saved at most"
-        yield Text(f"  {gain.code}: {limit_words(gain.bound)}{hours}")
+        hours = "" if gain.hours_saved is None else f", up to {_hours(gain.hours_saved)} saved"
+        yield Text(f"  {gain.code}: {limit_text(gain.bound)}{hours}")
 
 
 def _length_lines(verdict: Verdict) -> Iterable[RenderableType]:
     if verdict.whole_run_hours is not None:
-        line = f"the whole training takes {_hours(verdict.whole_run_hours)} at this pace"
+        line = f"the whole training takes {_hours(verdict.whole_run_hours)} at this rate"
         saved = verdict.cumulative_gains[-1].hours_saved if verdict.cumulative_gains else None
-        yield Text(line if saved is None else f"{line}; at most {_hours(saved)} can be saved")
+        yield Text(line if saved is None else f"{line}; up to {_hours(saved)} can be saved")
     if verdict.start_up_s is not None:
         yield Text(start_up_text(verdict))
 
@@ -163,8 +163,8 @@ def _hours(hours: float) -> str:
     return seconds_text(hours * 3600)
 
 
-def limit_words(bound: Bound) -> str:
+def limit_text(bound: Bound) -> str:
     """Say the most that a bound allows."""
     if bound.speedup is None:
-        return "no bound on the gain: the whole step would go"
-    return f"at most {speedup_text(bound.speedup)} as fast"
+        return "no bound on the gain: it is the whole step"
+    return f"up to {speedup_text(bound.speedup)} faster"

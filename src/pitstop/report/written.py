@@ -1,4 +1,4 @@
-"""A page that was written, in words for a terminal."""
+"""A page that was written, as text for a terminal."""
 
 from rich.console import Group, RenderableType
 from rich.text import Text

@@ -1,4 +1,4 @@
-"""The demo's words and its folder; the whole of it is an integration test."""
+"""The demo's text and its folder; the whole of it is an integration test."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pitstop.cli import demo, demo_run
-from pitstop.cli.demo import Disease
-from pitstop.cli.demo_run import DISEASES, Comparison, Scale, configure, prepare
+from pitstop.cli.demo import Bottleneck
+from pitstop.cli.demo_run import BOTTLENECKS, Comparison, Scale, configure, prepare
 from pitstop.cli.main import INTERRUPTED, main
 from pitstop.errors import DataError
 
@@ -26,13 +26,13 @@ def compared(*ratios: float, difference: float = 0.0) -> str:
 
 def test_a_gain_is_told_with_the_range_of_all_pairs() -> None:
     text = compared(1.5, 1.2, 2.0)
-    assert "1.50x as fast (1.20x to 2.00x in 3 pairs" in text
+    assert "1.50x faster (1.20x to 2.00x in 3 pairs" in text
     assert "equal to the bit" in text
 
 
 def test_a_gain_that_one_pair_does_not_show_is_none() -> None:
     text = compared(1.5, 0.9, 2.0)
-    assert "no gain beyond noise: 0.90x to 2.00x as fast in 3 pairs" in text
+    assert "no gain beyond noise: 0.90x to 2.00x in 3 pairs" in text
     assert "1.50x" not in text
 
 
@@ -42,13 +42,13 @@ def test_weights_that_differ_are_told() -> None:
     assert "equal" not in text
 
 
-def test_the_option_offers_every_disease_there_is() -> None:
-    assert [disease.value for disease in Disease] == list(DISEASES)
+def test_the_option_offers_every_bottleneck_there_is() -> None:
+    assert [bottleneck.value for bottleneck in Bottleneck] == list(BOTTLENECKS)
 
 
-def test_every_disease_is_a_configuration_that_loads(tmp_path: Path) -> None:
+def test_every_bottleneck_is_a_configuration_that_loads(tmp_path: Path) -> None:
     clips = prepare(tmp_path / "demo", SMALL)
-    for overrides in DISEASES.values():
+    for overrides in BOTTLENECKS.values():
         config = configure(tmp_path / "run", overrides, clips, steps=5)
         assert config.train.steps == 5
         assert (config.data.root, config.run.name) == (tmp_path / "demo" / "clips", "run")

@@ -1,4 +1,4 @@
-"""``pitstop watch``: words in a pipe, exit codes for scripts, options that do something."""
+"""``pitstop watch``: text in a pipe, exit codes for scripts, options that do something."""
 
 import json
 import re
@@ -42,10 +42,10 @@ def interrupt() -> None:
 
 def test_one_view_and_out(tmp_path: Path) -> None:
     write_run(tmp_path)
-    words = run(tmp_path, "--once")
-    assert words.startswith("street-clips  finished  ")
-    assert "doctor             bottleneck: the training loop waits for data" in words
-    assert "\x1b" not in words
+    text = run(tmp_path, "--once")
+    assert text.startswith("street-clips  finished  ")
+    assert "doctor             bottleneck: the training loop waits for data" in text
+    assert "\x1b" not in text
 
 
 def test_the_view_comes_as_json(tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_whoever_watches_may_leave_at_any_time(
 ) -> None:
     growing = GrowingRun(tmp_path)
     pauses += [interrupt]
-    words = run(tmp_path)
-    assert words.splitlines()[-1] == "watching ended; the run was left alone"
+    text = run(tmp_path)
+    assert text.splitlines()[-1] == "watching ended; the run was left alone"
     pauses += [interrupt]
-    words = run(tmp_path / "later", "--wait")
-    assert words.startswith("later: waiting, there is no record yet")
+    text = run(tmp_path / "later", "--wait")
+    assert text.startswith("later: waiting, there is no record yet")
     assert growing.path.exists()
 
 
@@ -103,8 +103,8 @@ def test_a_killed_run_ends_the_watching(tmp_path: Path) -> None:
     growing.step(5)
     growing.end_step()
     growing.set_head(unix_s=1.0)
-    words = run(tmp_path, code=1)
-    assert re.search(r"killed: process \d+ is gone and wrote no ending", words)
+    text = run(tmp_path, code=1)
+    assert re.search(r"killed: process \d+ is gone and wrote no ending", text)
 
 
 def test_a_run_that_is_not_there_is_one_paragraph(tmp_path: Path) -> None:
@@ -114,19 +114,19 @@ def test_a_run_that_is_not_there_is_one_paragraph(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "text"),
     [
         (("--port", "8000"), "no page without --web"),
         (("--once", "--web"), "a page needs a run that is followed"),
-        (("--once", "--interval", "2"), "one look only"),
+        (("--once", "--interval", "2"), "one poll only"),
         (("--interval", "0"), "0.1"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(
-    tmp_path: Path, arguments: tuple[str, ...], words: str
+    tmp_path: Path, arguments: tuple[str, ...], text: str
 ) -> None:
     plain = re.sub(r"[^ -~]|\x1b\[[0-9;]*m", "", run(tmp_path, *arguments, code=2))
-    assert words in re.sub(r" +", " ", plain)
+    assert text in re.sub(r" +", " ", plain)
 
 
 def test_the_page_is_announced_and_a_taken_port_is_said(
@@ -134,8 +134,8 @@ def test_the_page_is_announced_and_a_taken_port_is_said(
 ) -> None:
     growing = GrowingRun(tmp_path)
     pauses += [growing.end]
-    words = run(tmp_path, "--web", "--port", "0")
-    assert re.match(r"page: http://127\.0\.0\.1:\d+/\n", words)
+    text = run(tmp_path, "--web", "--port", "0")
+    assert re.match(r"page: http://127\.0\.0\.1:\d+/\n", text)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortTaken, match=str(port)):

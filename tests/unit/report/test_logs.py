@@ -1,4 +1,4 @@
-"""Logs in words: result first, every number with its formula, every gap named."""
+"""Logs as text: result first, every number with its formula, every gap named."""
 
 import io
 
@@ -42,15 +42,15 @@ def test_the_format_is_named_with_how_sure_that_is() -> None:
     [line] = [line for line in report(log_record(0.5, total_steps=9000)) if "mmcv" in line]
     assert line == "train.log: mmcv text (97% sure), 40 records, steps 1 to 2,000 of 9,000"
     told = report(log_record(0.5, confidence=1.0, version="1.x"))
-    assert any("mmcv text 1.x (as told)" in line for line in told)
+    assert any("mmcv text 1.x (as given)" in line for line in told)
 
 
 def test_every_number_carries_its_formula() -> None:
     lines = report(log_record(0.5, data_s=0.01, batch_size=4, events=[event("evaluation", 60)]))
     assert row(lines, "step") == (
-        "500 ms, middle half 500 ms to 500 ms (median of 40 windows; printed as window mean: time)"
+        "500 ms, IQR 500 ms to 500 ms (median of 40 windows; printed as window mean: time)"
     )
-    assert row(lines, "samples/s").startswith("8.00, middle half 8.00 to 8.00 (4 samples / 500 ms")
+    assert row(lines, "samples/s").startswith("8.00, IQR 8.00 to 8.00 (4 samples / 500 ms")
     assert row(lines, "wait for data").endswith("printed as window mean: data_time)")
     assert row(lines, "run") == "17 min 40 s (steps at their steady time + timed events)"
     assert row(lines, "evaluation") == "1 time, 60.0 s, 5.7% (printed as eval_runtime)"
@@ -72,7 +72,7 @@ def test_what_is_not_known_is_said_and_how_to_make_it_known() -> None:
 def test_what_is_left_is_an_estimate_with_error_and_trend() -> None:
     steady = row(report(log_record(1.0, total_steps=4000)), "left")
     assert steady.startswith("33 min 20 s ± 20.0 s, estimated: 2,000 steps x 1.00 s (median of th")
-    assert steady.endswith("; the pace is steady")
+    assert steady.endswith("; the step time is steady")
     slower = row(report(log_record([1.0] * 20 + [1.5] * 10, total_steps=4000)), "left")
     assert slower.endswith("; the last third runs 50.0% slower than the first")
 
@@ -86,7 +86,7 @@ def test_a_comparison_says_who_is_faster_before_anything_else() -> None:
     assert lines[0].startswith(
         "no difference beyond noise: b.log: 29.1 samples/s against 29.8 samples/s: 2.3% slower, w"
     )
-    assert lines[1] == "  ratio 0.977, 0.977 to 0.977 by middle halves"
+    assert lines[1] == "  ratio 0.977, 0.977 to 0.977 by the IQRs"
     assert any("in steps/s it would seem 51.1% slower" in line for line in lines)
     cells = next(line for line in lines if line.startswith("b.log ")).split()
     assert cells[1] == "8"

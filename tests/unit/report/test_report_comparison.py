@@ -1,4 +1,4 @@
-"""Two runs side by side in words."""
+"""Two runs side by side as text."""
 
 import io
 
@@ -62,7 +62,7 @@ def test_the_result_comes_first_and_what_was_not_checked_last() -> None:
     )
     assert lines[0] == "slower: a step takes 1.20 times as long (99% within 1.18 to 1.22)"
     assert lines[2] == (
-        "before: runs/a, 90 steps, 10.0 ms a step (mean of stretches' medians), 11.0 ms with "
+        "before: runs/a, 90 steps, 10.0 ms a step (mean of windows' medians), 11.0 ms with "
         "what lies between steps, 400 samples/s"
     )
     assert lines[3].startswith("after:  runs/\\x1b[31mb, ")

@@ -1,4 +1,4 @@
-"""Datasets in words."""
+"""Datasets as text."""
 
 from dataclasses import replace
 from io import StringIO

@@ -1,4 +1,4 @@
-"""Evaluations in words: the result first, what it rests on, the next command last."""
+"""Evaluations as text: the result first, what it rests on, the next command last."""
 
 import math
 from typing import Any

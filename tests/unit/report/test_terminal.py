@@ -56,12 +56,12 @@ def test_parts_are_a_tree_that_adds_up_to_the_wall(tmp_path: Path) -> None:
     assert rows["stage1"][1:] == ["800", "ms", "40.0%", "800", "ms", "400", "ms"]
     assert rows["unaccounted"][1:] == ["1.00", "s", "50.0%"]
     assert rows["wall"][1:] == ["2.00", "s", "100.0%"]
-    assert "forward check: 1 time, 7.00 s, apart" in lines
+    assert "forward check: 1 time, 7.00 s, outside steps" in lines
 
 
 def test_the_first_line_says_how_fast_the_run_was(tmp_path: Path) -> None:
     first = rendered(run_report(summary_of(tmp_path / "rank-0.jsonl")))[0]
-    assert first == "2 steps, median 1.00 s, 90% within 1.00 s, 3.00 samples/s"
+    assert first == "2 steps, median 1.00 s, p90 1.00 s, 3.00 samples/s"
 
 
 def test_a_run_without_an_ending_is_called_unfinished(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_names_in_a_record_are_shown_as_they_are_written(
         code="X001", severity="info", summary=name, evidence=(name,), bound=None, remedy=(name,)
     )
     verdict = Verdict(outcome="bottleneck", message=name, findings=(finding,), notes=(name,))
-    words = rendered(verdict_report(verdict))
+    text = rendered(verdict_report(verdict))
     assert report[2].startswith(f"{shown} ")
     assert report[-1].startswith(f"{shown} check: ")
-    assert words == [
+    assert text == [
         f"bottleneck: {shown}",
         "",
         f"X001 {shown}",
@@ -111,8 +111,8 @@ def test_names_in_a_record_are_shown_as_they_are_written(
         f"  try: {shown}",
         f"note: {shown}",
     ]
-    assert ESCAPE not in "".join(report + words)
-    "\n".join(report + words).encode()
+    assert ESCAPE not in "".join(report + text)
+    "\n".join(report + text).encode()
 
 
 def finding(part: str, share: float) -> Finding:
@@ -139,15 +139,15 @@ def test_a_verdict_says_result_then_evidence_then_remedy() -> None:
         "",
         "DATA001 data is slow",
         "  50% of it",
-        "  at most 2.00x as fast without it (from measured shares)",
+        "  up to 2.00x faster (from measured shares)",
         "  try: mend data",
         "",
         "LOG001 log is slow",
         "  25% of it",
-        "  at most 1.33x as fast without it (from measured shares)",
+        "  up to 1.33x faster (from measured shares)",
         "  try: mend log",
         "",
-        "all of it together: at most 4.00x as fast",
+        "all fixed: up to 4.00x faster",
         "note: one rank left no record",
     ]
 
@@ -155,8 +155,8 @@ def test_a_verdict_says_result_then_evidence_then_remedy() -> None:
 def test_a_part_that_is_the_whole_step_promises_no_number() -> None:
     verdict = Verdict(outcome="bottleneck", message="all", findings=(finding("data", 1.0),))
     lines = rendered(verdict_report(verdict))
-    assert not any("at most" in line for line in lines)
-    assert any("the whole step would go" in line for line in lines)
+    assert not any("up to" in line for line in lines)
+    assert any("it is the whole step" in line for line in lines)
 
 
 def test_a_row_stays_one_line_where_no_terminal_sets_a_width(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_row_stays_one_line_where_no_terminal_sets_a_width(tmp_path: Path) -> 
     assert lines[2].endswith("500 ms")
 
 
-def test_several_cures_are_shown_one_after_the_other_with_hours() -> None:
+def test_several_fixes_are_shown_one_after_the_other_with_hours() -> None:
     first, second = finding("data", 0.5), finding("log", 0.25)
     verdict = Verdict(
         outcome="bottleneck",
@@ -184,10 +184,10 @@ def test_several_cures_are_shown_one_after_the_other_with_hours() -> None:
     )
     lines = rendered(verdict_report(verdict))
     assert lines[-6:] == [
-        "mended one after the other:",
-        "  DATA001: at most 2.00x as fast, 10.0 h saved at most",
-        "  LOG001: at most 4.00x as fast, 15.0 h saved at most",
-        "all of it together: at most 4.00x as fast",
-        "the whole training takes 20 h 00 min at this pace; at most 15 h 00 min can be saved",
+        "cumulative gains, fixed in this order:",
+        "  DATA001: up to 2.00x faster, up to 10.0 h saved",
+        "  LOG001: up to 4.00x faster, up to 15.0 h saved",
+        "all fixed: up to 4.00x faster",
+        "the whole training takes 20.0 h at this rate; up to 15.0 h can be saved",
         "start-up 12.0 s (not included above)",
     ]

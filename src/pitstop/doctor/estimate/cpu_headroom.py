@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import ms
+from pitstop.records.units import us_text
 from pitstop.records.verdict import WALL_CLOCK, Finding
 
 _COMPUTING: Final = ("forward", "loss", "backward", "clip", "optimizer", "zero_grad")
@@ -62,8 +62,8 @@ class CpuHeadroom:
         if share < _WORTH_REPORTING:
             return finding
         text = (
-            f"computing takes {ms(self.usual_us)} per step next to it; the bound assumes "
-            f"{ms(self.fast_us)} without it, the 25th percentile of the steps"
+            f"computing takes {us_text(self.usual_us)} per step next to it; the bound assumes "
+            f"{us_text(self.fast_us)} without it, the 25th percentile of the steps"
         )
         return replace(
             finding,

@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pitstop.doctor.compare import LEAST_CHANGE
 from pitstop.doctor.logs.case import LogCase
 from pitstop.doctor.logs.examine import case_of_log, examine_case
 from pitstop.doctor.logs.facts import LONG_MEANS
 from pitstop.doctor.logs.summary import computed_rate, printed_rate, untimed_text
+from pitstop.doctor.thresholds import LEAST_CHANGE
 from pitstop.records.logs.comparison import LogComparison, LogPair, Result
 from pitstop.records.logs.summary import Steady
 from pitstop.records.run import RunRecord

@@ -14,7 +14,7 @@ from pitstop.doctor.host_lines import (
     logging_lines,
     may_load,
 )
-from pitstop.doctor.numbers import percent, spill, spread_ms, times
+from pitstop.doctor.numbers import spill, spread_ms
 from pitstop.doctor.outside_steps import total_us
 from pitstop.doctor.rules.device import hidden_sync_share
 from pitstop.doctor.rules.loader_advice import VECTORISE, if_it_loads
@@ -22,7 +22,7 @@ from pitstop.doctor.rules.places import places_of, steps_environments
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import HOST_WORTH, WORTH_A_WARNING, is_sure, severity_of
 from pitstop.records.script import HostLines
-from pitstop.records.units import us_text
+from pitstop.records.units import count_text, share_text, us_text
 from pitstop.records.verdict import Bound, Finding
 
 _UNACCOUNTED: Final = 0.10
@@ -75,10 +75,10 @@ def _cadence(facts: Facts, name: str, code: str, summary: str) -> Finding | None
     once_us = 0.0 if outside is None else outside.once_us
     if share is None or most is None or share - once_us / facts.total_us < WORTH_A_WARNING:
         return None
-    evidence = [f"{percent(share)} of the time after warm-up, in {facts.steps} steps"]
+    evidence = [f"{share_text(share)} of the time after warm-up, in {facts.steps} steps"]
     if outside is not None:
         every = facts.steps / outside.count
-        evidence.append(f"{times(outside.count, 'time')}, one per {every:.0f} steps")
+        evidence.append(f"{count_text(outside.count, 'time')}, one per {every:.0f} steps")
         evidence.append(spread_ms(np.array(outside.times_us)))
         evidence += spill(facts, name)
         evidence += places_of(facts, name)
@@ -128,7 +128,7 @@ def logging(facts: Facts) -> Finding | None:
     if outside_share or span_share:
         evidence.insert(
             0,
-            f"{percent(outside_share + span_share)} of the time in: "
+            f"{share_text(outside_share + span_share)} of the time in: "
             + ", ".join((*spans, *(n for n in _LOG_NAMES if n in facts.outside))),
         )
     bound = replace(bound, error=float(np.hypot(lines.error, sum(errors) / 2)))
@@ -139,7 +139,7 @@ def logging(facts: Facts) -> Finding | None:
         code="LOG001",
         severity=severity_of(share),
         summary="logging takes much of the step",
-        evidence=(f"{percent(share, lines.error)} of {facts.steps} steps", *evidence),
+        evidence=(f"{share_text(share, lines.error)} of {facts.steps} steps", *evidence),
         bound=bound,
         remedy=remedy_for(facts, "LOG001"),
     )
@@ -180,7 +180,7 @@ def _logging_lines(facts: Facts, found: list[HostTime]) -> Sampled:
         scales += (share * facts.share_error(host.part)) ** 2
         for line in lines[:3]:
             cost = scale * line.samples / host.samples
-            costly.append((cost, f"{percent(cost)} at {line_text(line)}"))
+            costly.append((cost, f"{share_text(cost)} at {line_text(line)}"))
     costly.sort(reverse=True)
     return Sampled(
         share=total,
@@ -203,7 +203,7 @@ def host_work(facts: Facts) -> Finding | None:
         part = host.share_of(own)
         share, error = whole * part, whole * host.error_of(part)
         evidence = [
-            f"{percent(whole * line.samples / host.samples)} at {line_text(line)}"
+            f"{share_text(whole * line.samples / host.samples)} at {line_text(line)}"
             for line in own[:4]
         ]
         loads = loads and any(may_load(facts, line) for line in own[:1])
@@ -223,7 +223,7 @@ def host_work(facts: Facts) -> Finding | None:
     if steps_environments(facts, "host"):
         fix, loads = (VECTORISE, *fix), False
     both = float(np.hypot(error, facts.share_error("host")))
-    first = f"Python outside the parts of the step took {percent(share, both)} of {facts.steps}"
+    first = f"Python outside the parts of the step took {share_text(share, both)} of {facts.steps}"
     return Finding(
         code="HOST001",
         severity=severity_of(bound.share),
@@ -248,7 +248,7 @@ def unaccounted_time(facts: Facts) -> Finding | None:
         code="TIME001",
         severity="warning",
         summary="part of the step was not measured",
-        evidence=(f"{percent(share)} of the wall clock of {facts.steps} steps is in no span",),
+        evidence=(f"{share_text(share)} of the wall clock of {facts.steps} steps is in no span",),
         # Naming what was not measured makes nothing faster; what it holds is not known.
         bound=None,
         remedy=remedy_for(facts, "TIME001"),
@@ -263,7 +263,7 @@ def time_outside_steps(facts: Facts) -> Finding | None:
         return None
     others.sort(key=lambda name: -facts.outside[name].total_us)
     evidence = tuple(
-        f"{name}: {times(facts.outside[name].count, 'time')}, "
+        f"{name}: {count_text(facts.outside[name].count, 'time')}, "
         f"{us_text(facts.outside[name].total_us)}"
         for name in others[:3]
     )
@@ -271,7 +271,7 @@ def time_outside_steps(facts: Facts) -> Finding | None:
         code="OUTSIDE001",
         severity=severity_of(share),
         summary="much of the run is spent outside steps",
-        evidence=(f"{percent(share)} of the run was outside training steps", *evidence),
+        evidence=(f"{share_text(share)} of the run was outside training steps", *evidence),
         bound=Bound(part="outside steps", share=share),
         remedy=remedy_for(facts, "OUTSIDE001"),
     )

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import ms, percent, size, spill, spread_ms, times
+from pitstop.doctor.numbers import spill, spread_ms
 from pitstop.doctor.rules.places import places_of
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.sampled import estimate
@@ -19,6 +19,7 @@ from pitstop.doctor.thresholds import (
 )
 from pitstop.records.host.memory import MemoryReading
 from pitstop.records.script import Compiled, Modules, Owners
+from pitstop.records.units import bytes_text, count_text, share_text, us_text
 from pitstop.records.verdict import Bound, Finding, Severity
 
 _UPDATE: Final = ("optimizer", "zero_grad", "clip")
@@ -41,7 +42,7 @@ def optimizer_bound(facts: Facts) -> Finding | None:
     error = _error_of_sum(facts, tuple(costs))
     if share - 2 * error < OPTIMIZER_WORTH:
         return None
-    parts = ", ".join(f"{name} {percent(bound.share)}" for name, bound in costs.items())
+    parts = ", ".join(f"{name} {share_text(bound.share)}" for name, bound in costs.items())
     evidence = [
         f"{parts} of {facts.steps} steps",
         spread_ms(facts.parts_us["optimizer"]).replace("median", "optimizer: median", 1),
@@ -87,13 +88,14 @@ def loss_bound(facts: Facts) -> Finding | None:
     if bound is None or not is_sure(facts, "loss", bound.share, least=LOSS_WORTH):
         return None
     evidence = [
-        f"the loss took {percent(bound.share, facts.share_error('loss'))} of {facts.steps} steps",
+        f"the loss took {share_text(bound.share, facts.share_error('loss'))} of {facts.steps} "
+        "steps",
         spread_ms(facts.parts_us["loss"]),
     ]
     inner = {path[1]: us for path, us in facts.inner_us.items() if path[0] == "loss"}
     if inner:
         name = max(inner, key=inner.__getitem__)
-        evidence.append(f"most of it in {name}: {percent(inner[name] / facts.total_us)}")
+        evidence.append(f"most of it in {name}: {share_text(inner[name] / facts.total_us)}")
     evidence += places_of(facts, "loss")
     return Finding(
         code="LOSS001",
@@ -112,9 +114,10 @@ def recompute_cost(facts: Facts) -> Finding | None:
         return None
     used = _memory_used(facts)
     evidence = [
-        f"recomputing the forward pass in backward takes {percent(share)} of {facts.steps} steps",
+        f"recomputing the forward pass in backward takes {share_text(share)} of {facts.steps} "
+        "steps",
     ]
-    evidence += [] if used is None else [f"{percent(used)} of the device's memory is used"]
+    evidence += [] if used is None else [f"{share_text(used)} of the device's memory is used"]
     if (facts.readings.proof("train.recompute") or {}).get("policy") == "selective":
         evidence.append(
             "selective recomputation also slows the first forward pass (not included): "
@@ -149,7 +152,7 @@ def _free_memory(facts: Facts) -> str | None:
     owners = facts.readings.last(Owners)
     if owners is not None and owners.peak_bytes is not None and owners.total_bytes:
         free = owners.total_bytes - owners.peak_bytes
-        return f"{size(free)} of the device's {size(owners.total_bytes)}"
+        return f"{bytes_text(free)} of the device's {bytes_text(owners.total_bytes)}"
     memory = facts.readings.last(MemoryReading)
     if memory is None:
         return None
@@ -157,11 +160,13 @@ def _free_memory(facts: Facts) -> str | None:
     if known:
         least = min(known, key=lambda each: (each.total_bytes or 0) - each.peak_allocated_bytes)
         total = least.total_bytes or 0
-        return f"{size(total - least.peak_allocated_bytes)} of the device's {size(total)}"
+        return (
+            f"{bytes_text(total - least.peak_allocated_bytes)} of the device's {bytes_text(total)}"
+        )
     limit, used = memory.limit_bytes, memory.used_bytes
     if facts.on_gpu or limit is None or used is None:
         return None
-    return f"{size(limit - used)} of the host's {size(limit)}"
+    return f"{bytes_text(limit - used)} of the host's {bytes_text(limit)}"
 
 
 def _own_share(facts: Facts) -> float | None:
@@ -219,8 +224,8 @@ def recompilation(facts: Facts) -> Finding | None:
         severity="info" if once else severity,
         summary="the model is recompiled after warm-up",
         evidence=(
-            f"{times(compiled.recompiles_after_warm_up, 'recompile')} after warm-up, "
-            f"{ms(spent_us)} of {ms(facts.total_us)}",
+            f"{count_text(compiled.recompiles_after_warm_up, 'recompile')} after warm-up, "
+            f"{us_text(spent_us)} of {us_text(facts.total_us)}",
             *spill(facts, "compile"),
             *(("in one training step only: whether it recurs is not known",) if once else ()),
             *compiled.reasons[:3],
@@ -242,7 +247,7 @@ def graph_breaks(facts: Facts) -> Finding | None:
         code="COMPILE002",
         severity="warning" if breaks >= _MANY_BREAKS else "info",
         summary="graph breaks split the compiled model",
-        evidence=(f"{times(breaks, 'break')}, {times(graphs, 'graph')}", *reasons[:3]),
+        evidence=(f"{count_text(breaks, 'break')}, {count_text(graphs, 'graph')}", *reasons[:3]),
         # What a break costs does not follow from the count.
         bound=None,
         remedy=remedy_for(facts, "COMPILE002"),
@@ -270,6 +275,6 @@ def slowest_modules(facts: Facts) -> tuple[str, ...]:
     whole = sum(module.both_us for module in outermost)
     ordered = sorted(outermost, key=lambda module: module.both_us, reverse=True)
     return tuple(
-        f"{module.name} ({module.kind}) {percent(module.both_us / max(1, whole))}"
+        f"{module.name} ({module.kind}) {share_text(module.both_us / max(1, whole))}"
         for module in ordered[:3]
     )

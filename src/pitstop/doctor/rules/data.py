@@ -14,7 +14,7 @@ from pitstop.doctor.loader_facts import (
     usable_cores,
     workers_of,
 )
-from pitstop.doctor.numbers import ms, percent, place_text, size, spill, spread_ms, times
+from pitstop.doctor.numbers import place_text, spill, spread_ms
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.rules.cadence import cadence_error
 from pitstop.doctor.rules.loader_advice import VECTORISE, enough_workers, more_workers
@@ -23,6 +23,7 @@ from pitstop.doctor.rules.places import steps_environments
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import WORTH_A_WARNING, is_sure, severity_of
 from pitstop.records.host.memory import HostLoad
+from pitstop.records.units import bytes_text, count_text, share_text, us_text
 from pitstop.records.verdict import Bound, Finding, Severity
 
 _EPOCH_BOUNDARY = "epoch boundary"
@@ -61,14 +62,14 @@ def data_wait(facts: Facts) -> Finding | None:
     host = lines_of_part(facts, "data")
     share, waits = facts.share("data") or 0.0, facts.parts_us.get("data")
     evidence = [
-        f"waiting for the next batch took {percent(share, facts.share_error('data'))} "
+        f"waiting for the next batch took {share_text(share, facts.share_error('data'))} "
         f"of {facts.steps} steps"
         + ("" if facts.steps_share > 0.99 else " and the time between them")
     ]
     if waits is not None:
         evidence.append(f"{spread_ms(waits).replace('median', 'median wait', 1)}")
     if facts.on_gpu:
-        evidence.append(f"the device idled {percent(bound.share)} of the time")
+        evidence.append(f"the device idled {share_text(bound.share)} of the time")
     evidence += _stage_evidence(loader, host)
     crowded = contention(facts) if _are_ready_in_time(facts, loader) else None
     if crowded is not None:
@@ -95,16 +96,16 @@ def _are_ready_in_time(facts: Facts, loader: LoaderFacts | None) -> bool:
 def _stage_evidence(loader: LoaderFacts | None, host: HostTime | None) -> Iterator[str]:
     if loader is not None and loader.busy_us and loader.batches:
         stages = ", ".join(
-            f"{name} {percent(us / loader.busy_us)}" for name, us in loader.stages_us.items()
+            f"{name} {share_text(us / loader.busy_us)}" for name, us in loader.stages_us.items()
         )
-        each = ms(loader.busy_us / loader.batches)
+        each = us_text(loader.busy_us / loader.batches)
         count = loader.workers
-        place = f"one of {times(count, 'worker')}" if count else "the training process itself"
+        place = f"one of {count_text(count, 'worker')}" if count else "the training process itself"
         yield f"making a batch takes {each} in {place}: {stages}"
         yield from _worker_evidence(loader)
     elif host is not None:
         for line in host.lines[:3]:
-            yield f"{percent(line.samples / host.samples)} of the wait at {line_text(line)}"
+            yield f"{share_text(line.samples / host.samples)} of the wait at {line_text(line)}"
 
 
 def _worker_evidence(loader: LoaderFacts) -> Iterator[str]:
@@ -113,17 +114,17 @@ def _worker_evidence(loader: LoaderFacts) -> Iterator[str]:
         if loader.waits_for_storage:
             other = "a CPU core, a lock or the network"
             rest = "storage, or a CPU core" if _reads_storage(loader) else other
-        share = percent(loader.processor_share)
+        share = share_text(loader.processor_share)
         yield f"workers computed for {share} of that; the stage waits for {rest}"
     if loader.unfinished_share is not None:
-        share = percent(loader.unfinished_share)
+        share = share_text(loader.unfinished_share)
         yield f"{share} of the wait was for unfinished batches, the rest for their transfer"
     if loader.used_share is not None:
-        yield f"workers were busy {percent(loader.used_share)} of the time"
+        yield f"workers were busy {share_text(loader.used_share)} of the time"
     per_s = _delivered_bytes_per_s(loader)
     if per_s is not None and per_s >= _LEAST_DELIVERED:
         place = "storage" if loader.volume is None else loader.volume
-        yield f"{place} delivered {size(per_s)}/s"
+        yield f"{place} delivered {bytes_text(per_s)}/s"
     elif loader.volume is not None:
         yield f"the files are under {loader.volume}"
 
@@ -193,13 +194,13 @@ def epoch_stalls(facts: Facts) -> Finding | None:
     share, bound, stalls_us, when = stalls
     loader = train_loader(facts)
     evidence = [
-        f"{times(len(stalls_us), 'stall')} {when} took {percent(share)} of the time",
+        f"{count_text(len(stalls_us), 'stall')} {when} took {share_text(share)} of the time",
         spread_ms(stalls_us).replace("median", "median stall", 1),
         *spill(facts, _EPOCH_BOUNDARY),
     ]
     if loader is not None:
         kept = "persistent" if loader.persistent else "restarted every pass"
-        evidence.append(f"{times(loader.workers, 'worker')} ({kept}), {loader.passes} passes")
+        evidence.append(f"{count_text(loader.workers, 'worker')} ({kept}), {loader.passes} passes")
     return Finding(
         code="DATA002",
         severity=severity_of(share) if len(stalls_us) > 1 else "info",
@@ -277,9 +278,9 @@ def hit_rate(facts: Facts) -> Finding | None:
         return None
     name, reachable, remedy = cause
     evidence = (
-        f"{percent(rate)} of {times(lookups, 'lookup')} after the first pass were hits",
+        f"{share_text(rate)} of {count_text(lookups, 'lookup')} after the first pass were hits",
         f"{cache.items:,} of {cache.dataset_items:,} items are held, policy {cache.policy}, "
-        f"read {cache.order}: at most {percent(most)} of a pass can hit",
+        f"read {cache.order}: at most {share_text(most)} of a pass can hit",
     )
     return Finding(
         code="DATA003",
@@ -364,12 +365,14 @@ def too_many_workers(facts: Facts) -> Finding | None:
     shares = [share for load in loads if (share := load.tree_cpu_share) is not None]
     held = [load.throttled_share for load in loads if load.throttled_share is not None]
     evidence = [
-        f"{workers} workers for each of {times(ranks, 'rank')} on {cores:g} usable cores",
+        f"{workers} workers for each of {count_text(ranks, 'rank')} on {cores:g} usable cores",
     ]
     if shares:
-        evidence.append(f"the job kept {percent(float(np.median(shares)))} of these cores busy")
+        evidence.append(f"the job kept {share_text(float(np.median(shares)))} of these cores busy")
     if held and max(held) > 0:
-        evidence.append(f"its CPU quota throttled it {percent(float(np.mean(held)))} of the time")
+        evidence.append(
+            f"its CPU quota throttled it {share_text(float(np.mean(held)))} of the time"
+        )
     contended = bool(shares) and float(np.median(shares)) >= 0.9
     contended = contended or (bool(held) and float(np.mean(held)) >= 0.05)
     fit = max(1, int(cores / ranks) - 1)
@@ -405,7 +408,7 @@ def announced_length(facts: Facts) -> Finding | None:
     if differs < _LENGTH_DIFFERS:
         return None
     at = "" if loader.place is None else f", iterated at {place_text(loader.place)}"
-    passes = times(loader.whole_passes, "whole pass").replace("passs", "passes")
+    passes = count_text(loader.whole_passes, "whole pass").replace("passs", "passes")
     return Finding(
         code="BAR001",
         severity="warning" if differs >= _LENGTH_IS_WRONG else "info",

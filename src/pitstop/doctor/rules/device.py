@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import ms, percent, size, times
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import BUSY_ENOUGH, DEVICE_DECIDES, WORTH_A_WARNING, severity_of
 from pitstop.records.host.machine import Machine
 from pitstop.records.script import Kernels, Owners, Rates, Setup, Syncs, Work
+from pitstop.records.units import bytes_text, count_text, share_text, us_text
 from pitstop.records.verdict import Finding, Severity
 
 # Longer kernels hide the launch of the next one, which takes the host some microseconds.
@@ -91,9 +91,11 @@ def copy_bound(facts: Facts) -> Finding | None:
         bound = facts.of_idle("copy", shown)
     if bound.share < WORTH_A_WARNING:
         return None
-    evidence = [f"copies to the device take {ms(copy_us)} of a step of {ms(facts.step_us)}"]
+    evidence = [
+        f"copies to the device take {us_text(copy_us)} of a step of {us_text(facts.step_us)}"
+    ]
     if step is not None:
-        evidence.append(f"the device computes for {ms(step.busy_us)} of it")
+        evidence.append(f"the device computes for {us_text(step.busy_us)} of it")
     setup = facts.setup
     pinned = [loader.pinned for loader in setup.loaders if loader.trains] if setup else []
     if pinned:
@@ -138,8 +140,9 @@ def launch_bound(facts: Facts) -> Finding | None:
     if bound.share < WORTH_A_WARNING:
         return None
     evidence = [
-        f"{times(int(step.launches), 'kernel')} per step, {ms(step.busy_us / step.launches)} each",
-        f"the device computes for {ms(step.busy_us)} of a step of {ms(step.step_us)}",
+        f"{count_text(int(step.launches), 'kernel')} per step, "
+        f"{us_text(step.busy_us / step.launches)} each",
+        f"the device computes for {us_text(step.busy_us)} of a step of {us_text(step.step_us)}",
     ]
     setup = facts.setup
     if setup is not None and setup.anomaly_detection:
@@ -173,7 +176,8 @@ def small_batch(facts: Facts) -> Finding | None:
         summary="the batch is too small to keep the device busy",
         evidence=(
             f"{samples / micro:g} samples at a time, {micro:g} times per step",
-            f"{percent(used)} of {size(owners.total_bytes)} of device memory used at the peak",
+            f"{share_text(used)} of {bytes_text(owners.total_bytes)} of device memory used at "
+            "the peak",
         ),
         bound=bound,
         remedy=remedy_for(facts, "BATCH001"),
@@ -191,13 +195,13 @@ def sync_bound(facts: Facts) -> Finding | None:
         return None
     syncs = facts.readings.last(Syncs)
     evidence = [
-        f"the host waits {ms(sync_us)} for the device in a step of {ms(step.step_us)}; "
-        f"then the device waits for the host: it is busy {ms(step.busy_us)}"
+        f"the host waits {us_text(sync_us)} for the device in a step of {us_text(step.step_us)}; "
+        f"then the device waits for the host: it is busy {us_text(step.busy_us)}"
     ]
     if syncs is not None and syncs.steps:
         evidence.append(f"{syncs.calls / syncs.steps:.1f} synchronizing calls per step")
         evidence += [
-            f"{ms(line.total_us / syncs.steps)} per step at {_name(line.file)}:{line.line} "
+            f"{us_text(line.total_us / syncs.steps)} per step at {_name(line.file)}:{line.line} "
             f"`{line.text.strip()}` ({line.operation})"
             for line in syncs.lines[:3]
         ]
@@ -230,9 +234,9 @@ def memory_traffic(facts: Facts) -> Finding | None:
         severity=severity_of(bound.share),
         summary="memory traffic limits the device",
         evidence=(
-            f"{percent(step.other_us / kernels_us)} of the kernel time is not matrix products",
-            f"element-wise kernels move {size(work.pointwise_bytes)} per step; "
-            f"fused they would move {size(work.pointwise_bytes_fused)}",
+            f"{share_text(step.other_us / kernels_us)} of the kernel time is not matrix products",
+            f"element-wise kernels move {bytes_text(work.pointwise_bytes)} per step; "
+            f"fused they would move {bytes_text(work.pointwise_bytes_fused)}",
         ),
         bound=bound,
         remedy=remedy_for(facts, "TRAFFIC001"),
@@ -259,7 +263,7 @@ def precision(facts: Facts) -> Finding | None:
         severity=severity,
         summary=f"matrix products are computed in {now}",
         evidence=(
-            f"matrix products take {ms(step.matmul_us)} of a step of {ms(step.step_us)}; "
+            f"matrix products take {us_text(step.matmul_us)} of a step of {us_text(step.step_us)}; "
             f"autocast is off, TF32 is {'on' if setup.tf32 else 'off'}",
             measured,
         ),
@@ -303,10 +307,11 @@ def tensor_cores(facts: Facts) -> Finding | None:
         severity=severity_of(bound.share),
         summary="most matrix products do not run on tensor cores",
         evidence=(
-            f"{percent(step.tensor_core_us / step.matmul_us)} of the products' time is in kernels "
+            f"{share_text(step.tensor_core_us / step.matmul_us)} of the products' time is in "
+            "kernels "
             "that name tensor cores",
-            f"{percent(work.unaligned_flops / work.flops)} of the FLOPs have a dimension that "
-            f"is not a multiple of 8, {percent(work.small_flops / work.flops)} one below 64",
+            f"{share_text(work.unaligned_flops / work.flops)} of the FLOPs have a dimension that "
+            f"is not a multiple of 8, {share_text(work.small_flops / work.flops)} one below 64",
             "their speed on tensor cores was not measured: the bound is all of their time",
         ),
         bound=bound,

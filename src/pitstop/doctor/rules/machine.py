@@ -5,11 +5,12 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import listing, times
+from pitstop.doctor.numbers import listing
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import WORTH_A_WARNING, severity_of
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import GpuLoad, HostLoad
+from pitstop.records.units import count_text
 from pitstop.records.verdict import Bound, Finding
 
 # Another process in fewer readings came and went; it does not explain a whole run.
@@ -52,7 +53,7 @@ def _on_gpu(facts: Facts, loads: tuple[HostLoad, ...]) -> str | None:
     if not seen or len(with_others) < _MOST_OF_THE_TIME * len(seen):
         return None
     pids = sorted({pid for found in with_others for pid in found})
-    readings = f"{len(with_others)} of {times(len(seen), 'reading')}"
+    readings = f"{len(with_others)} of {count_text(len(seen), 'reading')}"
     return f"on the same GPU in {readings}: pid {listing(pids)}"
 
 
@@ -65,7 +66,7 @@ def _busiest(facts: Facts) -> tuple[str, ...]:
         cores[key] = cores.get(key, 0.0) + other.cpu_cores / len(looks)
     first = sorted(cores.items(), key=lambda item: -item[1])[:_MOST_NAMED]
     named = [f"pid {pid} ({name}, {used:.1f} cores)" for (pid, name), used in first]
-    return (f"busiest in {times(len(looks), 'reading')}: {', '.join(named)}",) if named else ()
+    return (f"busiest in {count_text(len(looks), 'reading')}: {', '.join(named)}",) if named else ()
 
 
 def contention(facts: Facts) -> str | None:
@@ -131,7 +132,7 @@ def held_clocks(facts: Facts) -> Finding | None:
     reasons = sorted(
         {word for gpu in held for word in gpu.throttle_reasons or ()} & set(_HELD_BACK)
     )
-    evidence = [f"{', '.join(reasons)} in {len(held)} of {times(len(known), 'reading')}"]
+    evidence = [f"{', '.join(reasons)} in {len(held)} of {count_text(len(known), 'reading')}"]
     temperatures = [gpu.temperature_c for gpu in held if gpu.temperature_c is not None]
     if temperatures:
         evidence.append(f"up to {max(temperatures):.0f} degrees Celsius")

@@ -7,13 +7,13 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.loader_facts import workers_of
-from pitstop.doctor.numbers import listing, percent, size, times
+from pitstop.doctor.numbers import listing
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.host.memory_holders import NEARLY_FULL, holders_text
 from pitstop.records.script import Owners
-from pitstop.records.units import seconds_text, share_text
+from pitstop.records.units import bytes_text, count_text, seconds_text, share_text
 from pitstop.records.verdict import Finding, Severity
 
 # After the first counted step buffers and caches may still fill, which every run does.
@@ -57,11 +57,12 @@ def host_growth(facts: Facts) -> Finding | None:
     own_share = None if _is_launcher(facts, readings[-1]) else min(1.0, max(0.0, own / slope))
     cause, remedy = _growth_cause(facts, own_share, growth)
     evidence = [
-        f"{size(slope * 3600)} an hour (± {size(error * 3600)}), {size(growth)} so far, "
-        f"in {times(len(readings), 'reading')}",
+        f"{bytes_text(slope * 3600)} an hour (± {bytes_text(error * 3600)}), "
+        f"{bytes_text(growth)} so far, "
+        f"in {count_text(len(readings), 'reading')}",
     ]
     if own_share is not None:
-        evidence.append(f"{percent(own_share)} of it in the training process itself")
+        evidence.append(f"{share_text(own_share)} of it in the training process itself")
     hours = _hours_to_full(readings[-1], slope)
     if hours is not None:
         evidence.append(f"at this rate memory is full in {seconds_text(hours * 3600)}")
@@ -92,7 +93,8 @@ def unsettled_growth(facts: Facts) -> str | None:
         return None
     took = seconds_text(readings[-1].at_s - readings[0].at_s)
     return (
-        f"host memory rose by {size(risen)} in {took}, too short to see a trend: measure more steps"
+        f"host memory rose by {bytes_text(risen)} in {took}, too short to see a trend: "
+        "measure more steps"
     )
 
 
@@ -213,8 +215,9 @@ def large_cache(facts: Facts) -> Finding | None:
         severity="critical" if allowed > limit else "warning",
         summary="the cache may take more than half of the memory",
         evidence=(
-            f"{size(cache.budget_bytes)} x {max(1, cache.copies)} on this host = {size(allowed)} "
-            f"of {size(limit)} ({percent(allowed / limit)})",
+            f"{bytes_text(cache.budget_bytes)} x {max(1, cache.copies)} on this host = "
+            f"{bytes_text(allowed)} "
+            f"of {bytes_text(limit)} ({share_text(allowed / limit)})",
         ),
         bound=None,
         remedy=remedy_for(facts, "MEM002"),
@@ -228,7 +231,7 @@ def device_memory(facts: Facts) -> Finding | None:
     evidence: list[str] = []
     if retries:
         evidence.append(
-            f"the allocator freed its cache and retried {times(retries, 'time')}; "
+            f"the allocator freed its cache and retried {count_text(retries, 'time')}; "
             "each retry waits for the device"
         )
     split = _split(owners)
@@ -265,7 +268,7 @@ def _others_on_device(facts: Facts, owners: Owners | None) -> str | None:
     if used is None or not total or used - owners.reserved_bytes < _RELEVANT * total:
         return None
     pids = listing(sorted(seen[-1].other_pids or ()))
-    return f"other processes (pid {pids}) hold about {size(used - owners.reserved_bytes)}"
+    return f"other processes (pid {pids}) hold about {bytes_text(used - owners.reserved_bytes)}"
 
 
 def _retries(facts: Facts, owners: Owners | None) -> int:
@@ -288,6 +291,7 @@ def _split(owners: Owners | None) -> str | None:
     if share < _FRAGMENTED or full < _NEARLY_FULL:
         return None
     return (
-        f"{size(owners.inactive_split_bytes)} of {size(owners.reserved_bytes)} reserved "
-        f"({percent(share)}) is fragmented; {percent(full)} of the device is reserved"
+        f"{bytes_text(owners.inactive_split_bytes)} of {bytes_text(owners.reserved_bytes)} "
+        "reserved "
+        f"({share_text(share)}) is fragmented; {share_text(full)} of the device is reserved"
     )

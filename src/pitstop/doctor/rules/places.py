@@ -6,8 +6,8 @@ from typing import Final
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.host_lines import line_text
-from pitstop.doctor.numbers import percent
 from pitstop.records.script import HostLine, HostLines
+from pitstop.records.units import share_text
 
 # Looks below which a place is named without its share: one of two tells no half.
 _FEWEST_FOR_SHARES: Final = 8
@@ -25,7 +25,7 @@ def places_of(facts: Facts, part: str) -> tuple[str, ...]:
     named = [line for line in lines[:_MOST_PLACES] if line.samples >= _WORTH_NAMING * looks]
     if looks < _FEWEST_FOR_SHARES:
         return tuple(f"at {line_text(line)}" for line in named[:1])
-    return tuple(f"{percent(line.samples / looks)} of it at {line_text(line)}" for line in named)
+    return tuple(f"{share_text(line.samples / looks)} of it at {line_text(line)}" for line in named)
 
 
 def steps_environments(facts: Facts, part: str) -> bool:

@@ -8,11 +8,11 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.host_lines import lines_of_part, logging_lines
-from pitstop.doctor.numbers import ms, percent
 from pitstop.doctor.readings import Exchange
 from pitstop.doctor.rules.machine import host_is_full, ranks_fill_host
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import WORTH_A_WARNING, severity_of
+from pitstop.records.units import share_text, us_text
 from pitstop.records.verdict import Bound, Finding, Severity
 
 # More waiting than this is not explained by taking turns on the processors.
@@ -92,9 +92,9 @@ def straggler(ranks: Sequence[Facts]) -> Finding | None:
         severity=_severity(facts, share),
         summary=f"rank {rank} is slower than the others, which wait for it: {found.part}",
         evidence=(
-            f"rank {rank} works {ms(max(own))} per step, the others "
-            f"{ms(min(own))} to {ms(float(np.sort(own)[-2]))}",
-            f"{found.part} takes {ms(found.part_excess_us)} longer than on the median rank",
+            f"rank {rank} works {us_text(max(own))} per step, the others "
+            f"{us_text(min(own))} to {us_text(float(np.sort(own)[-2]))}",
+            f"{found.part} takes {us_text(found.part_excess_us)} longer than on the median rank",
         ),
         bound=Bound(part=_part_that_goes(found), share=share),
         remedy=_straggler_remedy(found),
@@ -192,19 +192,21 @@ def _most_share(facts: Facts) -> float | None:
 
 def _exchange_evidence(facts: Facts, share: float) -> list[str]:
     ranks = f"{facts.summary.world_size} ranks"
-    evidence = [f"{percent(share)} of {facts.steps} steps on the rank that waits least of {ranks}"]
+    evidence = [
+        f"{share_text(share)} of {facts.steps} steps on the rank that waits least of {ranks}"
+    ]
     reading = facts.readings.last(Exchange)
     if reading is not None:
         evidence.append(
-            f"one gradient sync takes {ms(reading.exchange_us)}, of which "
-            f"{ms(reading.overlapped_us)} overlaps with computing"
+            f"one gradient sync takes {us_text(reading.exchange_us)}, of which "
+            f"{us_text(reading.overlapped_us)} overlaps with computing"
         )
         count = reading.exchanges_per_step
         if count is not None and count > 1:
             evidence.append(f"{count:.1f} syncs per update; one is enough")
     sync = facts.share("sync")
     if sync:
-        evidence.append(f"{percent(sync)} in collectives outside the backward pass")
+        evidence.append(f"{share_text(sync)} in collectives outside the backward pass")
     if facts.micro_steps is not None and facts.micro_steps > 1:
         evidence.append(f"{facts.micro_steps:g} micro-batches make one update")
     return evidence

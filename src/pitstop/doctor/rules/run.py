@@ -6,10 +6,11 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import listing, percent, place_text, times
+from pitstop.doctor.numbers import listing, place_text
 from pitstop.doctor.readings import EngineWarning
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.records.script import Compiled, Setup, Work
+from pitstop.records.units import count_text, share_text
 from pitstop.records.verdict import Finding
 
 # A dynamic loss scale leaves a step out now and then; more than this is not its normal behaviour.
@@ -28,13 +29,15 @@ def non_finite(facts: Facts) -> Finding | None:
         bad = ~np.isfinite(series.value)
         if bad.any():
             first = int(series.step[bad][0])
-            count = f"{int(bad.sum())} of {times(len(bad), 'value')}"
+            count = f"{int(bad.sum())} of {count_text(len(bad), 'value')}"
             evidence.append(f"{name}: {count} not finite, the first at step {first}")
             ended_bad = ended_bad or bool(bad[-1])
     skipped = [r for r in facts.readings.all(EngineWarning) if r.about == "nonfinite"]
     share = len(skipped) / max(1, facts.summary.steps)
     if share > _USUAL_SKIPS:
-        evidence.append(f"{times(len(skipped), 'update')} skipped ({percent(share)} of all)")
+        evidence.append(
+            f"{count_text(len(skipped), 'update')} skipped ({share_text(share)} of all)"
+        )
     if not evidence:
         return None
     return Finding(
@@ -75,7 +78,8 @@ def _arithmetic(facts: Facts, setup: Setup) -> Iterator[_Idle]:
         narrow = sum(n for name, n in work.flops_by_dtype.items() if "16" in name)
         if narrow < work.flops / 2:
             yield (
-                f"autocast to {setup.autocast} covers {percent(narrow / work.flops)} of the FLOPs",
+                f"autocast to {setup.autocast} covers {share_text(narrow / work.flops)} of the "
+                "FLOPs",
                 "put forward and loss inside torch.autocast, and remove .float() in the model",
                 True,
             )
@@ -99,7 +103,8 @@ def _compiling(facts: Facts) -> Iterator[_Idle]:
     if compiled is not None and compiled.calls and not compiled.graphs:
         at = "" if compiled.place is None else f" (last at {place_text(compiled.place)})"
         yield (
-            f"torch.compile was called {times(compiled.calls, 'time')}{at} and compiled nothing: "
+            f"torch.compile was called {count_text(compiled.calls, 'time')}{at} and compiled "
+            "nothing: "
             "no step calls what it returned",
             "use what it returns: model = torch.compile(model); or model.compile()",
             True,

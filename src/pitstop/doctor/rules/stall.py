@@ -4,10 +4,10 @@ from typing import Final
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.host_lines import line_text, long_step
-from pitstop.doctor.numbers import duration, ms, percent, times
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.stalls import Stall
 from pitstop.doctor.thresholds import WORTH_A_WARNING
+from pitstop.records.units import count_text, share_text, us_text
 from pitstop.records.verdict import Finding
 
 # A shorter one is not reported; from a second on it may be a warning.
@@ -21,12 +21,12 @@ def stall(facts: Facts) -> Finding | None:
     if lost_us < WORTH_A_LINE_US:
         return None
     share = lost_us / (facts.total_us + lost_us)
-    took = f"{times(len(stalls), 'stall')} took {duration(lost_us)}"
+    took = f"{count_text(len(stalls), 'stall')} took {us_text(lost_us)}"
     is_long = share >= WORTH_A_WARNING and lost_us >= _WORTH_A_WARNING_US
     return Finding(
         code="STALL001",
         severity="warning" if is_long else "info",
-        summary=f"{took}, {percent(share)} of the run",
+        summary=f"{took}, {share_text(share)} of the run",
         evidence=(
             *(stall_text(facts, stall) for stall in stalls),
             "not included in any share: it happened once, or irregularly",
@@ -39,13 +39,13 @@ def stall(facts: Facts) -> Finding | None:
 
 def stall_text(facts: Facts, stall: Stall) -> str:
     """Say where a stall lay, how long it was, and at which line."""
-    usually = f"usually {ms(stall.usual_us)}"
+    usually = f"usually {us_text(stall.usual_us)}"
     if stall.part is None:
-        where = f"step {stall.step}: {duration(stall.us)} longer, in a step that was not sampled"
-        usually = f"a step usually takes {ms(stall.usual_us)}"
+        where = f"step {stall.step}: {us_text(stall.us)} longer, in a step that was not sampled"
+        usually = f"a step usually takes {us_text(stall.usual_us)}"
     else:
         beside = ", outside the step" if stall.is_outside else ""
-        where = f"step {stall.step}: {duration(stall.us)} longer in {stall.part}{beside}"
+        where = f"step {stall.step}: {us_text(stall.us)} longer in {stall.part}{beside}"
     found = long_step(facts, stall.step)
     # Most of the looks at a step that is nearly all stall met the line that stalled.
     line = "" if found is None else f", at {line_text(found.line)}"

@@ -6,7 +6,7 @@ from typing import Final
 MOST_POINTS: Final = 480
 
 
-class Course:
+class MeansOverTime:
     """Takes values one by one; neighbours are joined by their mean where there are too many."""
 
     def __init__(self) -> None:

@@ -14,12 +14,12 @@ from pitstop.records.units import (
     share_text,
 )
 from pitstop.report.live.text import (
-    checkpoint_words,
-    evaluation_words,
-    loss_words,
+    checkpoint_text,
+    evaluation_text,
+    loss_text,
     range_text,
-    state_words,
-    step_words,
+    state_text,
+    step_text,
 )
 from pitstop.report.live.throughput import NOW_STEPS
 from pitstop.report.live.view import LiveView
@@ -41,7 +41,7 @@ from pitstop.report.page.palette import colours
 from pitstop.report.page.series import shortened
 from pitstop.report.page.svg import Svg
 from pitstop.report.page.templating import environment, policy_hash, source
-from pitstop.report.terminal import limit_words
+from pitstop.report.terminal import limit_text
 
 _SMALL: Final = 0.005
 _MOST_RANKS: Final = 256
@@ -86,10 +86,10 @@ class LivePage:
         sections = [one for one in _sections(view) if one is not None]
         return self._templates.get_template(_INSIDE).render(
             view=view,
-            state=state_words(view),
+            state=state_text(view),
             bar=_done(view),
             happened=_happened(view),
-            step=step_words(view),
+            step=step_text(view),
             figures=Figures(entries=tuple(_figures(view))),
             sections=sections,
             count_text=count_text,
@@ -97,7 +97,7 @@ class LivePage:
 
 
 def _done(view: LiveView) -> Svg | None:
-    """How far the run is, as a bar; the words beside it say the same."""
+    """How far the run is, as a bar; the text beside it say the same."""
     if view.step is None or not view.total_steps:
         return None
     return meter(view.step / view.total_steps, "c7")
@@ -105,8 +105,8 @@ def _done(view: LiveView) -> Svg | None:
 
 def _happened(view: LiveView) -> tuple[tuple[str, str], ...]:
     return (
-        ("evaluation", evaluation_words(view.evaluation)),
-        ("checkpoint", checkpoint_words(view.checkpoint)),
+        ("evaluation", evaluation_text(view.evaluation)),
+        ("checkpoint", checkpoint_text(view.checkpoint)),
     )
 
 
@@ -179,7 +179,7 @@ def _step_section(view: LiveView) -> Section | None:
             name=part.name,
             share=part.share,
             colour=colour[part.name],
-            words=f"{seconds_text(part.mean_s)}, {share_text(part.share)}",
+            text=f"{seconds_text(part.mean_s)}, {share_text(part.share)}",
         )
         for part in first.parts
         if part.share > 0
@@ -189,7 +189,7 @@ def _step_section(view: LiveView) -> Section | None:
         caption=f"Parts of the step, mean of the last {count_text(first.now_steps, 'step')}",
         svg=bar("live-step", "The parts of a step now", segments),
         legend=tuple(
-            LegendEntry(name=f"{one.name} {one.words}", colour=one.colour) for one in named
+            LegendEntry(name=f"{one.name} {one.text}", colour=one.colour) for one in named
         ),
     )
     lead = f"Of rank {first.rank}." if view.world_size > 1 else None
@@ -198,14 +198,14 @@ def _step_section(view: LiveView) -> Section | None:
 
 def _loss_section(view: LiveView) -> Section | None:
     loss = view.loss
-    if loss is None or not loss.course:
+    if loss is None or not loss.means:
         return None
-    series = shortened(np.array(loss.course_steps, dtype=float), np.array(loss.course))
-    axes = Axes(y_words=digits, x_words=_whole, x_name="step", from_zero=False)
+    series = shortened(np.array(loss.means_steps, dtype=float), np.array(loss.means))
+    axes = Axes(y_text=digits, x_text=_whole, x_name="step", from_zero=False)
     drawn = [Line(name="loss", series=series, colour="c2")]
-    chart = Chart(caption=f"Latest: {loss_words(loss)}",
+    chart = Chart(caption=f"Latest: {loss_text(loss)}",
                   svg=lines("live-loss", "Loss over the steps", drawn, axes),
-                  note="means of stretches of equal length, as read from the run")  # fmt: skip
+                  note="means of windows of equal length, as read from the run")  # fmt: skip
     return Section(key="loss", title="Loss", blocks=(chart,))
 
 
@@ -240,12 +240,12 @@ def _ranks_section(view: LiveView) -> Section | None:
 def _findings_section(view: LiveView) -> Section | None:
     if view.verdict is None or not view.verdict.findings:
         return None
-    told = tuple(
+    entries = tuple(
         ReportedFinding(
             finding=finding,
-            limit=None if finding.bound is None else limit_words(finding.bound),
+            limit=None if finding.bound is None else limit_text(finding.bound),
             how=f"bound from measured shares of the last {count_text(view.verdict.steps, 'step')}",
         )
         for finding in view.verdict.findings
     )
-    return Section(key="findings", title="What was found", blocks=(Findings(entries=told),))
+    return Section(key="findings", title="What was found", blocks=(Findings(entries=entries),))

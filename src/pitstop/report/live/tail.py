@@ -5,7 +5,7 @@ RunTail                    a folder, or one file
     └── RankTail           what its lines said: totals of the past, the last steps, the latest facts
 
 What `RankTail` keeps has a bounded size, so the millionth step costs as much as the first. Its
-lines are understood by `pitstop.records.reader`; here they are only told apart by how they begin.
+lines are understood by `pitstop.records.reader`; here only their beginning is read.
 """
 
 import os
@@ -19,8 +19,8 @@ from typing import BinaryIO, Final
 from pitstop.errors import RecordError
 from pitstop.records.distribution import EMPTY, Distribution, merge
 from pitstop.records.run import Attempt, Block, Ending, Event, RankRecord, Reading, StepTable
-from pitstop.records.store import OUTSIDE
-from pitstop.report.live.over_time import Course
+from pitstop.records.store import OUTSIDE, RANK_FILES
+from pitstop.report.live.over_time import MeansOverTime
 from pitstop.report.live.steps import StepWindow, read_lines
 
 _CHUNK_BYTES: Final = 1 << 22
@@ -85,7 +85,7 @@ class RankTail:
         self.notes: tuple[str, ...] = ()
         self.ending: Ending | None = None
         self.past = Past()
-        self.loss = Course()
+        self.loss = MeansOverTime()
         self.metrics: dict[str, tuple[int, float]] = {}
         """Latest value and its step of whatever an evaluation measured."""
         self.latest: dict[str, Event] = {}
@@ -276,7 +276,7 @@ class RunTail:
     def _found(self) -> list[Path]:
         try:
             if self.source.is_dir():
-                return sorted(self.source.glob("rank-*.jsonl"))
+                return sorted(self.source.glob(RANK_FILES))
             return [self.source] if self.source.exists() else []
         except OSError:
             return []  # a folder on a network that is out of reach for a moment

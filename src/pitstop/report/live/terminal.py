@@ -1,4 +1,4 @@
-"""A live view on a terminal: bars and colours there, the same words anywhere else."""
+"""A live view on a terminal: bars and colours there, the same text anywhere else."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,19 +14,19 @@ from rich.text import Text
 
 from pitstop.records.units import NOT_MEASURED
 from pitstop.report.live.text import (
-    checkpoint_words,
-    evaluation_words,
-    left_words,
-    loss_words,
-    memory_words,
-    part_words,
+    checkpoint_text,
+    evaluation_text,
+    left_text,
+    loss_text,
+    memory_text,
+    part_text,
     plain_line,
     rank_cells,
-    speed_words,
-    state_words,
-    step_words,
-    verdict_words,
-    wait_words,
+    speed_text,
+    state_text,
+    step_text,
+    verdict_text,
+    wait_text,
 )
 from pitstop.report.live.throughput import Part
 from pitstop.report.live.view import LiveView, LossView
@@ -55,7 +55,7 @@ def live_report(view: LiveView) -> RenderableType:
 
 
 class _Report:
-    """A view that draws where there is a terminal, and is words alone where there is none."""
+    """A view that draws where there is a terminal, and is text alone where there is none."""
 
     def __init__(self, view: LiveView) -> None:
         self._view = view
@@ -72,12 +72,12 @@ class _Report:
             facts = Table.grid(padding=(0, 2, 0, 0))
             facts.add_column(style="dim", no_wrap=True)
             facts.add_column(overflow="fold")
-            for name, words in rows:
-                facts.add_row(name, words)
+            for name, text in rows:
+                facts.add_row(name, text)
             yield facts
         else:
             width = max(len(name) for name, _ in rows)
-            yield from (Text(f"{name:<{width}}  {words.plain}") for name, words in rows)
+            yield from (Text(f"{name:<{width}}  {text.plain}") for name, text in rows)
         yield from _ranks(view)
         yield from (Text(f"note: {literal(note)}", "dim") for note in view.notes)
 
@@ -85,21 +85,21 @@ class _Report:
 def _head(view: LiveView) -> Text:
     name, source = literal(view.name), literal(view.source)
     place = "" if name == source else f"  {source}"
-    return Text.assemble((name, "bold"), "  ", (state_words(view), _STATES[view.state]), place)
+    return Text.assemble((name, "bold"), "  ", (state_text(view), _STATES[view.state]), place)
 
 
 def _facts(view: LiveView, pen: "_Pen") -> tuple[tuple[str, Text], ...]:
     outcome = view.verdict.outcome if view.verdict else ""
     return (
         ("step", pen.step(view)),
-        ("speed", Text(speed_words(view))),
-        ("waiting for data", Text(wait_words(view))),
+        ("speed", Text(speed_text(view))),
+        ("waiting for data", Text(wait_text(view))),
         ("parts of the step", pen.parts(view.first.parts if view.first else ())),
-        ("memory", Text(memory_words(view.memory))),
+        ("memory", Text(memory_text(view.memory))),
         ("loss", pen.loss(view.loss)),
-        ("evaluation", Text(evaluation_words(view.evaluation))),
-        ("checkpoint", Text(checkpoint_words(view.checkpoint))),
-        ("doctor", Text(verdict_words(view), _OUTCOMES.get(outcome, ""))),
+        ("evaluation", Text(evaluation_text(view.evaluation))),
+        ("checkpoint", Text(checkpoint_text(view.checkpoint))),
+        ("doctor", Text(verdict_text(view), _OUTCOMES.get(outcome, ""))),
     )
 
 
@@ -110,16 +110,16 @@ def shown_on(console: Console) -> Iterator[Callable[[LiveView], None]]:
         with Live(console=console, auto_refresh=False) as live:
             yield lambda view: live.update(live_report(view), refresh=True)
         return
-    told = ""
+    printed = ""
 
     def tell(view: LiveView) -> None:
-        nonlocal told
+        nonlocal printed
         line = plain_line(view)
         if view.is_over:
             console.print(live_report(view))
-        elif line != told:
+        elif line != printed:
             console.print(line, soft_wrap=True)
-        told = line
+        printed = line
 
     yield tell
 
@@ -145,14 +145,14 @@ class _Pen:
     has_blocks: bool
 
     def step(self, view: LiveView) -> Text:
-        """How far the run is: a bar where the total is known, and words."""
-        words = "  ".join(filter(None, (step_words(view), left_words(view))))
+        """How far the run is: a bar where the total is known, and text."""
+        text = "  ".join(filter(None, (step_text(view), left_text(view))))
         if not self.draws or view.step is None or not view.total_steps:
-            return Text(words)
+            return Text(text)
         done, rest = _FILLED[self.has_blocks]
         cells = round(_BAR_CELLS * min(1.0, view.step / view.total_steps))
         return Text.assemble(
-            (done * cells, "green"), (rest * (_BAR_CELLS - cells), "dim"), f"  {words}"
+            (done * cells, "green"), (rest * (_BAR_CELLS - cells), "dim"), f"  {text}"
         )
 
     def parts(self, parts: Sequence[Part]) -> Text:
@@ -169,21 +169,19 @@ class _Pen:
             colour = "dim" if is_rest else _COLOURS[place % len(_COLOURS)]
             bar.append(letters[-1 if is_rest else place % (len(letters) - 1)] * cells, colour)
             if part.share >= _LEAST_NAMED:
-                names.append("  " if names else "").append(
-                    part_words(part.name, part.share), colour
-                )
+                names.append("  " if names else "").append(part_text(part.name, part.share), colour)
         return Text.assemble(bar, "\n", names) if self.draws else names
 
     def loss(self, loss: LossView | None) -> Text:
-        """The loss over the run in one line, then the latest value in words."""
-        words = (loss_words(loss), "red" if loss is not None and loss.not_finite else "")
-        if loss is None or not loss.course or not self.draws:
-            return Text.assemble(words)
-        return Text.assemble((spark(loss.course, _SPARKS[self.has_blocks]), "cyan"), "  ", words)
+        """The loss over the run in one line, then the latest value as text."""
+        text = (loss_text(loss), "red" if loss is not None and loss.not_finite else "")
+        if loss is None or not loss.means or not self.draws:
+            return Text.assemble(text)
+        return Text.assemble((spark(loss.means, _SPARKS[self.has_blocks]), "cyan"), "  ", text)
 
 
 def spark(values: Sequence[float], letters: str, *, cells: int = _BAR_CELLS) -> str:
-    """Draw values as letters of rising height; each letter is the mean of its stretch."""
+    """Draw values as letters of rising height; each letter is the mean of its window."""
     if not values:
         return ""
     count = min(cells, len(values))

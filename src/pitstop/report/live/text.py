@@ -1,4 +1,4 @@
-"""A live view in words: the same ones on a terminal, in a pipe and on a page."""
+"""A live view as text: the same ones on a terminal, in a pipe and on a page."""
 
 from pitstop.records.units import (
     NOT_MEASURED,
@@ -17,12 +17,12 @@ from pitstop.report.terminal import literal
 _MOST_METRICS = 6
 
 
-def state_words(view: LiveView) -> str:
+def state_text(view: LiveView) -> str:
     """What the run is doing, and since when nothing was heard."""
-    words = view.state
+    text = view.state
     if view.age_s is not None and not view.is_over:
-        words += f", last write {age_text(view.age_s)}"
-    return f"{words}: {literal(view.reason)}" if view.reason else words
+        text += f", last write {age_text(view.age_s)}"
+    return f"{text}: {literal(view.reason)}" if view.reason else text
 
 
 def age_text(age_s: float) -> str:
@@ -30,7 +30,7 @@ def age_text(age_s: float) -> str:
     return "just now" if age_s < 1.0 else f"{seconds_text(age_s)} ago"
 
 
-def step_words(view: LiveView) -> str:
+def step_text(view: LiveView) -> str:
     """Where the run is."""
     if view.step is None:
         return "no step yet"
@@ -39,7 +39,7 @@ def step_words(view: LiveView) -> str:
     return f"{view.step:,} of {view.total_steps:,}, {share_text(view.step / view.total_steps)}"
 
 
-def left_words(view: LiveView) -> str:
+def left_text(view: LiveView) -> str:
     """How long it will take, how sure that is, and from what it was taken."""
     if view.is_over:
         return f"ran {seconds_text(view.ran_s)}"
@@ -51,10 +51,10 @@ def left_words(view: LiveView) -> str:
 def range_text(left: TimeLeft) -> str:
     """Where an estimate lies, and what it was taken from."""
     low, high = seconds_text(left.low_s), seconds_text(left.high_s)
-    return f"{low} to {high} by stretches of the last {count_text(left.steps, 'step')}"
+    return f"{low} to {high} by windows of the last {count_text(left.steps, 'step')}"
 
 
-def speed_words(view: LiveView) -> str:
+def speed_text(view: LiveView) -> str:
     """Throughput of all ranks now and by the median step, and the step itself."""
     first = view.first
     if first is None or not first.now_steps:
@@ -68,7 +68,7 @@ def speed_words(view: LiveView) -> str:
     return f"{now} ({basis}); {steady} ({steps}, within 2%)"
 
 
-def wait_words(view: LiveView) -> str:
+def wait_text(view: LiveView) -> str:
     """How much of the step is waiting for data, and how long a step is."""
     first = view.first
     if first is None or not first.now_steps:
@@ -78,12 +78,12 @@ def wait_words(view: LiveView) -> str:
     return f"{share} of the step{whose}; a step takes {seconds_text(first.step_s)} (median)"
 
 
-def part_words(name: str, share: float) -> str:
+def part_text(name: str, share: float) -> str:
     """A part and its share."""
     return f"{literal(name)} {share_text(share)}"
 
 
-def memory_words(memory: MemoryView | None) -> str:
+def memory_text(memory: MemoryView | None) -> str:
     """Device peak and host tree."""
     if memory is None:
         return NOT_MEASURED
@@ -102,19 +102,19 @@ def _of_total(total_bytes: int | None) -> str:
     return "" if total_bytes is None else f" of {bytes_text(total_bytes)}"
 
 
-def loss_words(loss: LossView | None) -> str:
+def loss_text(loss: LossView | None) -> str:
     """The latest loss, and whether it was ever not finite."""
     if loss is None:
         return NOT_MEASURED
     value = "not a finite number" if loss.value is None else digits(loss.value)
-    words = f"{value} at step {loss.step:,}"
+    text = f"{value} at step {loss.step:,}"
     if not loss.not_finite:
-        return words
+        return text
     times = count_text(loss.not_finite, "time")
-    return f"{words}; not finite {times}, first at step {loss.first_not_finite:,}"
+    return f"{text}; not finite {times}, first at step {loss.first_not_finite:,}"
 
 
-def evaluation_words(happened: Happened | None) -> str:
+def evaluation_text(happened: Happened | None) -> str:
     """The latest evaluation."""
     if happened is None:
         return "none yet"
@@ -124,7 +124,7 @@ def evaluation_words(happened: Happened | None) -> str:
     return f"step {happened.step:,}: {metrics or 'no metrics in the record'}{more}{_took(happened)}"
 
 
-def checkpoint_words(happened: Happened | None) -> str:
+def checkpoint_text(happened: Happened | None) -> str:
     """The latest checkpoint."""
     if happened is None:
         return "none yet"
@@ -136,13 +136,13 @@ def _took(happened: Happened) -> str:
     return "" if happened.took_s is None else f" (took {seconds_text(happened.took_s)})"
 
 
-def verdict_words(view: LiveView) -> str:
+def verdict_text(view: LiveView) -> str:
     """What the doctor says of the last steps."""
     if view.verdict is None:
         return "not examined yet"
-    words = f"{view.verdict.outcome}: {literal(view.verdict.message)}"
+    text = f"{view.verdict.outcome}: {literal(view.verdict.message)}"
     steps = f"{view.verdict.steps} steps"
-    return words if steps in words else f"{words} (last {steps})"
+    return text if steps in text else f"{text} (last {steps})"
 
 
 def rank_cells(rank: RankView) -> tuple[str, ...]:

@@ -36,11 +36,11 @@ class TimeLeft:
 
     seconds: float
     low_s: float
-    """At the pace of the fastest stretch of the last steps."""
+    """At the rate of the fastest window of the last steps."""
     high_s: float
-    """At the pace of the slowest one."""
+    """At the rate of the slowest one."""
     steps: int
-    """Steps that the pace was taken from."""
+    """Steps that the rate was taken from."""
 
 
 def last_rows(table: StepTable) -> range:
@@ -90,7 +90,7 @@ def _not_in_the_past(tail: RankTail, table: StepTable) -> npt.NDArray[np.bool_]:
 def parts_of(table: StepTable, rows: range) -> tuple[Part, ...]:
     """Shares of the top-level parts, in the order in which they were first seen: it never changes.
 
-    Rows that kept no parts for want of room are left out.
+    Rows that kept no parts to save space are left out.
     """
     top = [place for place, path in enumerate(table.paths) if len(path) == 1]
     times = table.host_us[rows][:, top]
@@ -115,7 +115,7 @@ def data_share_of(parts: Sequence[Part]) -> float | None:
 
 
 def time_left(tail: RankTail, step: int, total: int) -> TimeLeft | None:
-    """Steps at their present pace, and what lies between steps as in the whole attempt."""
+    """Steps at their present rate, and what lies between steps as in the whole attempt."""
     table = tail.steps()
     rows = last_rows(table)
     if step >= total or len(rows) < _FEWEST_TO_ESTIMATE:
@@ -141,7 +141,7 @@ def _gaps_us(table: StepTable) -> npt.NDArray[np.float64]:
 def _apart_a_step_s(tail: RankTail, table: StepTable) -> float:
     past, rows = tail.past, _not_in_the_past(tail, table)
     if past.blocks < 2:
-        rows[:1] = False  # start-up lies apart in the first step
+        rows[:1] = False  # start-up lies outside steps, in the first step
     steps = past.steps + int(rows.sum())
     apart_us = past.apart_us + float(table.apart_us[rows].sum())
     return apart_us / steps / 1e6 if steps else 0.0

@@ -87,10 +87,10 @@ class LossView:
     step: int
     value: float | None
     """The latest; None where it is not finite."""
-    course: tuple[float, ...]
-    """Means of stretches of equal length, from the first to the last."""
-    course_steps: tuple[int, ...]
-    """Step at which each of those stretches ends."""
+    means: tuple[float, ...]
+    """Means of windows of equal length, from the first to the last."""
+    means_steps: tuple[int, ...]
+    """Step at which each of those windows ends."""
     not_finite: int
     first_not_finite: int | None
 
@@ -306,8 +306,8 @@ def _loss(first: RankTail | None) -> LossView | None:
     return LossView(
         step=step,
         value=value if math.isfinite(value) else None,
-        course=tuple(mean for _, mean in points),
-        course_steps=tuple(at for at, _ in points),
+        means=tuple(mean for _, mean in points),
+        means_steps=tuple(at for at, _ in points),
         not_finite=first.loss.missing,
         first_not_finite=first.loss.first_missing,
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from pitstop.doctor.examine import examine
 from pitstop.errors import RecordError
 from pitstop.records.run import RunRecord
+from pitstop.records.store import RANK_FILES
 from pitstop.report.live.process import IsAlive, is_alive
 from pitstop.report.live.tail import RunTail
 from pitstop.report.live.view import LiveView, live_view, recent_run
@@ -21,6 +21,7 @@ VERDICT_EVERY_S: Final = 5.0
 
 Clock = Callable[[], float]
 Show = Callable[[LiveView], None]
+Examine = Callable[[RunRecord], "Verdict"]
 Start = Callable[[Callable[[], None]], None]
 
 
@@ -43,11 +44,15 @@ class Judge:
     """Asks the doctor about the last steps: not too often, and never twice at once.
 
     Args:
+        examine: Gives the verdict on a record.
         every_s: Least time between two examinations.
         start: How the work is begun.
     """
 
-    def __init__(self, *, every_s: float = VERDICT_EVERY_S, start: Start = in_a_thread) -> None:
+    def __init__(
+        self, examine: Examine, *, every_s: float = VERDICT_EVERY_S, start: Start = in_a_thread
+    ) -> None:
+        self._verdict_on = examine
         self._every_s = every_s
         self._start = start
         self._is_busy = False
@@ -68,18 +73,18 @@ class Judge:
     def settle(self, run: RunTail) -> None:
         """Examine the present state at once."""
         record = recent_run(run)
-        self.verdict = None if record is None else examine(record)
+        self.verdict = None if record is None else self._verdict_on(record)
 
     def _examine(self, record: RunRecord) -> None:
         try:
-            self.verdict = examine(record)
+            self.verdict = self._verdict_on(record)
         finally:
             self._is_busy = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Watch:
-    """A run that is looked at again and again; the run itself is left alone."""
+    """A run that is polled; the run itself is left alone."""
 
     run: RunTail
     judge: Judge
@@ -105,9 +110,9 @@ class Watch:
         return live_view(self.run, now_s=now_s, is_alive=self.alive, verdict=self.judge.verdict)
 
 
-def watch_of(source: Path) -> Watch:
+def watch_of(source: Path, examine: Examine) -> Watch:
     """Begin to watch a run's folder or file, which need not be there yet."""
-    return Watch(run=RunTail(source), judge=Judge())
+    return Watch(run=RunTail(source), judge=Judge(examine))
 
 
 def follow(watch: Watch, show: Show, *, pause: Callable[[], None], wait: bool) -> LiveView:
@@ -116,7 +121,7 @@ def follow(watch: Watch, show: Show, *, pause: Callable[[], None], wait: bool) -
     Args:
         watch: The run.
         show: Called with every view.
-        pause: Called between two looks.
+        pause: Called between two polls.
         wait: Whether a run that is not there yet is waited for.
 
     Raises:
@@ -155,6 +160,6 @@ def require_record(view: LiveView, *, wait: bool) -> None:
     """
     if view.state == "waiting" and not wait:
         raise RecordError(
-            f"there is no run record in {view.source} (no rank-*.jsonl); "
+            f"there is no run record in {view.source} (no {RANK_FILES}); "
             "name the folder that a measured run writes, or wait for it with --wait"
         )

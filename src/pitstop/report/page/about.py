@@ -170,13 +170,13 @@ def log_section(view: RunView) -> Section | None:
         note=f"Format as defined by {log.defined_by}.",
     )  # fmt: skip
     windows = view.rank.windows
-    told = () if windows is None else windows.log.disagreements
+    disagreements = () if windows is None else windows.log.disagreements
     blocks: list[Block] = [numbers]
-    if told:
+    if disagreements:
         blocks.append(
             _pairs(
                 "Printed numbers that are not what their names say",
-                ((one.code, one.message) for one in told),
+                ((one.code, one.message) for one in disagreements),
                 headings=("what", "how it shows"),
                 note="From the log itself.",
             )
@@ -234,10 +234,10 @@ def _machine_pairs(view: RunView) -> Pairs:
         yield "memory of the host", bytes_text(memories[-1].host_total_bytes)
     ended = view.readings("ended", Ended)
     if ended:
-        yield "the command", f"{_ended_words(ended[-1])} after {seconds_text(ended[-1].wall_s)}"
+        yield "the command", f"{_ended_text(ended[-1])} after {seconds_text(ended[-1].wall_s)}"
 
 
-def _ended_words(ended: Ended) -> str:
+def _ended_text(ended: Ended) -> str:
     if ended.stopped_by_us:
         return "was ended by pitstop once enough was measured,"
     return f"was ended by {ended.signal}" if ended.signal else f"left with code {ended.exit_code}"

@@ -67,7 +67,7 @@ class Table:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether its few columns would lie too far apart over the whole width."""
+        """Whether its few columns would lie too far from each other over the whole width."""
         return len(self.columns) <= 3
 
 
@@ -88,7 +88,7 @@ class Chart:
     note: str | None = None
     legend: tuple[LegendEntry, ...] = ()
     half: bool = False
-    """Whether two of them stand side by side where there is room."""
+    """Whether two of them stand side by side where the width allows."""
 
     @property
     def kind(self) -> str:
@@ -159,7 +159,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedFinding:
-    """A finding and the words for its bound."""
+    """A finding and the text for its bound."""
 
     finding: Finding
     limit: str | None

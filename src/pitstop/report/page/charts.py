@@ -11,7 +11,7 @@ from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.series import Series
 from pitstop.report.page.svg import Described, Svg, drawing, element, number, percent
 
-Words = Callable[[float], str]
+Format = Callable[[float], str]
 
 _PLOT_TOP: Final = 14
 _AXIS_HEIGHT: Final = 22
@@ -34,7 +34,7 @@ class Segment:
     share: float
     """Of the whole bar."""
     colour: str
-    words: str
+    text: str
     """Its size with its unit."""
 
 
@@ -60,10 +60,10 @@ class Mark:
 class Axes:
     """How a chart's numbers are written, and where its scales end."""
 
-    y_words: Words
-    x_words: Words
+    y_text: Format
+    x_text: Format
     x_name: str
-    """What x counts, such as ``step``; empty where its words say it."""
+    """What x counts, such as ``step``; empty where its text say it."""
     binary: bool = False
     """Whether round numbers are those of binary units."""
     from_zero: bool = True
@@ -78,12 +78,12 @@ def bar(key: str, title: str, segments: Sequence[Segment], *, height: float = 44
     for segment in segments:
         pieces += _segment(key, segment, begin, height)
         begin += segment.share
-    told = Described(
+    described = Described(
         key=key,
         title=title,
-        description="; ".join(f"{one.name} {one.words}" for one in segments) + ".",
+        description="; ".join(f"{one.name} {one.text}" for one in segments) + ".",
     )
-    return drawing(told, height, pieces)
+    return drawing(described, height, pieces)
 
 
 def _hatch(key: str) -> Svg:
@@ -94,12 +94,12 @@ def _hatch(key: str) -> Svg:
 
 def _segment(key: str, segment: Segment, begin: float, height: float) -> Iterable[Svg]:
     place = {"x": percent(begin), "width": percent(segment.share), "y": 0, "height": height}
-    words = element("title", {}, f"{segment.name}: {segment.words}")
+    title = element("title", {}, f"{segment.name}: {segment.text}")
     if segment.colour == HATCHED:
         hatched = {"class_": "hatched", "fill": f"url(#{key}-hatch)"}
-        yield element("rect", {**place, **hatched}, words)
+        yield element("rect", {**place, **hatched}, title)
     else:
-        yield element("rect", {**place, "class_": f"piece {segment.colour}"}, words)
+        yield element("rect", {**place, "class_": f"piece {segment.colour}"}, title)
     needed = len(segment.name) * _LETTER + 2 * _LETTER
     if segment.share * _WIDE >= needed:
         tone = "on-hatch" if segment.colour == HATCHED else "on-piece"
@@ -140,8 +140,8 @@ def lines(key: str, title: str, drawn: Sequence[Line], axes: Axes, *, marks: Seq
         *_y_labels(frame, axes),
         *_x_labels(frame, axes, height),
     ]
-    told = Described(key=key, title=title, description=_words_of(filled, axes, marks))
-    return drawing(told, height, pieces)
+    described = Described(key=key, title=title, description=_text_of(filled, axes, marks))
+    return drawing(described, height, pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +177,8 @@ def _scale(filled: Sequence[Line], axes: Axes) -> tuple[float, float]:
         return 0.0, _round_up(high, binary=axes.binary)
     if 0 <= low < high * _FAR_FROM_ZERO:
         return 0.0, _round_up(high, binary=False)
-    room = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
-    return low - room, high + room
+    margin = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
+    return low - margin, high + margin
 
 
 def _round_up(value: float, *, binary: bool) -> float:
@@ -203,19 +203,19 @@ def _y_labels(frame: _Frame, axes: Axes) -> Iterable[Svg]:
     for share in (0.0, 0.5, 1.0):
         value = frame.bottom + share * (frame.top - frame.bottom)
         y = _PLOT_TOP + frame.plot * (1 - share)
-        yield element("text", {"x": 0, "y": y - 4, "class_": "label"}, axes.y_words(value))
+        yield element("text", {"x": 0, "y": y - 4, "class_": "label"}, axes.y_text(value))
 
 
 def _x_labels(frame: _Frame, axes: Axes, height: float) -> Iterable[Svg]:
     if frame.high_x <= frame.low_x:
-        words = f"{axes.x_name} {axes.x_words(frame.low_x)}".strip()
-        yield element("text", {"x": "50%", "y": height - 5, "class_": "label middle"}, words)
+        text = f"{axes.x_name} {axes.x_text(frame.low_x)}".strip()
+        yield element("text", {"x": "50%", "y": height - 5, "class_": "label middle"}, text)
         return
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        words = axes.x_words(frame.low_x + share * (frame.high_x - frame.low_x))
+        text = axes.x_text(frame.low_x + share * (frame.high_x - frame.low_x))
         anchor = {0.0: "start", 1.0: "end"}.get(share, "middle")
         between = " between" if share in (0.25, 0.75) else ""
-        text = f"{axes.x_name} {words}".strip() if share == 0 else words
+        text = f"{axes.x_name} {text}".strip() if share == 0 else text
         place = {"x": percent(share), "y": height - 5, "class_": f"label {anchor}{between}"}
         yield element("text", place, text)
 
@@ -229,7 +229,7 @@ def _marks(marks: Sequence[Mark], frame: _Frame) -> Iterable[Svg]:
 
 
 def _some(marks: Sequence[Mark]) -> Sequence[Mark]:
-    """As many marks as can be told apart, spread evenly."""
+    """As many marks as can be distinguished, spread evenly."""
     if len(marks) <= _MOST_MARKS:
         return marks
     chosen = np.linspace(0, len(marks) - 1, _MOST_MARKS).astype(int)
@@ -255,23 +255,23 @@ def _line(line: Line, frame: _Frame) -> Svg:
     return element("path", {"d": path, "class_": f"line {line.colour}{dot}"})
 
 
-def _words_of(filled: Sequence[Line], axes: Axes, marks: Sequence[Mark]) -> str:
-    messages = [_line_words(line, axes) for line in filled]
+def _text_of(filled: Sequence[Line], axes: Axes, marks: Sequence[Mark]) -> str:
+    messages = [_line_text(line, axes) for line in filled]
     for name in dict.fromkeys(mark.name for mark in marks):
         count = sum(mark.name == name for mark in marks)
         messages.append(f"{name} is marked {count} {'time' if count == 1 else 'times'}")
     return ". ".join(messages) + "."
 
 
-def _line_words(line: Line, axes: Axes) -> str:
+def _line_text(line: Line, axes: Axes) -> str:
     series = line.series
     middle = float(np.median(series.middle))
     low, high = float(series.low.min()), float(series.high.max())
     return (
-        f"{line.name}: {f'{axes.x_name} {axes.x_words(series.first_x)}'.strip()} to "
-        f"{axes.x_words(series.last_x)}, median {axes.y_words(middle)}, lowest "
-        f"{axes.y_words(low)}, highest {axes.y_words(high)}, begins at "
-        f"{axes.y_words(float(series.middle[0]))}, ends at {axes.y_words(float(series.middle[-1]))}"
+        f"{line.name}: {f'{axes.x_name} {axes.x_text(series.first_x)}'.strip()} to "
+        f"{axes.x_text(series.last_x)}, median {axes.y_text(middle)}, lowest "
+        f"{axes.y_text(low)}, highest {axes.y_text(high)}, begins at "
+        f"{axes.y_text(float(series.middle[0]))}, ends at {axes.y_text(float(series.middle[-1]))}"
     )
 
 
@@ -284,7 +284,7 @@ class Piece:
     """Share of the drawing's width."""
     end: float
     colour: str
-    words: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +295,7 @@ class Lane:
     pieces: tuple[Piece, ...]
 
 
-def lanes(told: Described, rows: Sequence[Lane], *, ticks: Sequence[str]) -> Svg:
+def lanes(described: Described, rows: Sequence[Lane], *, ticks: Sequence[str]) -> Svg:
     """Draw rows of spans under one another, on one clock; `ticks` are spread evenly."""
     row_height, gap, label = 18.0, 6.0, 15.0
     pieces: list[Svg] = []
@@ -311,7 +311,7 @@ def lanes(told: Described, rows: Sequence[Lane], *, ticks: Sequence[str]) -> Svg
         anchor = {0.0: "start", 1.0: "end"}.get(share, "middle")
         at = {"x": percent(share), "y": y + 10, "class_": f"label {anchor}"}
         pieces.append(element("text", at, tick))
-    return drawing(told, y + 16, pieces)
+    return drawing(described, y + 16, pieces)
 
 
 def _lane_piece(piece: Piece, y: float, height: float) -> Svg:
@@ -322,7 +322,7 @@ def _lane_piece(piece: Piece, y: float, height: float) -> Svg:
         "height": height,
         "class_": f"piece {piece.colour}",
     }
-    return element("rect", place, element("title", {}, piece.words))
+    return element("rect", place, element("title", {}, piece.text))
 
 
 def meter(share: float, colour: str) -> Svg:

@@ -1,11 +1,10 @@
 """Several runs on one page: each against the first, differences beyond noise marked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pitstop.doctor.compare import LEAST_CHANGE, compare
-from pitstop.doctor.logs.compare import compare_logs
-from pitstop.errors import RecordError
+from pitstop.doctor.judge import JudgedRuns
+from pitstop.doctor.thresholds import LEAST_CHANGE
 from pitstop.records.comparison import Comparison, PartChange
 from pitstop.records.logs.comparison import LogPair
 from pitstop.records.units import NOT_MEASURED, digits, rate_text, seconds_text, share_text
@@ -24,7 +23,7 @@ from pitstop.report.page.blocks import (
 from pitstop.report.page.charts import Axes, Line, bar, lines
 from pitstop.report.page.over_time import losses, step_times, whole
 from pitstop.report.page.palette import run_colour
-from pitstop.report.page.run import RunView, quartiles
+from pitstop.report.page.run import RunView, quartiles, view_of
 from pitstop.report.page.step import legend_of, segments_of
 
 
@@ -48,39 +47,28 @@ class RunsView:
     pairs: tuple[Pair, ...]
 
 
-def runs_view(views: Sequence[RunView]) -> RunsView:
-    """Compare each run with the first."""
-    pairs = _log_pairs(views) if all(view.log is not None for view in views) else None
-    if pairs is None:
-        pairs = [_run_pair(views[0], view) for view in views[1:]]
-    return RunsView(views=tuple(views), pairs=tuple(pairs))
-
-
-def _log_pairs(views: Sequence[RunView]) -> list[Pair]:
-    comparison = compare_logs([view.record for view in views])
-    return [
-        Pair(view=view, result=pair.result, message=pair.message, log=pair)
-        for view, pair in zip(views[1:], comparison.pairs, strict=True)
-    ]
-
-
-def _run_pair(first: RunView, view: RunView) -> Pair:
-    if first.log is not None or view.log is not None:
-        why = "a log of another tool and a measured run are not compared: they time other things"
-        return Pair(view=view, result="not comparable", message=why)
-    try:
-        found = compare(first.record, view.record)
-    except RecordError as error:
-        return Pair(view=view, result="not comparable", message=str(error))
-    return Pair(view=view, result=found.change, message=found.message, comparison=found)
+def runs_view(judged: JudgedRuns) -> RunsView:
+    """Lay several judged runs out, each beside what its comparison with the first gave."""
+    views = tuple(map(view_of, judged.runs))
+    pairs = tuple(
+        Pair(
+            view=view,
+            result=pair.result,
+            message=pair.message,
+            comparison=pair.comparison,
+            log=pair.log,
+        )
+        for view, pair in zip(views[1:], judged.pairs, strict=True)
+    )
+    return RunsView(views=views, pairs=pairs)
 
 
 def verdict_of(runs: RunsView) -> tuple[str, str]:
     """The result in a word and in a message."""
     if len(runs.pairs) == 1:
         return runs.pairs[0].result, runs.pairs[0].message
-    told = ", ".join(f"{pair.view.name}: {pair.result}" for pair in runs.pairs)
-    return f"{len(runs.views)} runs", f"against {runs.views[0].name}, {told}"
+    judged = ", ".join(f"{pair.view.name}: {pair.result}" for pair in runs.pairs)
+    return f"{len(runs.views)} runs", f"against {runs.views[0].name}, {judged}"
 
 
 def side_by_side_section(runs: RunsView) -> Section | None:
@@ -100,7 +88,7 @@ def side_by_side_section(runs: RunsView) -> Section | None:
                 legend=legend_of(segments) if last else (),
             )
         )
-    names = ("run", "verdict", "steps", "median step", "middle half", "samples/s", "data wait")
+    names = ("run", "verdict", "steps", "median step", "IQR", "samples/s", "data wait")
     table = Table(
         caption="Runs in numbers",
         columns=tuple(Column(name=name, is_number=place > 1) for place, name in enumerate(names)),
@@ -164,7 +152,7 @@ def differences_section(runs: RunsView) -> Section | None:
 
 
 def _changes(name: str, comparison: Comparison) -> Iterable[Block]:
-    headings = ("part, a step", "before", "after", "difference", "99% within", "judged")
+    headings = ("part, a step", "before", "after", "difference", "99% CI", "judged")
     yield Table(
         caption=f"Parts of {name} against the first run",
         columns=tuple(
@@ -195,14 +183,14 @@ def _change_row(change: PartChange) -> tuple[Cell, ...]:
     within = ""
     if change.low_s is not None and change.high_s is not None:
         within = f"{_signed(change.low_s)} to {_signed(change.high_s)}"
-    told = ""
+    judged = ""
     if change.beyond_noise:
-        told = "slower, beyond noise" if difference > 0 else "faster, beyond noise"
+        judged = "slower, beyond noise" if difference > 0 else "faster, beyond noise"
     return (
         *cells,
         number_cell(_signed(difference), difference, strong=change.beyond_noise),
         text_cell(within),
-        text_cell(told, strong=True),
+        text_cell(judged, strong=True),
     )
 
 
@@ -210,18 +198,18 @@ def _signed(seconds: float) -> str:
     return f"+{seconds_text(seconds)}" if seconds >= 0 else seconds_text(seconds)
 
 
-def courses_section(runs: RunsView) -> Section | None:
+def series_section(runs: RunsView) -> Section | None:
     """Step time and loss of all runs over one another."""
     charts = [
-        *_overlay(runs, "courses-step", "Time of a step", Axes(
-            y_words=seconds_text, x_words=whole, x_name="step")),
-        *_overlay(runs, "courses-loss", "Loss", Axes(
-            y_words=digits, x_words=whole, x_name="step", from_zero=False)),
+        *_overlay(runs, "series-step", "Time of a step", Axes(
+            y_text=seconds_text, x_text=whole, x_name="step")),
+        *_overlay(runs, "series-loss", "Loss", Axes(
+            y_text=digits, x_text=whole, x_name="step", from_zero=False)),
     ]  # fmt: skip
     if not charts:
         return None
-    lead = "The line is the median of a stretch, the band reaches from its lowest to its highest."
-    return Section(key="course", title="Over time", lead=lead, blocks=tuple(charts))
+    lead = "The line is the median of a window, the band reaches from its lowest to its highest."
+    return Section(key="over-time", title="Over time", lead=lead, blocks=tuple(charts))
 
 
 def _overlay(runs: RunsView, key: str, title: str, axes: Axes) -> Iterable[Chart]:

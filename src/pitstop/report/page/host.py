@@ -76,7 +76,7 @@ def _owners(owners: Owners) -> Iterable[Block]:
             name=name,
             share=size / total,
             colour=colour,
-            words=f"{bytes_text(size)}, {share_text(size / total)}",
+            text=f"{bytes_text(size)}, {share_text(size / total)}",
         )
         for name, size, colour in held
     ]
@@ -89,7 +89,7 @@ def _owners(owners: Owners) -> Iterable[Block]:
         caption=f"{bytes_text(total)} on {owners.device} by owner",
         svg=bar("memory-owners", f"Memory of {owners.device} by owner", segments),
         legend=tuple(
-            LegendEntry(name=f"{one.name}, {one.words}", colour=one.colour) for one in segments
+            LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
         ),
         note=note,
     )
@@ -97,7 +97,7 @@ def _owners(owners: Owners) -> Iterable[Block]:
 
 def _memory_charts(readings: Sequence[MemoryReading]) -> Iterable[Chart]:
     at_s = [one.at_s - readings[0].at_s for one in readings]
-    axes = Axes(y_words=bytes_text, x_words=since, x_name="", binary=True)
+    axes = Axes(y_text=bytes_text, x_text=since, x_name="", binary=True)
     times = count_text(len(readings), "reading")
     basis = next((one.tree.basis for one in reversed(readings) if one.tree is not None), None)
     title, how = "Host memory of the process tree", f"measured as {basis}; {times}"
@@ -219,7 +219,7 @@ def _panels(loads: Sequence[HostLoad]) -> Iterable[tuple[_Panel, Named]]:
         _Panel(
             key="load-gpu",
             title="GPU busy",
-            axes=Axes(y_words=share_text, x_words=since, x_name="", top=1.0),
+            axes=Axes(y_text=share_text, x_text=since, x_name="", top=1.0),
             how=f"share of the driver's sample period in which any kernel ran; {times}",
         ),
         [
@@ -233,7 +233,7 @@ def _panels(loads: Sequence[HostLoad]) -> Iterable[tuple[_Panel, Named]]:
         _Panel(
             key="load-cpu",
             title="Processor, in cores",
-            axes=Axes(y_words=digits, x_words=since, x_name=""),
+            axes=Axes(y_text=digits, x_text=since, x_name=""),
             how=f"{times}{of}",
         ),
         (
@@ -245,7 +245,7 @@ def _panels(loads: Sequence[HostLoad]) -> Iterable[tuple[_Panel, Named]]:
         _Panel(
             key="load-disk",
             title="Storage",
-            axes=Axes(y_words=lambda v: rate_text(v, "B/s"), x_words=since, x_name=""),
+            axes=Axes(y_text=lambda v: rate_text(v, "B/s"), x_text=since, x_name=""),
             how=times,
         ),
         (
@@ -281,10 +281,10 @@ def _load_table(loads: Sequence[HostLoad]) -> Table:
          lambda v: rate_text(v, "B/s")),
     ]  # fmt: skip
     rows = []
-    for name, values, words in lines_of if gpus else lines_of[_GPU_LINES:]:
+    for name, values, text in lines_of if gpus else lines_of[_GPU_LINES:]:
         spread = quartiles([np.nan if value is None else value for value in values])
         cells = (NOT_MEASURED, "") if spread is None else (
-            words(spread[1]), f"{words(spread[0])} to {words(spread[2])}"
+            text(spread[1]), f"{text(spread[0])} to {text(spread[2])}"
         )  # fmt: skip
         middle = None if spread is None else spread[1]
         rows.append((text_cell(name), number_cell(cells[0], middle), text_cell(cells[1])))
@@ -293,7 +293,7 @@ def _load_table(loads: Sequence[HostLoad]) -> Table:
         columns=(
             Column(name="what", is_number=False),
             Column(name="median"),
-            Column(name="middle half"),
+            Column(name="IQR"),
         ),
         rows=tuple(rows),
         note=_times(loads) + ("" if gpus else "; no GPU was seen"),

@@ -12,24 +12,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pitstop.doctor.judge import JudgedRuns
 from pitstop.errors import RecordError
-from pitstop.logs.read import read_logs
 from pitstop.records.store import write_text
 from pitstop.report.page.about import log_section, machine_section, settings_section
 from pitstop.report.page.blocks import Figures, Section
 from pitstop.report.page.compare import (
     RunsView,
-    courses_section,
     differences_section,
     runs_view,
+    series_section,
     side_by_side_section,
     verdict_of,
     verdicts_section,
 )
 from pitstop.report.page.headroom import headroom_section
 from pitstop.report.page.host import load_section, memory_section
-from pitstop.report.page.loader import feeding_section
-from pitstop.report.page.over_time import course_section
+from pitstop.report.page.loader import loader_section
+from pitstop.report.page.over_time import over_time_section
 from pitstop.report.page.parts import modules_section, pictures_section, ranks_section
 from pitstop.report.page.run import RunView, view_of
 from pitstop.report.page.step import step_section, timeline_section
@@ -50,7 +50,7 @@ class PageWritten:
     sections: tuple[str, ...]
     """Titles, in order."""
     absent: tuple[str, ...]
-    """What the record does not hold, in words."""
+    """What the record does not hold, as text."""
     message: str
     """The verdict of the page."""
 
@@ -69,10 +69,10 @@ SECTIONS: Final[tuple[Chapter, ...]] = (
     Chapter(about="a bound on the gain", make=gain_section),
     Chapter(about="headroom on the device", make=headroom_section),
     Chapter(about="where parts lay inside a step", make=timeline_section),
-    Chapter(about="the course of the run", make=course_section),
+    Chapter(about="values over time", make=over_time_section),
     Chapter(about="memory", make=memory_section),
     Chapter(about="load of GPU, processor and disk", make=load_section),
-    Chapter(about="loader and cache", make=feeding_section),
+    Chapter(about="loader and cache", make=loader_section),
     Chapter(about="times of the model's parts", make=modules_section),
     Chapter(about="several ranks", make=ranks_section),
     Chapter(about="settings with proof", make=settings_section),
@@ -83,7 +83,7 @@ SECTIONS: Final[tuple[Chapter, ...]] = (
 COMPARISONS: Final[tuple[Callable[[RunsView], Section | None], ...]] = (
     differences_section,
     side_by_side_section,
-    courses_section,
+    series_section,
     verdicts_section,
 )
 
@@ -114,40 +114,26 @@ class Page:
     basis: str
 
 
-def write_page(
-    sources: Sequence[Path],
-    output: Path,
-    *,
-    log_format: str | None = None,
-    batch_sizes: Sequence[int] = (),
-    world_sizes: Sequence[int] = (),
-) -> PageWritten:
-    """Write a page about one run or log, or about several compared with the first.
+def write_page(judged: JudgedRuns, output: Path) -> PageWritten:
+    """Write a page about one judged run or log, or about several compared with the first.
 
     Args:
-        sources: Folders or files of measured runs, or logs of other tools.
+        judged: The runs, with their verdicts.
         output: The page; an earlier one is replaced, whole or not at all.
-        log_format: Name of the logs' format, where it is not recognised.
-        batch_sizes: Samples of one optimizer step on one rank: one for all logs, or one a source.
-        world_sizes: Ranks of each run, given the same way.
 
     Raises:
-        RecordError: A source cannot be read, or the page cannot be written.
+        RecordError: The page cannot be written.
     """
-    if not sources:
-        raise RecordError("name at least one run or log to report on")
-    require_other(sources, output)
-    records = read_logs(
-        sources, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes
-    )
-    views = [view_of(record) for record in records]
     renderer = _Renderer()
-    if len(views) == 1:
-        page = _page_of_run(views[0])
-        text, kept = renderer.render(page, lambda room: pictures_section(views[0], room))
+    if len(judged.runs) == 1:
+        view = view_of(judged.runs[0])
+        page = _page_of_run(view)
+        text, kept = renderer.render(page, lambda free: pictures_section(view, free))
     else:
-        page = _page_of_runs(runs_view(views))
-        text, kept = renderer.render(page, lambda room: _latest_pictures(views, room))
+        runs = runs_view(judged)
+        views = runs.views
+        page = _page_of_runs(runs)
+        text, kept = renderer.render(page, lambda free: _latest_pictures(views, free))
     write_text(output, text)
     return PageWritten(
         path=str(output),
@@ -158,10 +144,10 @@ def write_page(
     )
 
 
-def _latest_pictures(views: Sequence[RunView], room_bytes: int) -> Section | None:
+def _latest_pictures(views: Sequence[RunView], free_bytes: int) -> Section | None:
     """Pictures of the last of several runs that has any."""
     for view in reversed(views):
-        section = pictures_section(view, room_bytes)
+        section = pictures_section(view, free_bytes)
         if section is not None:
             return replace(section, title=f"Pictures of {view.name}")
     return None

@@ -34,7 +34,7 @@ from pitstop.report.page.series import shortened
 _MOST_WORKERS: Final = 64
 
 
-def feeding_section(view: RunView) -> Section | None:
+def loader_section(view: RunView) -> Section | None:
     """What it took to feed the loop."""
     blocks = [
         *_setups(view),
@@ -46,7 +46,7 @@ def feeding_section(view: RunView) -> Section | None:
     ]
     if not blocks:
         return None
-    return Section(key="feeding", title="Loader and cache", blocks=tuple(blocks))
+    return Section(key="loader", title="Loader and cache", blocks=tuple(blocks))
 
 
 def _columns(*names: str) -> tuple[Column, ...]:
@@ -70,7 +70,7 @@ def _setups(view: RunView) -> Iterable[Block]:
 def _setup_row(loader: LoaderSetup) -> tuple[Cell, ...]:
     name = loader.dataset if loader.trains else f"{loader.dataset} (not for training)"
     prefetch = "none" if loader.prefetch is None else str(loader.prefetch)
-    batch = "not told" if loader.batch_size is None else f"{loader.batch_size:,}"
+    batch = "not known" if loader.batch_size is None else f"{loader.batch_size:,}"
     return (
         text_cell(name),
         number_cell(str(loader.workers), loader.workers),
@@ -99,23 +99,23 @@ def _stages(readings: Sequence[LoaderReading]) -> Iterable[Block]:
                 name=name,
                 share=us / total,
                 colour=shades[f"stage {name}"],
-                words=f"{seconds_text(us / batches / 1e6)} a batch, {share_text(us / total)}",
+                text=f"{seconds_text(us / batches / 1e6)} a batch, {share_text(us / total)}",
             )
             for name, us in sorted(stages.items(), key=lambda item: -item[1])
         ]
         each = seconds_text(total / batches / 1e6)
         yield Chart(
-            caption=f"Making a batch, {each} on average in {_worker_words(last.workers)}",
-            svg=bar("feeding-stages", "Stages of making a batch", segments, height=30),
+            caption=f"Making a batch, {each} on average in {_worker_text(last.workers)}",
+            svg=bar("loader-stages", "Stages of making a batch", segments, height=30),
             legend=tuple(
-                LegendEntry(name=f"{one.name}, {one.words}", colour=one.colour) for one in segments
+                LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
             ),
             note=f"Measured over {count_text(batches, 'batch')[:-1] + 'es'}.",
         )
     yield _batch_table(readings, batches)
 
 
-def _worker_words(workers: int) -> str:
+def _worker_text(workers: int) -> str:
     return "the training process" if workers == 0 else count_text(workers, "worker")
 
 
@@ -130,7 +130,7 @@ def _batch_table(readings: Sequence[LoaderReading], batches: int) -> Table:
     largest = bytes_text(max(one.largest_bytes for one in readings))
     return Table(
         caption="A batch's way to the loop",
-        columns=_columns("stretch", "mean a batch", "total"),
+        columns=_columns("window", "mean a batch", "total"),
         rows=tuple(
             (
                 text_cell(name),
@@ -234,11 +234,11 @@ def _hit_chart(readings: Sequence[CacheReading]) -> Iterable[Chart]:
     series = shortened(np.arange(1.0, len(rates) + 1), np.array(rates))
     if len(series) < 2:
         return
-    axes = Axes(y_words=share_text, x_words=lambda v: f"{v:.0f}", x_name="reading", top=1.0)
+    axes = Axes(y_text=share_text, x_text=lambda v: f"{v:.0f}", x_name="reading", top=1.0)
     drawn = [Line(name="hit rate", series=series, colour="c7")]
     yield Chart(
         caption="Hit rate of the cache since it was made",
-        svg=lines("feeding-hits", "Hit rate of the cache", drawn, axes, height=130),
+        svg=lines("loader-hits", "Hit rate of the cache", drawn, axes, height=130),
         note="counted",
         half=True,
     )

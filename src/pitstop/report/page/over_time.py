@@ -28,7 +28,7 @@ from pitstop.report.page.blocks import (
     number_cell,
     text_cell,
 )
-from pitstop.report.page.charts import Axes, Line, Mark, Words, lines
+from pitstop.report.page.charts import Axes, Format, Line, Mark, lines
 from pitstop.report.page.run import RunView
 from pitstop.report.page.series import Series, rates, shortened
 
@@ -46,7 +46,7 @@ _FEWEST: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Course:
+class _OverTime:
     """A chart over the steps, before it is drawn."""
 
     key: str
@@ -62,14 +62,14 @@ def whole(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def course_section(view: RunView) -> Section | None:
+def over_time_section(view: RunView) -> Section | None:
     """What changed while the run went on; extremes are kept however long it was."""
-    courses = (
+    found = (
         *_step_charts(view.rank.steps),
         *_window_charts(view.rank.windows),
         *_loss_charts(view),
     )
-    charts = [_chart(view, course) for course in courses if len(course.series)]
+    charts = [_chart(view, one) for one in found if len(one.series)]
     if not charts:
         return None
     marks = marks_of(view)
@@ -78,10 +78,12 @@ def course_section(view: RunView) -> Section | None:
         for name in dict.fromkeys(mark.name for mark in marks)
     )
     blocks = [*charts, *_evaluations(view)]
-    lead = "The line is the median of a stretch, the band reaches from its lowest to its highest."
+    lead = "The line is the median of a window, the band reaches from its lowest to its highest."
     if view.total_name:
         lead += f" Of {view.total_name}."
-    return Section(key="course", title="Over time", lead=lead, blocks=tuple(blocks), legend=legend)
+    return Section(
+        key="over-time", title="Over time", lead=lead, blocks=tuple(blocks), legend=legend
+    )
 
 
 def marks_of(view: RunView) -> list[Mark]:
@@ -114,19 +116,19 @@ def _or_none(series: Series) -> Series | None:
     return series if len(series) else None
 
 
-def _step_charts(table: StepTable | None) -> Iterable[_Course]:
+def _step_charts(table: StepTable | None) -> Iterable[_OverTime]:
     if table is None or len(table) < _FEWEST:
         return
     walls = shortened(table.index, table.wall_us / 1e6)
-    yield _Course(
-        key="course-step",
+    yield _OverTime(
+        key="over-time-step",
         title="Time of a step",
         series=walls,
         axes=_axes(seconds_text),
         how="measured, what lies between the steps left out",
     )
-    yield _Course(
-        key="course-rate",
+    yield _OverTime(
+        key="over-time-rate",
         title="Throughput",
         series=_throughput(table),
         axes=_axes(lambda value: rate_text(value, "samples/s")),
@@ -134,11 +136,11 @@ def _step_charts(table: StepTable | None) -> Iterable[_Course]:
     )
     waits = _data_shares(table)
     if waits is not None:
-        yield _Course(
-            key="course-wait",
+        yield _OverTime(
+            key="over-time-wait",
             title="Waiting for data",
             series=waits,
-            axes=Axes(y_words=share_text, x_words=whole, x_name="step", top=1.0),
+            axes=Axes(y_text=share_text, x_text=whole, x_name="step", top=1.0),
             how="of each step's wall clock; measured",
             colour="c0",
         )
@@ -158,21 +160,21 @@ def _data_shares(table: StepTable) -> Series | None:
     return _or_none(shortened(table.index, shares))
 
 
-def _window_charts(windows: WindowTable | None) -> Iterable[_Course]:
+def _window_charts(windows: WindowTable | None) -> Iterable[_OverTime]:
     if windows is None:
         return
     rows = windows.of_kind(*_TRAINING)
-    for column, key, title, words in (
-        ("step_s", "course-step", "Time of a step", seconds_text),
-        ("samples_per_s", "course-rate", "Printed samples/s", digits),
-        ("data_s", "course-wait", "Waiting for data, a step", seconds_text),
+    for column, key, title, text in (
+        ("step_s", "over-time-step", "Time of a step", seconds_text),
+        ("samples_per_s", "over-time-rate", "Printed samples/s", digits),
+        ("data_s", "over-time-wait", "Waiting for data, a step", seconds_text),
     ):
         values: Array = getattr(windows, column)
-        yield _Course(
+        yield _OverTime(
             key=key,
             title=title,
             series=shortened(windows.last_step[rows], values[rows]),
-            axes=_axes(words),
+            axes=_axes(text),
             how=_origin(windows, column),
             colour="c0" if column == "data_s" else "c2",
         )
@@ -184,30 +186,30 @@ def _origin(windows: WindowTable, column: str) -> str:
     return f"{note.meaning}, {note.source}{formula}"
 
 
-def _loss_charts(view: RunView) -> Iterable[_Course]:
+def _loss_charts(view: RunView) -> Iterable[_OverTime]:
     series = losses(view)
     if series is None:
         return
     missing = "" if not series.missing else f"; {count_text(series.missing, 'value')} not finite"
-    yield _Course(
-        key="course-loss",
+    yield _OverTime(
+        key="over-time-loss",
         title="Loss",
         series=series,
-        axes=Axes(y_words=digits, x_words=whole, x_name="step", from_zero=False),
+        axes=Axes(y_text=digits, x_text=whole, x_name="step", from_zero=False),
         how=f"as the run read it, {count_text(series.values, 'time')}{missing}",
         colour="c3",
     )
 
 
-def _axes(words: Words) -> Axes:
-    return Axes(y_words=words, x_words=whole, x_name="step")
+def _axes(text: Format) -> Axes:
+    return Axes(y_text=text, x_text=whole, x_name="step")
 
 
-def _chart(view: RunView, course: _Course) -> Chart:
-    title = course.title
-    drawn = [Line(name=title, series=course.series, colour=course.colour)]
-    svg = lines(course.key, f"{title} over the steps", drawn, course.axes, marks=marks_of(view))
-    return Chart(caption=title, svg=svg, note=course.how, half=True)
+def _chart(view: RunView, values: _OverTime) -> Chart:
+    title = values.title
+    drawn = [Line(name=title, series=values.series, colour=values.colour)]
+    svg = lines(values.key, f"{title} over the steps", drawn, values.axes, marks=marks_of(view))
+    return Chart(caption=title, svg=svg, note=values.how, half=True)
 
 
 def _evaluations(view: RunView) -> Iterable[Table | Sentence]:

@@ -182,9 +182,7 @@ def ranks_section(view: RunView) -> Section | None:
         )
     table = Table(
         caption="Ranks in numbers",
-        columns=_columns(
-            "rank", "steps", "median step", "middle half", "samples/s", "largest part"
-        ),
+        columns=_columns("rank", "steps", "median step", "IQR", "samples/s", "largest part"),
         rows=tuple(_rank_row(one) for one in ranks),
         note="Measured after warm-up; bars are means on one scale.",
         sortable=True,
@@ -221,8 +219,8 @@ def _rank_row(facts: Facts) -> tuple[Cell, ...]:
     )
 
 
-def pictures_section(view: RunView, room_bytes: int) -> Section | None:
-    """The run's pictures as they are, as many as there is room for."""
+def pictures_section(view: RunView, free_bytes: int) -> Section | None:
+    """The run's pictures as they are, as many as fit."""
     if view.folder is None:
         return None
     try:
@@ -232,35 +230,35 @@ def pictures_section(view: RunView, room_bytes: int) -> Section | None:
         return Section(key="pictures", title="Pictures", blocks=(damage,))
     if pictures is None or not pictures.rows:
         return None
-    rows, left_out = _fitting(view, pictures, room_bytes)
+    rows, left_out = _fitting(view, pictures, free_bytes)
     blocks: list[Block] = [Gallery(rows=rows)]
     if left_out:
-        words = count_text(left_out, "picture")
-        text = f"{words} left out, so that the page stays small; they are in the run's folder."
+        count = count_text(left_out, "picture")
+        text = f"{count} left out, so that the page stays small; they are in the run's folder."
         blocks.append(Sentence(text=text, tone="note"))
     return Section(key="pictures", title="Pictures", blocks=tuple(blocks))
 
 
 def _fitting(
-    view: RunView, pictures: Pictures, room_bytes: int
+    view: RunView, pictures: Pictures, free_bytes: int
 ) -> tuple[tuple[ShownRow, ...], int]:
     rows: list[ShownRow] = []
     left_out = 0
     for row in pictures.rows:
-        words = _words_bytes(row)
-        # Files are not even opened for a row whose words alone are too many.
-        cells = [_picture(view, cell) for cell in row.cells] if words <= room_bytes else []
-        size = words + sum(map(_letters, cells))
-        if size > room_bytes:
+        text = _text_bytes(row)
+        # Files are not even opened for a row whose text alone are too many.
+        cells = [_picture(view, cell) for cell in row.cells] if text <= free_bytes else []
+        size = text + sum(map(_letters, cells))
+        if size > free_bytes:
             left_out += len(row.cells)
             continue
-        room_bytes -= size
+        free_bytes -= size
         rows.append(ShownRow(title=row.title, note=row.note, cells=tuple(cells)))
     return tuple(rows), left_out
 
 
-def _words_bytes(row: PictureRow) -> int:
-    """What a row takes without its pictures, and a little more: tags and words as a page has them.
+def _text_bytes(row: PictureRow) -> int:
+    """What a row takes without its pictures, and a little more: tags and text as a page has them.
 
     A picture's alternative text repeats the row's title and its own caption.
     """

@@ -1,4 +1,4 @@
-"""One run as the sections of a page look at it: its record, judged, and its readings typed."""
+"""One run as the sections of a page read it: its record, judged, and its readings typed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from pitstop.doctor.examine import examine, with_host_readings
-from pitstop.doctor.facts import Facts, facts_of
-from pitstop.doctor.logs.examine import examine_log
+from pitstop.doctor.facts import Facts
+from pitstop.doctor.judge import JudgedRun
 from pitstop.errors import RecordError
 from pitstop.records.logs.summary import LogExamination
 from pitstop.records.run import Array, RankRecord, RunRecord
@@ -47,7 +46,7 @@ class RunView:
 
     @property
     def total_name(self) -> str:
-        """Ranks in all, as the record claims; for words such as "rank 1 of 4"."""
+        """Ranks in all, as the record claims; for text such as "rank 1 of 4"."""
         attempts = self.rank.attempts
         world = attempts[-1].world_size if attempts else 1
         return "" if world == 1 else f"rank {self.rank.rank} of {world}"
@@ -63,41 +62,25 @@ def _sound(rank: RankRecord, kind: str, record_type: type[ReadingT]) -> Iterable
             try:
                 yield decode(reading, record_type)
             except RecordError:
-                continue  # counted and told by the verdict's notes
+                continue  # counted in the verdict's notes
 
 
-def view_of(record: RunRecord) -> RunView:
-    """Judge a run and lay it out for the sections."""
-    if any(rank.windows is not None for rank in record.ranks):
-        return _view_of_log(record)
-    verdict = examine(record)
-    ranks = [facts_of(rank) for rank in with_host_readings(record.ranks)]
-    facts = next(one for one in ranks if one.summary.rank == verdict.rank)
-    parts = [*facts.parts_us, *facts.outside, *(path[0] for path in facts.record.paths)]
+def view_of(run: JudgedRun) -> RunView:
+    """Lay a judged run out for the sections."""
+    facts = run.facts
+    parts = list(run.verdict.shares)
+    if facts is not None:
+        parts = [*facts.parts_us, *facts.outside, *(path[0] for path in facts.record.paths)]
+        parts += ["data", "forward"]
     return RunView(
-        record=record,
-        name=_name(record),
-        verdict=verdict,
-        rank=facts.record,
+        record=run.record,
+        name=_name(run.record),
+        verdict=run.verdict,
+        rank=run.rank,
         facts=facts,
-        ranks=tuple(ranks),
-        log=None,
-        colours=colours([*parts, "data", "forward", "unaccounted"]),
-    )
-
-
-def _view_of_log(record: RunRecord) -> RunView:
-    log = examine_log(record)
-    rank = next(rank for rank in record.ranks if rank.windows is not None)
-    return RunView(
-        record=record,
-        name=_name(record),
-        verdict=log.verdict,
-        rank=rank,
-        facts=None,
-        ranks=(),
-        log=log,
-        colours=colours([*log.verdict.shares, "data", "unaccounted"]),
+        ranks=run.ranks,
+        log=run.log,
+        colours=colours([*parts, "data", "unaccounted"]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Long series made short for drawing: a few hundred stretches, each with its extremes."""
+"""Long series made short for drawing: a few hundred windows, each with its extremes."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,26 +8,26 @@ import numpy as np
 from pitstop.records.run import Array
 
 MOST_POINTS: Final = 240
-# A scale needs room beyond its ends, which the largest numbers leave none for.
+# A scale needs space beyond its ends, which the largest numbers leave none for.
 _MOST: Final = 1e307
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Series:
-    """Values over steps or seconds; every value lies between its stretch's low and high."""
+    """Values over steps or seconds; every value lies between its window's low and high."""
 
     x: Array
-    """Middle of each stretch."""
+    """Middle of each window."""
     low: Array
     middle: Array
-    """Median of each stretch."""
+    """Median of each window."""
     high: Array
     values: int
     """Finite values behind it."""
     missing: int
-    """Values that were not finite, or too large for any scale, and are in no stretch."""
+    """Values that were not finite, or too large for any scale, and are in no window."""
     first_x: float
-    """Where the first value lies, which is not the middle of its stretch."""
+    """Where the first value lies, which is not the middle of its window."""
     last_x: float
 
     def __len__(self) -> int:
@@ -35,12 +35,12 @@ class Series:
 
     @property
     def is_shortened(self) -> bool:
-        """Whether stretches hold more than one value each."""
+        """Whether windows hold more than one value each."""
         return self.values > len(self.x)
 
 
 def shortened(x: Array, values: Array, *, most: int = MOST_POINTS) -> Series:
-    """Cut a series into at most `most` stretches of equally many values, in the order of `x`."""
+    """Cut a series into at most `most` windows of equally many values, in the order of `x`."""
     # A damaged record may hold whole numbers that no 64 bits can.
     x, values = np.asarray(x, dtype=float), np.asarray(values, dtype=float)
     known = (np.abs(values) <= _MOST) & (np.abs(x) <= _MOST)
@@ -62,7 +62,7 @@ def shortened(x: Array, values: Array, *, most: int = MOST_POINTS) -> Series:
 
 
 def rates(x: Array, amounts: Array, times: Array, *, most: int = MOST_POINTS) -> Series:
-    """Amount over time in each stretch, each stretch's sums taken first: a mean on the clock."""
+    """Amount over time in each window, each window's sums taken first: a mean on the clock."""
     known = np.isfinite(amounts) & np.isfinite(times)
     x_known, amount, time = x[known], amounts[known], times[known]
     count = len(amount)

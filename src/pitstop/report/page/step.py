@@ -58,7 +58,7 @@ def step_section(view: RunView) -> Section | None:
 
 
 def _from_blocks(view: RunView, facts: Facts) -> Section | None:
-    """The step by its summaries alone, where rows kept no parts for want of room."""
+    """The step by its summaries alone, where rows kept no parts to save space."""
     summary = facts.summary
     top = [span for span in summary.spans if len(span.path) == 1]
     if not top or not summary.wall.total_us:
@@ -72,7 +72,7 @@ def _from_blocks(view: RunView, facts: Facts) -> Section | None:
             name=name,
             share=us / wall_us,
             colour=view.colours.get(name, HATCHED),
-            words=f"{seconds_text(us / 1e6)}, {share_text(us / wall_us)}",
+            text=f"{seconds_text(us / 1e6)}, {share_text(us / wall_us)}",
         )
         for name, us in sorted(pieces.items(), key=lambda item: (item[0] == UNACCOUNTED, -item[1]))
     ]
@@ -115,7 +115,7 @@ def segments_of(view: RunView, facts: Facts, *, whole_us: float | None = None) -
             name=name,
             share=us / whole,
             colour=view.colours.get(name, HATCHED),
-            words=f"{seconds_text(us / 1e6)}, {share_text(us / wall_us if wall_us else None)}",
+            text=f"{seconds_text(us / 1e6)}, {share_text(us / wall_us if wall_us else None)}",
         )
         for name, us in part_times_us(facts).items()
         if us > 0 or name == UNACCOUNTED
@@ -151,7 +151,7 @@ def _parts_table(view: RunView, facts: Facts) -> Table:
             _time_cell(None if facts.device_step_us is None else facts.device_step_us / 1e6),
         )
     )
-    columns = ("part", "mean a step", "of the step", "middle half", "self", "on the device")
+    columns = ("part", "mean a step", "of the step", "IQR", "self", "on the device")
     return Table(
         caption="The parts in numbers",
         columns=tuple(Column(name=name, is_number=place > 0) for place, name in enumerate(columns)),
@@ -254,7 +254,7 @@ def _apart(facts: Facts) -> Iterable[Block]:
         )
         for name, apart in sorted(facts.outside.items(), key=lambda item: -item[1].total_us)
     )
-    columns = ("apart from the steps", "times", "total", "mean", "of the wall clock")
+    columns = ("outside steps", "times", "total", "mean", "of the wall clock")
     yield Table(
         caption="What lay between the steps",
         columns=tuple(Column(name=name, is_number=place > 0) for place, name in enumerate(columns)),
@@ -272,7 +272,7 @@ def _shares_of_a_log(view: RunView) -> Section | None:
             name=name,
             share=share,
             colour=view.colours.get(name, HATCHED),
-            words=share_text(share),
+            text=share_text(share),
         )
         for name, share in sorted(shares.items(), key=lambda item: (item[0] == UNACCOUNTED,))
     ]
@@ -323,7 +323,7 @@ def _timeline_chart(view: RunView, timeline: Timeline) -> Chart:
         for span in top
     )
     title = f"Step {timeline.step:,}, {seconds_text(whole / 1e6)}"
-    told = Described(
+    described = Described(
         key=f"timeline-{timeline.attempt}-{timeline.step}",
         title=title,
         description=f"On the host: {said}.",
@@ -333,7 +333,7 @@ def _timeline_chart(view: RunView, timeline: Timeline) -> Chart:
         LegendEntry(name=name, colour=view.colours.get(name, HATCHED))
         for name in dict.fromkeys(span.path[0] for span in timeline.spans)
     ]
-    return Chart(caption=title, svg=lanes(told, rows, ticks=ticks), legend=tuple(legend))
+    return Chart(caption=title, svg=lanes(described, rows, ticks=ticks), legend=tuple(legend))
 
 
 def _host_lane(view: RunView, timeline: Timeline, depth: int, whole: int) -> Lane:
@@ -365,5 +365,5 @@ def _piece(view: RunView, span: TimelineSpan, ends_us: tuple[int, int], whole: i
         start=start / whole,
         end=end / whole,
         colour=view.colours.get(span.path[0], HATCHED),
-        words=f"{name}: {took}, from {seconds_text(start / 1e6)}",
+        text=f"{name}: {took}, from {seconds_text(start / 1e6)}",
     )

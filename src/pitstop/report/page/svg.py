@@ -65,9 +65,9 @@ class Described:
     description: str
 
 
-def drawing(told: Described, height: float, pieces: Iterable[Svg]) -> Svg:
+def drawing(described: Described, height: float, pieces: Iterable[Svg]) -> Svg:
     """Frame pieces as one picture with a title and a description."""
-    names = {"title": f"{told.key}-title", "desc": f"{told.key}-desc"}
+    names = {"title": f"{described.key}-title", "desc": f"{described.key}-desc"}
     return element(
         "svg",
         {
@@ -77,8 +77,8 @@ def drawing(told: Described, height: float, pieces: Iterable[Svg]) -> Svg:
             "width": "100%",
             "height": height,
         },
-        element("title", {"id": names["title"]}, told.title),
-        element("desc", {"id": names["desc"]}, Svg(escape(literal(told.description)))),
+        element("title", {"id": names["title"]}, described.title),
+        element("desc", {"id": names["desc"]}, Svg(escape(literal(described.description)))),
         *pieces,
     )
 

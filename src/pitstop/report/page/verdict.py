@@ -32,7 +32,7 @@ from pitstop.report.page.blocks import (
 from pitstop.report.page.charts import Lane, Piece, lanes
 from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.svg import Described
-from pitstop.report.terminal import limit_words, start_up_text
+from pitstop.report.terminal import limit_text, start_up_text
 
 
 def headline_figures(view: RunView) -> Figures:
@@ -50,7 +50,7 @@ def _run_figures(view: RunView) -> Iterable[Figure]:
         yield Figure(name="a step", value=NOT_MEASURED, how="no step after warm-up")
     else:
         low, middle, high = spread
-        half = f"middle half {seconds_text(low)} to {seconds_text(high)}"
+        half = f"IQR {seconds_text(low)} to {seconds_text(high)}"
         yield Figure(name="a step, median", value=seconds_text(middle), how=f"{half}; {basis}")
     yield _rate_figure(view)
     yield _wait_figure(view)
@@ -119,7 +119,7 @@ def _busy_figures(view: RunView) -> Iterable[Figure]:
     spread = quartiles(busy)
     if spread is not None:
         low, middle, high = spread
-        half = f"middle half {share_text(low)} to {share_text(high)}"
+        half = f"IQR {share_text(low)} to {share_text(high)}"
         how = f"{half}; measured {count_text(len(busy), 'time')}"
         yield Figure(name="GPU busy, median", value=share_text(middle), how=how)
 
@@ -127,7 +127,7 @@ def _busy_figures(view: RunView) -> Iterable[Figure]:
 def _log_figures(view: RunView) -> Iterable[Figure]:
     assert view.log is not None
     log = view.log.summary
-    for name, steady, words in (
+    for name, steady, text in (
         ("a step", log.step, seconds_text),
         ("samples/s", log.rate, digits),
         ("waiting for data", log.data_wait, seconds_text),
@@ -135,8 +135,8 @@ def _log_figures(view: RunView) -> Iterable[Figure]:
         if steady is None:
             yield Figure(name=name, value="not in the log", how="the log does not tell")
             continue
-        half = f"middle half {words(steady.low)} to {words(steady.high)}"
-        yield Figure(name=name, value=words(steady.middle), how=f"{half}; {steady.formula}")
+        half = f"IQR {text(steady.low)} to {text(steady.high)}"
+        yield Figure(name=name, value=text(steady.middle), how=f"{half}; {steady.formula}")
     if log.eta is not None:
         left = log.eta.seconds
         value = f"{seconds_text(left.value)} ± {seconds_text(left.error)}"
@@ -148,23 +148,23 @@ def findings_section(view: RunView) -> Section | None:
     verdict = view.verdict
     if not verdict.findings:
         return None
-    told = tuple(
+    entries = tuple(
         ReportedFinding(
             finding=finding,
-            limit=None if finding.bound is None else limit_words(finding.bound),
-            how=f"bound from {_shares_words(view)}",
+            limit=None if finding.bound is None else limit_text(finding.bound),
+            how=f"bound from {_shares_text(view)}",
         )
         for finding in verdict.findings
     )
-    return Section(key="findings", title="What was found", blocks=(Findings(entries=told),))
+    return Section(key="findings", title="What was found", blocks=(Findings(entries=entries),))
 
 
-def _shares_words(view: RunView) -> str:
+def _shares_text(view: RunView) -> str:
     return "measured shares" if view.log is None else "shares of the log's own times"
 
 
 def gain_section(view: RunView) -> Section | None:
-    """The most that mending each thing can give, and all of it together."""
+    """The most that fixing each thing can give, and all of it together."""
     bounded = [finding for finding in view.verdict.findings if finding.bound is not None]
     if not bounded:
         return None
@@ -176,21 +176,21 @@ def gain_section(view: RunView) -> Section | None:
             (
                 text_cell(f"{finding.code} {finding.summary}"),
                 number_cell(share_text(bound.saved_share), bound.saved_share),
-                number_cell(limit_words(bound), bound.speedup),
+                number_cell(limit_text(bound), bound.speedup),
                 text_cell(f"{share_text(bound.pool_share)}: {bound.pool}"),
             )
         )
     columns = (
         Column(name="finding", is_number=False),
         Column(name="of the wall clock, at most"),
-        Column(name="mended, the run is"),
+        Column(name="fixed, the run is"),
         Column(name="taken from", is_number=False),
     )
     table = Table(
-        caption="The most that mending each finding can give",
+        caption="The most that fixing each finding can give",
         columns=columns,
         rows=tuple(rows),
-        note=f"From {_shares_words(view)}, by Amdahl's law: bounds, and no forecast.",
+        note=f"From {_shares_text(view)}, by Amdahl's law: bounds, and no forecast.",
         sortable=len(rows) > 1,
     )
     blocks = (_gain_chart(view.verdict), table, *_together(view.verdict))
@@ -201,32 +201,32 @@ def _gain_chart(verdict: Verdict) -> Chart:
     bounds = [(one.code, one.bound) for one in verdict.findings if one.bound is not None]
     if verdict.combined_bound is not None and len(bounds) > 1:
         bounds.append(("all warnings together", verdict.combined_bound))
-    told = Described(
+    described = Described(
         key="gain-bars",
-        title="Time that mending each finding can save at most",
+        title="Time that fixing each finding can save at most",
         description="; ".join(f"{name} {share_text(b.saved_share)}" for name, b in bounds) + ".",
     )
     rows = [_gain_lane(name, bound) for name, bound in bounds]
     ticks = ("0%", "50% of the wall clock", "100%")
-    return Chart(caption="Time that goes at most", svg=lanes(told, rows, ticks=ticks))
+    return Chart(caption="Time that goes at most", svg=lanes(described, rows, ticks=ticks))
 
 
 def _gain_lane(name: str, bound: Bound) -> Lane:
-    words = f"{name}: {share_text(bound.saved_share)} of the wall clock, {limit_words(bound)}"
-    piece = Piece(name=name, start=0.0, end=bound.saved_share, colour="c2", words=words)
-    return Lane(name=words, pieces=(piece,))
+    text = f"{name}: {share_text(bound.saved_share)} of the wall clock, {limit_text(bound)}"
+    piece = Piece(name=name, start=0.0, end=bound.saved_share, colour="c2", text=text)
+    return Lane(name=text, pieces=(piece,))
 
 
 def _together(verdict: Verdict) -> Iterable[Block]:
     bound = verdict.combined_bound
     if bound is not None and len(verdict.findings) > 1:
-        text = f"All warnings together: {limit_words(bound)}."
+        text = f"All warnings together: {limit_text(bound)}."
         yield Sentence(text=text, tone="strong")
     if len(verdict.cumulative_gains) >= 2:
         rows = tuple(
             (
                 text_cell(gain.code),
-                number_cell(limit_words(gain.bound), gain.bound.speedup),
+                number_cell(limit_text(gain.bound), gain.bound.speedup),
                 number_cell(
                     "length of the training not known"
                     if gain.hours_saved is None
@@ -237,7 +237,7 @@ def _together(verdict: Verdict) -> Iterable[Block]:
             for gain in verdict.cumulative_gains
         )
         yield Table(
-            caption="Mended one after the other",
+            caption="Cumulative gains, fixed in this order",
             columns=(
                 Column(name="this one and those above", is_number=False),
                 Column(name="the run is"),
@@ -247,7 +247,7 @@ def _together(verdict: Verdict) -> Iterable[Block]:
         )
     if verdict.whole_run_hours is not None:
         took = seconds_text(verdict.whole_run_hours * 3600)
-        yield Sentence(text=f"The whole training takes {took} at the measured pace.")
+        yield Sentence(text=f"The whole training takes {took} at the measured rate.")
     if verdict.start_up_s is not None:
         said = start_up_text(verdict)
         yield Sentence(text=f"{said[0].upper()}{said[1:]}.", tone="note")

@@ -27,9 +27,9 @@
     document.title = document.getElementById("live-head").getAttribute("data-title");
   }
 
-  function say(words) {
-    if (link.textContent !== words) {
-      link.textContent = words;
+  function say(text) {
+    if (link.textContent !== text) {
+      link.textContent = text;
     }
   }
 

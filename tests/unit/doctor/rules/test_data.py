@@ -129,7 +129,7 @@ def test_workers_that_wait_name_the_volume() -> None:
     found = data_wait(facts(STARVED, readings=[ON_CPU, slow]))
     assert found is not None
     assert any("storage, or a CPU core" in line for line in found.evidence)
-    assert any("/data/city delivered 47.7 MiB/s" in line for line in found.evidence)
+    assert any("/data/city delivered 47.6 MiB/s" in line for line in found.evidence)
     assert "copy /data/city to a local disk" in found.remedy[0]
 
 

@@ -52,7 +52,7 @@ def test_growth_in_workers_is_copy_on_write() -> None:
     assert found.evidence[0].startswith("1.17 GiB an hour")
     assert "hold metadata in arrays" in found.remedy[0]
     # 60 GiB are left of 64: 51 hours at 1.17 GiB an hour.
-    assert "in 51.2 hours" in found.evidence[2]
+    assert "in 51.2 h" in found.evidence[2]
     assert found.severity == "warning"
 
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a record is made of: a view comes of it, in words and on a page."""
+"""Whatever bytes a record is made of: a view comes of it, as text and on a page."""
 
 import io
 import itertools

@@ -14,13 +14,14 @@ from tests.integration.test_million_steps import STEPS, write_million
 WATCH = """
 import json, sys, time
 from pathlib import Path
+from pitstop.doctor.examine import examine
 from pitstop.report.live.watch import Judge, watch_of
 
 def peak():
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
-watch = watch_of(Path(sys.argv[1]))
+watch = watch_of(Path(sys.argv[1]), examine)
 bare_bytes = peak()
 first = watch.look(settle=True)
 read_s = time.process_time()

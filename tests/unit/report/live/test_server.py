@@ -170,13 +170,13 @@ def test_every_kind_of_view_becomes_a_page(tmp_path: Path) -> None:
     ranks(tmp_path / "ranks", missing=2)
     begun = GrowingRun(tmp_path / "begun")
     pages = LivePage(refresh_s=1.0)
-    for folder, words in (
+    for folder, text in (
         ("nowhere", "there is no record yet"),
         ("begun", "no step yet"),
         ("ranks", "1 of 4 ranks have no record yet"),
     ):
         body = pages.whole(view_of(tmp_path / folder))
-        assert words in body
+        assert text in body
         assert "None" not in body
         assert "nan" not in body.replace("finance", "")
     assert begun.path.exists()

@@ -14,7 +14,7 @@ from pitstop.doctor.examine import examine
 from pitstop.errors import RecordError
 from pitstop.records.distribution import merge
 from pitstop.records.store import read_run
-from pitstop.report.live.over_time import MOST_POINTS, Course
+from pitstop.report.live.over_time import MOST_POINTS, MeansOverTime
 from pitstop.report.live.steps import WINDOW_STEPS
 from pitstop.report.live.tail import FileTail, RankTail, RunTail
 from pitstop.report.live.throughput import parts_of
@@ -272,10 +272,10 @@ def test_what_is_kept_of_a_long_run_is_bounded() -> None:
 @settings(deadline=None, max_examples=40)
 def test_a_course_keeps_the_mean_and_the_order(count: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=count).tolist()
-    course = Course()
+    means = MeansOverTime()
     for step, value in enumerate(values):
-        course.add(step, value)
-    points = course.points
+        means.add(step, value)
+    points = means.points
     assert len(points) <= MOST_POINTS
     steps = [step for step, _ in points]
     assert steps == sorted(set(steps))
@@ -283,19 +283,19 @@ def test_a_course_keeps_the_mean_and_the_order(count: int, seed: int) -> None:
         assert steps[-1] == len(values) - 1
         begins = [0, *(step + 1 for step in steps[:-1])]
         lengths = {end + 1 - begin for begin, end in zip(begins[:-1], steps[:-1], strict=True)}
-        assert len(lengths) <= 1, "stretches of equal length, but for the last"
+        assert len(lengths) <= 1, "windows of equal length, but for the last"
         for begin, (end, mean) in zip(begins, points, strict=True):
             assert mean == pytest.approx(np.mean(values[begin : end + 1]), rel=1e-9, abs=1e-6)
 
 
 def test_losses_that_are_not_finite_are_counted_apart() -> None:
-    course = Course()
+    means = MeansOverTime()
     for step, value in enumerate((1.0, float("nan"), 3.0, float("inf"))):
-        course.add(step, value)
-    assert [mean for _, mean in course.points] == [1.0, 3.0]
-    assert (course.missing, course.first_missing) == (2, 1)
-    assert course.last is not None
-    assert course.last[0] == 3
+        means.add(step, value)
+    assert [mean for _, mean in means.points] == [1.0, 3.0]
+    assert (means.missing, means.first_missing) == (2, 1)
+    assert means.last is not None
+    assert means.last[0] == 3
 
 
 def test_a_part_that_is_named_after_the_last_row_is_known_at_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A view in words: one voice in a pipe and on a terminal, and nothing that steers the terminal."""
+"""A view as text: one voice in a pipe and on a terminal, and nothing that steers the terminal."""
 
 import io
 from dataclasses import replace
@@ -34,13 +34,13 @@ def shown(view: LiveView, *, terminal: bool, width: int = 120, encoding: str = "
 
 
 @pytest.fixture
-def sick(tmp_path: Path) -> LiveView:
+def slow(tmp_path: Path) -> LiveView:
     write_run(tmp_path / "run")
     return view_of(tmp_path / "run")
 
 
-def test_a_pipe_gets_words_without_drawings(sick: LiveView) -> None:
-    text = shown(sick, terminal=False, width=400)
+def test_a_pipe_gets_words_without_drawings(slow: LiveView) -> None:
+    text = shown(slow, terminal=False, width=400)
     assert "\x1b" not in text
     for piece in (
         "street-clips  finished  ",
@@ -59,8 +59,8 @@ def test_a_pipe_gets_words_without_drawings(sick: LiveView) -> None:
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
-def test_a_terminal_gets_bars_and_a_line_of_the_loss(sick: LiveView) -> None:
-    running = replace(sick, state="running", step=90, total_steps=180)
+def test_a_terminal_gets_bars_and_a_line_of_the_loss(slow: LiveView) -> None:
+    running = replace(slow, state="running", step=90, total_steps=180)
     text = shown(running, terminal=True)
     assert "━" * 20 + "─" * 20 + "  90 of 180, 50.0%" in text
     assert "█" * 16 in text
@@ -68,15 +68,15 @@ def test_a_terminal_gets_bars_and_a_line_of_the_loss(sick: LiveView) -> None:
     assert "data 39.2%  copy 1.5%" in text
 
 
-def test_a_terminal_without_such_letters_gets_plain_ones(sick: LiveView) -> None:
-    running = replace(sick, state="running", step=90, total_steps=180)
+def test_a_terminal_without_such_letters_gets_plain_ones(slow: LiveView) -> None:
+    running = replace(slow, state="running", step=90, total_steps=180)
     text = shown(running, terminal=True, encoding="ascii")
     assert "=" * 20 + "-" * 20 in text
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
-def test_a_narrow_terminal_is_not_overrun(sick: LiveView, width: int) -> None:
-    assert all(len(line) <= width for line in shown(sick, terminal=True, width=width).splitlines())
+def test_a_narrow_terminal_is_not_overrun(slow: LiveView, width: int) -> None:
+    assert all(len(line) <= width for line in shown(slow, terminal=True, width=width).splitlines())
 
 
 def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
@@ -122,17 +122,17 @@ def test_many_ranks_are_cut_and_counted(tmp_path: Path) -> None:
     assert "and 24 more ranks" in shown(many, terminal=False, width=400)
 
 
-def test_a_pipe_gets_a_line_when_there_is_something_new(sick: LiveView) -> None:
+def test_a_pipe_gets_a_line_when_there_is_something_new(slow: LiveView) -> None:
     out = io.StringIO()
     console = Console(file=out, width=400, highlight=False)
-    running = replace(sick, state="running")
+    running = replace(slow, state="running")
     with shown_on(console) as show:
-        show(replace(sick, state="waiting", reason="there is no record yet"))
+        show(replace(slow, state="waiting", reason="there is no record yet"))
         show(running)
         show(replace(running, age_s=3.0))
         show(replace(running, step=301))
         assert out.getvalue().count("\n") == 3
-        show(sick)
+        show(slow)
     lines = out.getvalue().splitlines()
     assert lines[0] == "street-clips: waiting, there is no record yet"
     assert lines[1] == (
@@ -143,12 +143,12 @@ def test_a_pipe_gets_a_line_when_there_is_something_new(sick: LiveView) -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_a_terminal_shows_the_view_in_one_place(sick: LiveView) -> None:
+def test_a_terminal_shows_the_view_in_one_place(slow: LiveView) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100, height=40)
     with shown_on(console) as show:
-        show(replace(sick, state="running", step=10))
-        show(sick)
+        show(replace(slow, state="running", step=10))
+        show(slow)
     assert "\x1b[1A" in out.getvalue(), "the cursor goes back up over the view before"
     assert "finished" in out.getvalue()
 

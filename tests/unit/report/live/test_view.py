@@ -261,7 +261,7 @@ def test_a_loss_that_is_not_a_number_is_seen(tmp_path: Path) -> None:
     loss = look(RunTail(tmp_path)).loss
     assert loss is not None
     assert (loss.value, loss.not_finite, loss.first_not_finite) == (None, 1, 2)
-    assert (loss.course, loss.course_steps) == ((1.0, 0.5), (0, 1))
+    assert (loss.means, loss.means_steps) == ((1.0, 0.5), (0, 1))
 
 
 def test_the_doctor_is_asked_about_the_last_steps(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pitstop.doctor.examine import examine
 from pitstop.errors import RecordError
 from pitstop.report.live.tail import RunTail
 from pitstop.report.live.watch import Judge, Watch, follow, in_a_thread, once, to_all, watch_of
@@ -37,7 +38,10 @@ def at_once(work: Callable[[], None]) -> None:
 
 def watched(source: Path, seconds: Seconds, *, judge: Judge | None = None) -> Watch:
     return Watch(
-        run=RunTail(source), judge=judge or Judge(start=at_once), now_s=seconds, alive=lives
+        run=RunTail(source),
+        judge=judge or Judge(examine, start=at_once),
+        now_s=seconds,
+        alive=lives,
     )
 
 
@@ -93,7 +97,7 @@ def test_the_doctor_is_asked_seldom_and_never_twice_at_once(tmp_path: Path) -> N
     run, seconds = GrowingRun(tmp_path), Seconds()
     grow(run, 30)()
     asked: list[tuple[float, Callable[[], None]]] = []
-    judge = Judge(every_s=5.0, start=lambda work: asked.append((seconds.now_s, work)))
+    judge = Judge(examine, every_s=5.0, start=lambda work: asked.append((seconds.now_s, work)))
     watch = watched(tmp_path, seconds, judge=judge)
     for _ in range(12):
         watch.look()
@@ -115,7 +119,7 @@ def test_a_run_that_does_not_grow_is_not_examined_again(tmp_path: Path) -> None:
     run, seconds = GrowingRun(tmp_path), Seconds()
     grow(run, 30)()
     asked: list[Callable[[], None]] = []
-    judge = Judge(every_s=5.0, start=lambda work: (asked.append(work), work())[1])
+    judge = Judge(examine, every_s=5.0, start=lambda work: (asked.append(work), work())[1])
     watch = watched(tmp_path, seconds, judge=judge)
     for _ in range(20):
         watch.look()
@@ -144,7 +148,7 @@ def test_work_beside_the_display_is_done_in_another_thread(tmp_path: Path) -> No
     in_a_thread(lambda: (names.append(threading.current_thread().name), done.set())[1])
     assert done.wait(10.0)
     assert names != [threading.current_thread().name]
-    assert watch_of(tmp_path).run.source == tmp_path
+    assert watch_of(tmp_path, examine).run.source == tmp_path
 
 
 def test_a_view_is_shown_everywhere() -> None:

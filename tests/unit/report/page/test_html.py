@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from pitstop.cli.report import page_of
 from pitstop.errors import RecordError
 from pitstop.records.pictures import PictureCell, PictureRow, Pictures, write_pictures
 from pitstop.records.units import NOT_MEASURED
-from pitstop.report.page.html import MOST_BYTES, PageWritten, write_page
-from tests.browser.records import NASTY, cured, ranks, sick, write_run
+from pitstop.report.page.html import MOST_BYTES, PageWritten
+from tests.browser.records import NASTY, fixed, ranks, slow, write_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 LOGS = Path(__file__).parents[3] / "data" / "logs"
@@ -27,7 +28,7 @@ class Outline(html.parser.HTMLParser):
         self.open: list[str] = []
         self.ids: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
+        self.pieces: list[str] = []
         self.feed(text)
         self.close()
         assert self.open == [], self.open
@@ -50,16 +51,16 @@ class Outline(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] not in ("script", "style"):
-            self.words.append(data)
+            self.pieces.append(data)
 
     @property
     def text(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(self.words))
+        return re.sub(r"\s+", " ", " ".join(self.pieces))
 
 
 def page(tmp_path: Path, *sources: Path) -> tuple[Outline, PageWritten]:
     output = tmp_path / "report.html"
-    written = write_page(sources, output)
+    written = page_of(sources, output)
     assert output.stat().st_size == written.size_bytes < MOST_BYTES
     outline = Outline(output.read_text(encoding="utf-8"))
     assert len(outline.ids) == len(set(outline.ids)), "an id stands twice"
@@ -67,7 +68,7 @@ def page(tmp_path: Path, *sources: Path) -> tuple[Outline, PageWritten]:
 
 
 def test_everything_a_full_record_holds_is_on_the_page(tmp_path: Path) -> None:
-    outline, written = page(tmp_path, sick(tmp_path / "run"))
+    outline, written = page(tmp_path, slow(tmp_path / "run"))
     assert written.absent == ()
     assert written.sections == (
         "What was found",
@@ -83,7 +84,7 @@ def test_everything_a_full_record_holds_is_on_the_page(tmp_path: Path) -> None:
         "Settings, with proof",
         "Machine and versions",
     )
-    for words in (
+    for text in (
         "the training loop waits for data",
         "DATA001",
         "All pieces together are the wall clock of a step",
@@ -95,11 +96,11 @@ def test_everything_a_full_record_holds_is_on_the_page(tmp_path: Path) -> None:
         "2.13.0",
         "--config 街道.yaml",
     ):
-        assert words in outline.text, words
+        assert text in outline.text, text
 
 
 def test_the_parts_of_the_step_and_what_no_part_saw_add_up_to_the_bar(tmp_path: Path) -> None:
-    write_page([sick(tmp_path / "run")], tmp_path / "report.html")
+    page_of([slow(tmp_path / "run")], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     drawn = re.search(r'aria-labelledby="step-bar-title.*?</svg></figure>|step-bar-title"', text)
     assert drawn is not None
@@ -111,7 +112,7 @@ def test_the_parts_of_the_step_and_what_no_part_saw_add_up_to_the_bar(tmp_path: 
 
 
 def test_words_of_a_record_are_text_and_never_markup(tmp_path: Path) -> None:
-    write_page([sick(tmp_path / "run")], tmp_path / "report.html")
+    page_of([slow(tmp_path / "run")], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert NASTY not in text
     assert text.count("<script") == 1, "ours alone"
@@ -120,7 +121,7 @@ def test_words_of_a_record_are_text_and_never_markup(tmp_path: Path) -> None:
 
 
 def test_the_page_forbids_the_network_and_names_its_own_script(tmp_path: Path) -> None:
-    outline, _ = page(tmp_path, sick(tmp_path / "run"))
+    outline, _ = page(tmp_path, slow(tmp_path / "run"))
     policy = next(
         str(found["content"])
         for tag, found in outline.tags
@@ -138,7 +139,7 @@ def test_the_page_forbids_the_network_and_names_its_own_script(tmp_path: Path) -
 
 
 def test_every_drawing_has_a_title_and_a_description_or_is_decoration(tmp_path: Path) -> None:
-    outline, _ = page(tmp_path, sick(tmp_path / "run"))
+    outline, _ = page(tmp_path, slow(tmp_path / "run"))
     drawings = [found for tag, found in outline.tags if tag == "svg" and found.get("role")]
     assert len(drawings) >= 12
     for found in drawings:
@@ -151,7 +152,7 @@ def test_every_drawing_has_a_title_and_a_description_or_is_decoration(tmp_path: 
 def test_tables_say_what_their_headings_head_and_headings_skip_no_level(
     tmp_path: Path, runs: int
 ) -> None:
-    sources = [sick(tmp_path / "a"), cured(tmp_path / "b"), ranks(tmp_path / "c")]
+    sources = [slow(tmp_path / "a"), fixed(tmp_path / "b"), ranks(tmp_path / "c")]
     outline, _ = page(tmp_path, *sources[:runs])
     tags = [tag for tag, _ in outline.tags]
     assert tags.count("table") == tags.count("caption") == tags.count("thead") > 0
@@ -220,13 +221,13 @@ def test_a_newer_schema_is_named_and_its_steps_are_not_guessed(tmp_path: Path) -
     head = json.loads(first) | {"schema": 99}
     path.write_bytes(json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest)
     outline, written = page(tmp_path, tmp_path / "run")
-    assert "99" in " ".join(outline.words)
+    assert "99" in " ".join(outline.pieces)
     assert "the parts of a step" in written.absent
-    assert "the course of the run" in written.absent
+    assert "values over time" in written.absent
 
 
 def test_two_runs_are_compared_and_only_changes_beyond_noise_are_marked(tmp_path: Path) -> None:
-    outline, written = page(tmp_path, sick(tmp_path / "before"), cured(tmp_path / "after"))
+    outline, written = page(tmp_path, slow(tmp_path / "before"), fixed(tmp_path / "after"))
     assert written.message.startswith("faster: a step takes 0.6")
     assert written.sections == (
         "Differences",
@@ -240,7 +241,7 @@ def test_two_runs_are_compared_and_only_changes_beyond_noise_are_marked(tmp_path
 
 
 def test_three_runs_are_each_compared_with_the_first(tmp_path: Path) -> None:
-    sources = [sick(tmp_path / "a"), cured(tmp_path / "b"), sick(tmp_path / "c")]
+    sources = [slow(tmp_path / "a"), fixed(tmp_path / "b"), slow(tmp_path / "c")]
     outline, written = page(tmp_path, *sources)
     assert "street-clips (b): faster" in written.message
     assert "street-clips (c): no difference beyond noise" in written.message
@@ -252,14 +253,14 @@ def test_unequal_work_is_not_compared_and_the_reason_stands_there(tmp_path: Path
     other.write_text(
         re.sub(r"^(\[(?:\d+,){5})8,", r"\g<1>16,", other.read_text(), flags=re.MULTILINE)
     )
-    outline, written = page(tmp_path, sick(tmp_path / "a"), tmp_path / "b")
+    outline, written = page(tmp_path, slow(tmp_path / "a"), tmp_path / "b")
     assert written.message.startswith("not comparable")
     assert "did not do the same work" in outline.text
     assert "beyond noise" not in outline.text
 
 
 def test_a_log_and_a_measured_run_stand_side_by_side_uncompared(tmp_path: Path) -> None:
-    _, written = page(tmp_path, sick(tmp_path / "a"), LOGS / "timm.log")
+    _, written = page(tmp_path, slow(tmp_path / "a"), LOGS / "timm.log")
     assert written.message.startswith("not comparable")
 
 
@@ -334,9 +335,9 @@ def test_a_record_of_endless_names_still_gives_a_small_page(tmp_path: Path) -> N
 def test_sections_that_do_not_fit_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = sick(tmp_path / "run")
+    folder = slow(tmp_path / "run")
     monkeypatch.setattr("pitstop.report.page.html.MOST_BYTES", 60_000)
-    written = write_page([folder], tmp_path / "report.html")
+    written = page_of([folder], tmp_path / "report.html")
     assert written.size_bytes <= 60_000
     assert "Over time" not in written.sections
     text = Outline((tmp_path / "report.html").read_text(encoding="utf-8")).text
@@ -347,34 +348,34 @@ def test_the_page_never_replaces_what_it_is_about(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", steps=30)
     before = path.read_bytes()
     with pytest.raises(RecordError, match="another name"):
-        write_page([path], path)
+        page_of([path], path)
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("file", ["rank-0.jsonl", "pictures/pictures.json"])
 def test_a_file_of_a_run_is_never_replaced_by_its_page(tmp_path: Path, file: str) -> None:
-    path = sick(tmp_path / "run") / file
+    path = slow(tmp_path / "run") / file
     before = path.read_bytes()
     with pytest.raises(RecordError, match="another name"):
-        write_page([tmp_path / "run"], path)
+        page_of([tmp_path / "run"], path)
     assert path.read_bytes() == before
 
 
 def test_a_page_may_lie_in_the_run_and_be_replaced_there(tmp_path: Path) -> None:
     write_run(tmp_path / "run", steps=30)
     output = tmp_path / "run" / "report.html"
-    assert write_page([tmp_path / "run"], output) == write_page([tmp_path / "run"], output)
+    assert page_of([tmp_path / "run"], output) == page_of([tmp_path / "run"], output)
 
 
-def test_names_that_no_file_can_have_are_an_error_in_words(tmp_path: Path) -> None:
+def test_names_that_no_file_can_have_are_an_error_in_text(tmp_path: Path) -> None:
     endless = tmp_path / ("x" * 5_000)
-    folder = cured(tmp_path / "run")
+    folder = fixed(tmp_path / "run")
     earlier = tmp_path / "page.html"
     earlier.touch()
     with pytest.raises(RecordError, match=f"cannot read {endless}"):
-        write_page([endless], earlier)
+        page_of([endless], earlier)
     with pytest.raises(RecordError, match=f"cannot write {endless}"):
-        write_page([folder], endless)
+        page_of([folder], endless)
 
 
 def test_words_beside_pictures_count_as_well(tmp_path: Path) -> None:
@@ -391,16 +392,16 @@ def test_words_beside_pictures_count_as_well(tmp_path: Path) -> None:
 
 def test_nothing_to_report_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="at least one"):
-        write_page([], tmp_path / "report.html")
+        page_of([], tmp_path / "report.html")
     with pytest.raises(RecordError, match="there is no file or folder"):
-        write_page([tmp_path / "nowhere"], tmp_path / "report.html")
+        page_of([tmp_path / "nowhere"], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 
 def test_the_same_record_gives_the_same_page(tmp_path: Path) -> None:
-    folder = sick(tmp_path / "run")
+    folder = slow(tmp_path / "run")
     texts = []
     for name in ("a.html", "b.html"):
-        write_page([folder], tmp_path / name)
+        page_of([folder], tmp_path / name)
         texts.append((tmp_path / name).read_bytes())
     assert texts[0] == texts[1]

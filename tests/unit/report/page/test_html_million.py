@@ -16,8 +16,8 @@ from tests.integration.test_million_steps import STEPS, write_million
 REPORT = """
 import json, sys, time
 from pathlib import Path
-from pitstop.report.page.html import write_page
-written = write_page([Path(sys.argv[1])], Path(sys.argv[2]))
+from pitstop.cli.report import page_of
+written = page_of([Path(sys.argv[1])], Path(sys.argv[2]))
 status = Path("/proc/self/status").read_text()
 json.dump({
     "took_s": time.process_time(),
@@ -69,5 +69,5 @@ def test_a_million_steps_become_a_small_page_with_their_extremes(
     assert got["size_bytes"] < MOST_BYTES
     assert "Over time" in got["sections"]
     text = output.read_text(encoding="utf-8")
-    description = text[text.index('id="course-step-desc"') :].split("</desc>")[0]
+    description = text[text.index('id="over-time-step-desc"') :].split("</desc>")[0]
     assert "highest 9." in description, description

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from pitstop.cli.report import page_of
 from pitstop.doctor.compare import compare
+from pitstop.doctor.judge import judge_record, judge_records
 from pitstop.logs.read import read_logs
 from pitstop.records.comparison import PartChange
 from pitstop.records.host.machine import Cpu, Machine, MatrixRate, Ram, Software
 from pitstop.records.loader import LoaderReading
 from pitstop.records.quantity import measured
-from pitstop.records.run import RankRecord
+from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.script import Ended
 from pitstop.records.store import read_run
 from pitstop.report.page.about import log_section, machine_section, settings_section
@@ -21,15 +23,14 @@ from pitstop.report.page.blocks import Block, Chart, Figures, Node, Section, Sen
 from pitstop.report.page.compare import (
     Pair,
     RunsView,
-    courses_section,
     differences_section,
     runs_view,
+    series_section,
     side_by_side_section,
 )
 from pitstop.report.page.host import load_section, memory_section
-from pitstop.report.page.html import write_page
-from pitstop.report.page.loader import feeding_section
-from pitstop.report.page.over_time import course_section
+from pitstop.report.page.loader import loader_section
+from pitstop.report.page.over_time import over_time_section
 from pitstop.report.page.parts import modules_section, ranks_section
 from pitstop.report.page.run import RunView, quartiles, view_of
 from pitstop.report.page.step import step_section, timeline_section
@@ -43,21 +44,25 @@ LOGS = Path(__file__).parents[3] / "data" / "logs"
 PARTS = {"data": 5_000, "forward": 10_000, "backward": 20_000}
 
 
+def viewed(record: RunRecord) -> RunView:
+    return view_of(judge_record(record))
+
+
 def view(*readings: object, **rest: Any) -> RunView:
-    return view_of(run_of(rank(PARTS, readings=readings, **rest)))
+    return viewed(run_of(rank(PARTS, readings=readings, **rest)))
 
 
 def log_view(name: str, **given: Any) -> RunView:
-    return view_of(read_logs([LOGS / name], **given)[0])
+    return viewed(read_logs([LOGS / name], **given)[0])
 
 
 def told(section: Section | None) -> str:
-    """All words of a section, drawings included."""
+    """All text of a section, drawings included."""
     assert section is not None
-    return " ".join([section.title, section.lead or "", *map(block_words, section.blocks)])
+    return " ".join([section.title, section.lead or "", *map(block_text, section.blocks)])
 
 
-def block_words(block: Block) -> str:
+def block_text(block: Block) -> str:
     if isinstance(block, Table):
         cells = [cell.text for row in block.rows for cell in row]
         return " ".join([block.caption, *cells, block.note or ""])
@@ -75,7 +80,7 @@ def figures(found: Figures) -> dict[str, str]:
 def test_numbers_beside_the_verdict_have_spread_and_basis() -> None:
     found = figures(headline_figures(view()))
     assert found["a step, median"] == (
-        "35.0 ms; middle half 35.0 ms to 35.0 ms; measured, 90 steps after warm-up"
+        "35.0 ms; IQR 35.0 ms to 35.0 ms; measured, 90 steps after warm-up"
     )
     assert found["throughput"].startswith("114 samples/s; measured on the wall clock")
     assert found["waiting for data"].startswith("14.3%; ± 0.0% standard error; measured")
@@ -83,18 +88,18 @@ def test_numbers_beside_the_verdict_have_spread_and_basis() -> None:
 
 def test_throughput_counts_all_ranks() -> None:
     both = [rank(PARTS, number=number, world=2) for number in range(2)]
-    found = figures(headline_figures(view_of(run_of(*both))))
+    found = figures(headline_figures(viewed(run_of(*both))))
     assert found["throughput"].startswith("229 samples/s; all 2 ranks")
 
 
 def test_a_run_without_a_data_part_says_so() -> None:
-    only = view_of(run_of(rank({"forward": 10_000})))
+    only = viewed(run_of(rank({"forward": 10_000})))
     assert figures(headline_figures(only))["waiting for data"].startswith("not measured")
-    assert "Waiting for data" not in told(course_section(only))
+    assert "Waiting for data" not in told(over_time_section(only))
 
 
 def test_a_healthy_run_has_no_findings_and_no_gain() -> None:
-    healthy = view_of(run_of(rank({"forward": 10_000, "backward": 20_000})))
+    healthy = viewed(run_of(rank({"forward": 10_000, "backward": 20_000})))
     assert findings_section(healthy) is None
     assert gain_section(healthy) is None
 
@@ -102,10 +107,10 @@ def test_a_healthy_run_has_no_findings_and_no_gain() -> None:
 def test_the_share_beside_a_gain_is_the_one_that_gives_it() -> None:
     """Two thirds of the steps compute for 10 ms, a third for 9 ms, which the bound counts on."""
     forward = [9_000 if step % 3 == 0 else 10_000 for step in range(100)]
-    words = told(gain_section(view_of(run_of(rank({"data": 10_000, "forward": forward})))))
-    assert "at most 2.19x as fast" in words
-    assert "54.2%" in words, "1 - 1 / 2.19"
-    assert "50.8%" not in words, "of that, the wait alone"
+    text = told(gain_section(viewed(run_of(rank({"data": 10_000, "forward": forward})))))
+    assert "up to 2.19x faster" in text
+    assert "54.2%" in text, "1 - 1 / 2.19"
+    assert "50.8%" not in text, "of that, the wait alone"
 
 
 def test_what_is_left_of_a_log_is_estimated_with_its_error() -> None:
@@ -116,7 +121,7 @@ def test_what_is_left_of_a_log_is_estimated_with_its_error() -> None:
 def test_a_log_without_times_has_neither_bar_nor_course() -> None:
     silent = log_view("guide_reid.log")
     assert step_section(silent) is None
-    assert course_section(silent) is None
+    assert over_time_section(silent) is None
     assert timeline_section(silent) is None
     assert modules_section(silent) is None
     assert ranks_section(silent) is None
@@ -125,9 +130,9 @@ def test_a_log_without_times_has_neither_bar_nor_course() -> None:
 
 
 def test_a_number_that_a_log_mislabels_is_told() -> None:
-    words = told(log_section(log_view("topreid.txt")))
-    assert "Printed numbers that are not what their names say" in words
-    assert "Time per batch" in words
+    text = told(log_section(log_view("topreid.txt")))
+    assert "Printed numbers that are not what their names say" in text
+    assert "Time per batch" in text
 
 
 def test_a_log_is_named_and_not_placed() -> None:
@@ -135,19 +140,19 @@ def test_a_log_is_named_and_not_placed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("how", "text"),
     [
         ({"exit_code": 3, "signal": None}, "left with code 3 after 12.0 s"),
         ({"exit_code": None, "signal": "SIGKILL"}, "was ended by SIGKILL after 12.0 s"),
         ({"exit_code": 0, "signal": None, "stopped_by_us": True}, "once enough was measured"),
     ],
 )
-def test_how_a_command_ended_is_told(how: dict[str, Any], words: str) -> None:
+def test_how_a_command_ended_is_told(how: dict[str, Any], text: str) -> None:
     values = {"wall_s": 12.0, "interrupted": False, "stopped_by_us": False} | how
     ended = Ended(**values)
     reading = raw("ended", **values)
     assert ended.wall_s == 12.0
-    assert words in told(machine_section(view(reading)))
+    assert text in told(machine_section(view(reading)))
 
 
 def machine() -> Machine:
@@ -170,27 +175,27 @@ def machine() -> Machine:
 def test_measured_ceilings_come_with_their_spread() -> None:
     from dataclasses import asdict
 
-    words = told(machine_section(view(raw("machine", **asdict(machine())))))
-    assert "16 usable cores of Model X" in words
-    assert "1.10 TFLOP/s" in words
-    assert "1.00 TFLOP/s to 1.20 TFLOP/s in 3 readings" in words
+    text = told(machine_section(view(raw("machine", **asdict(machine())))))
+    assert "16 usable cores of Model X" in text
+    assert "1.10 TFLOP/s" in text
+    assert "1.00 TFLOP/s to 1.20 TFLOP/s in 3 readings" in text
 
 
 def test_a_moment_beyond_all_calendars_is_not_recorded() -> None:
     record = rank(PARTS)
     attempt = replace(record.attempts[0], started_unix_s=1e300, python="3.11")
-    odd = view_of(run_of(replace(record, attempts=(attempt,))))
+    odd = viewed(run_of(replace(record, attempts=(attempt,))))
     assert "last attempt began not recorded" in told(machine_section(odd))
 
 
-def test_a_proof_reads_as_words() -> None:
+def test_a_proof_reads_as_text() -> None:
     proof = {"fused": True, "workers": 12_000, "note": None, "share": 0.25, "list": [1, 2]}
-    words = told(settings_section(view(applied={"optimizer.kind": proof})))
-    assert "fused yes, workers 12,000, note not known, share 0.250, list [1, 2]" in words
+    text = told(settings_section(view(applied={"optimizer.kind": proof})))
+    assert "fused yes, workers 12,000, note not known, share 0.250, list [1, 2]" in text
 
 
 def test_work_of_a_step_that_was_not_timed_has_no_rate() -> None:
-    untimed = view_of(run_of(rank({}, steps=1, readings=[WORK])))
+    untimed = viewed(run_of(rank({}, steps=1, readings=[WORK])))
     assert "arithmetic of a step 1.00 TFLOP" in told(settings_section(untimed))
     assert "arithmetic rate" not in told(settings_section(untimed))
     assert "arithmetic rate, over the mean step 28.6 TFLOP/s" in told(settings_section(view(WORK)))
@@ -205,18 +210,18 @@ def test_damaged_readings_are_passed_over_and_counted() -> None:
 def test_memory_that_was_not_measured_is_not_zero() -> None:
     bare = replace(memory(1.0, 5, 5), tree=None, host_total_bytes=None, host_available_bytes=None)
     section = memory_section(view(bare))
-    words = told(section)
-    assert "host, in use by anybody not measured not measured not measured" in words
-    assert "control group's limit none found" in words
-    assert " 0 B " not in words
+    text = told(section)
+    assert "host, in use by anybody not measured not measured not measured" in text
+    assert "control group's limit none found" in text
+    assert " 0 B " not in text
     assert not any(isinstance(block, Chart) for block in (section.blocks if section else ()))
 
 
 def test_a_device_that_does_not_count_has_no_activations() -> None:
     owners = replace(OWNERS, device="cpu", peak_bytes=None)
-    words = told(memory_section(view(owners)))
-    assert "Activations: not measured" in words
-    assert "activations and scratch" not in words
+    text = told(memory_section(view(owners)))
+    assert "Activations: not measured" in text
+    assert "activations and scratch" not in text
 
 
 def test_owners_of_nothing_are_no_bar() -> None:
@@ -225,9 +230,9 @@ def test_owners_of_nothing_are_no_bar() -> None:
 
 
 def test_a_host_without_a_gpu_has_no_gpu_lines() -> None:
-    words = told(load_section(view(load(), load())))
-    assert "GPU busy" not in words
-    assert "no GPU was seen" in words
+    text = told(load_section(view(load(), load())))
+    assert "GPU busy" not in text
+    assert "no GPU was seen" in text
 
 
 def test_damaged_samples_and_batches_without_stages_are_told() -> None:
@@ -237,13 +242,13 @@ def test_damaged_samples_and_batches_without_stages_are_told() -> None:
     )  # fmt: skip
     from dataclasses import asdict
 
-    section = feeding_section(
+    section = loader_section(
         view(raw("loader", **asdict(reading)), raw("skipped", samples={"torn": 2}, total=2))
     )
-    words = told(section)
-    assert "2 reads of damaged samples passed over" in words
-    assert "Making a batch" not in words
-    assert "5 batches, the largest of 100 B" in words
+    text = told(section)
+    assert "2 reads of damaged samples passed over" in text
+    assert "Making a batch" not in text
+    assert "5 batches, the largest of 100 B" in text
 
 
 def test_a_cache_that_was_looked_at_once_has_numbers_and_no_course() -> None:
@@ -251,33 +256,33 @@ def test_a_cache_that_was_looked_at_once_has_numbers_and_no_course() -> None:
         "policy": "keep", "backing": "shared memory", "items": 3, "used_bytes": 10,
         "budget_bytes": 100, "hits": 0, "misses": 0, "evictions": 0, "too_large": 0,
     }  # fmt: skip
-    words = told(feeding_section(view(raw("cache", **cache))))
-    assert "hit rate not measured" in words
-    assert "Hit rate of the cache since" not in words
+    text = told(loader_section(view(raw("cache", **cache))))
+    assert "hit rate not measured" in text
+    assert "Hit rate of the cache since" not in text
 
 
 def test_many_ranks_are_in_the_table_and_some_as_bars() -> None:
     many = [rank(PARTS, number=n, world=20, samples=None) for n in range(20)]
-    section = ranks_section(view_of(run_of(*many)))
-    words = told(section)
-    assert "Bars of 4 ranks are left out" in words
+    section = ranks_section(viewed(run_of(*many)))
+    text = told(section)
+    assert "Bars of 4 ranks are left out" in text
     assert section is not None
     tables = [block for block in section.blocks if isinstance(block, Table)]
     assert len(tables[0].rows) == 20
-    assert "not measured" in words, "samples were not counted"
+    assert "not measured" in text, "samples were not counted"
 
 
 def test_a_part_that_one_run_did_not_measure_is_no_difference() -> None:
     before, after = rank(PARTS, samples=4), rank({**PARTS, "extra": 9_000}, samples=4)
-    runs = runs_view([view_of(run_of(before, source="a")), view_of(run_of(after, source="b"))])
-    words = told(differences_section(runs))
-    assert "extra not measured" in words
-    assert "Not checked: " in words
-    assert "extra not measured 9.00 ms not measured" in words
+    runs = runs_view(judge_records([run_of(before, source="a"), run_of(after, source="b")]))
+    text = told(differences_section(runs))
+    assert "extra not measured" in text
+    assert "Not checked: " in text
+    assert "extra not measured 9.00 ms not measured" in text
 
 
 def test_a_difference_without_an_interval_is_shown_without_one() -> None:
-    one = view_of(run_of(rank(PARTS), source="a"))
+    one = viewed(run_of(rank(PARTS), source="a"))
     found = compare(one.record, one.record)
     change = PartChange(
         part="data", before_s=0.1, after_s=0.2, low_s=None, high_s=None, beyond_noise=False
@@ -286,29 +291,29 @@ def test_a_difference_without_an_interval_is_shown_without_one() -> None:
         view=one, result="slower", message="told",
         comparison=replace(found, parts=(change,), notes=("a note",), same_work=()),
     )  # fmt: skip
-    words = told(differences_section(RunsView(views=(one, one), pairs=(pair,))))
-    assert "+100 ms" in words
-    assert "a note" in words
+    text = told(differences_section(RunsView(views=(one, one), pairs=(pair,))))
+    assert "+100 ms" in text
+    assert "a note" in text
 
 
 def test_a_slower_part_beyond_noise_is_marked_so() -> None:
     def slow(mean_us: float, seed: int) -> RankRecord:
         return rank({"data": noisy(mean_us, 200, seed), "forward": 10_000}, steps=200)
 
-    views = [view_of(run_of(slow(us, n), source=str(n))) for n, us in enumerate((2_000, 9_000))]
-    assert "slower, beyond noise" in told(differences_section(runs_view(views)))
+    records = [run_of(slow(us, n), source=str(n)) for n, us in enumerate((2_000, 9_000))]
+    assert "slower, beyond noise" in told(differences_section(runs_view(judge_records(records))))
 
 
 def test_runs_without_steps_stand_side_by_side_without_numbers() -> None:
-    empty = view_of(run_of(rank({}, steps=1, samples=None)))
-    runs = runs_view([empty, empty])
+    empty = run_of(rank({}, steps=1, samples=None))
+    runs = runs_view(judge_records([empty, empty]))
     assert "not measured" in told(side_by_side_section(runs))
-    assert courses_section(runs) is None
+    assert series_section(runs) is None
 
 
 def test_logs_over_one_another_are_not_called_measured() -> None:
-    runs = runs_view([log_view("mmcv_iter.log"), log_view("timm.log")])
-    assert "as a log tells" in told(courses_section(runs))
+    runs = runs_view(judge_records(read_logs([LOGS / "mmcv_iter.log", LOGS / "timm.log"])))
+    assert "as a log tells" in told(series_section(runs))
     assert "Differences" in told(differences_section(runs))
 
 
@@ -323,7 +328,7 @@ def nodes_of(tree: Tree) -> list[Node]:
 
 def test_the_tree_nests_as_the_spans_do(tmp_path: Path) -> None:
     write_run(tmp_path / "run", steps=30)
-    section = step_section(view_of(read_run(tmp_path / "run")))
+    section = step_section(viewed(read_run(tmp_path / "run")))
     assert section is not None
     [tree] = [block for block in section.blocks if isinstance(block, Tree)]
     forward = next(node for node in tree.nodes if node.name == "forward")
@@ -344,7 +349,7 @@ def test_a_tree_of_thousands_keeps_the_largest_and_says_so(tmp_path: Path) -> No
                     time.advance(number + 1)
     clock.close()
     writer.close()
-    section = step_section(view_of(read_run(tmp_path)))
+    section = step_section(viewed(read_run(tmp_path)))
     assert section is not None
     [tree] = [block for block in section.blocks if isinstance(block, Tree)]
     names = {node.name for node in nodes_of(tree)}
@@ -368,8 +373,8 @@ def test_a_tree_deeper_than_anybody_opens_is_cut_and_says_so(tmp_path: Path) -> 
                 time.advance(10)
     clock.close()
     writer.close()
-    write_page([tmp_path / "run"], tmp_path / "page.html")
-    section = step_section(view_of(read_run(tmp_path / "run")))
+    page_of([tmp_path / "run"], tmp_path / "page.html")
+    section = step_section(viewed(read_run(tmp_path / "run")))
     assert section is not None
     [tree] = [block for block in section.blocks if isinstance(block, Tree)]
     assert [node.name for node in nodes_of(tree)] == [f"level {level}" for level in range(40)]
@@ -385,8 +390,8 @@ def test_a_step_without_parts_inside_has_no_tree() -> None:
 def test_spans_that_were_not_recorded_are_counted(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", steps=30)
     path.write_text(path.read_text().replace('"left_out":0', '"left_out":7'))
-    words = told(timeline_section(view_of(read_run(tmp_path / "run"))))
-    assert "7 more spans in step 0 were not recorded" in words
+    text = told(timeline_section(viewed(read_run(tmp_path / "run"))))
+    assert "7 more spans in step 0 were not recorded" in text
 
 
 def test_a_host_alone_says_that_the_device_was_not_measured(tmp_path: Path) -> None:
@@ -402,8 +407,8 @@ def test_a_host_alone_says_that_the_device_was_not_measured(tmp_path: Path) -> N
             time.advance(500)
     clock.close()
     writer.close()
-    words = told(timeline_section(view_of(read_run(tmp_path))))
-    assert "The device's clock: not measured" in words
+    text = told(timeline_section(viewed(read_run(tmp_path))))
+    assert "The device's clock: not measured" in text
 
 
 def test_quartiles_of_nothing_are_none() -> None:

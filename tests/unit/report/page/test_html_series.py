@@ -74,7 +74,7 @@ def drawn_points(svg: Svg) -> list[tuple[float, float]]:
 def test_no_line_leaves_its_frame(values: list[float], from_zero: bool, binary: bool) -> None:
     series = shortened(np.arange(len(values), dtype=float), np.array(values))
     axes = Axes(
-        y_words=bytes_text if binary else digits, x_words=str, x_name="step",
+        y_text=bytes_text if binary else digits, x_text=str, x_name="step",
         from_zero=from_zero, binary=binary,
     )  # fmt: skip
     svg = lines("key", "title", [Line(name="one", series=series, colour="c0")], axes, height=170)
@@ -93,15 +93,15 @@ def test_a_scale_ends_at_a_round_number_above_the_highest() -> None:
     for high, binary, wanted in ((37.3, False, "40.0"), (0.0093, False, "0.0100"),
                                  (3.1 * 2**30, True, "4.00 GiB")):  # fmt: skip
         series = shortened(np.arange(2.0), np.array([0.0, high]))
-        words = bytes_text if binary else digits
-        axes = Axes(y_words=words, x_words=str, x_name="step", binary=binary)
+        text = bytes_text if binary else digits
+        axes = Axes(y_text=text, x_text=str, x_name="step", binary=binary)
         svg = lines("key", "title", [Line(name="one", series=series, colour="c0")], axes)
         assert f">{wanted}</text>" in svg.text
 
 
 def test_a_single_value_is_a_dot_and_is_told() -> None:
     series = shortened(np.array([7.0]), np.array([3.5]))
-    axes = Axes(y_words=digits, x_words=lambda x: f"{x:.0f}", x_name="step")
+    axes = Axes(y_text=digits, x_text=lambda x: f"{x:.0f}", x_name="step")
     svg = lines("key", "title", [Line(name="loss", series=series, colour="c0")], axes)
     assert "dot" in svg.text
     assert "loss: step 7 to 7, median 3.50" in svg.text
@@ -109,7 +109,7 @@ def test_a_single_value_is_a_dot_and_is_told() -> None:
 
 def test_many_marks_are_thinned_and_their_true_number_is_told() -> None:
     series = shortened(np.arange(1000.0), np.ones(1000))
-    axes = Axes(y_words=digits, x_words=str, x_name="step")
+    axes = Axes(y_text=digits, x_text=str, x_name="step")
     marks = [Mark(x=float(x), name="evaluation", colour="m-evaluation") for x in range(1000)]
     drawn = [Line(name="one", series=series, colour="c0")]
     svg = lines("key", "title", drawn, axes, marks=marks)
@@ -119,8 +119,8 @@ def test_many_marks_are_thinned_and_their_true_number_is_told() -> None:
 
 def test_a_bar_says_its_pieces_and_hatches_what_nobody_saw() -> None:
     segments = [
-        Segment(name="data <b>", share=0.7, colour="c0", words="7 ms"),
-        Segment(name="unaccounted", share=0.3, colour=HATCHED, words="3 ms"),
+        Segment(name="data <b>", share=0.7, colour="c0", text="7 ms"),
+        Segment(name="unaccounted", share=0.3, colour=HATCHED, text="3 ms"),
     ]
     svg = bar("step", "A step", segments)
     assert "data &lt;b&gt; 7 ms; unaccounted 3 ms." in svg.text

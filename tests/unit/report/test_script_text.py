@@ -16,19 +16,19 @@ def said(**values: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("measured", "low", "words"),
+    ("measured", "low", "end"),
     [
-        (2.5, 2.4, "predicted: at most 2.76x\n"),
-        (2.87, 2.7, "predicted: at most 2.76x, above which it lies within noise\n"),
-        (2.87, 2.8, "predicted: at most 2.76x, above which it lies beyond noise\n"),
+        (2.5, 2.4, "predicted: up to 2.76x\n"),
+        (2.87, 2.7, "predicted: up to 2.76x, exceeded within noise\n"),
+        (2.87, 2.8, "predicted: up to 2.76x, exceeded beyond noise\n"),
     ],
 )
-def test_a_gain_above_the_predicted_one_is_told_with_its_noise(
-    measured: float, low: float, words: str
+def test_a_gain_above_the_predicted_one_is_shown_with_its_noise(
+    measured: float, low: float, end: str
 ) -> None:
     text = said(predicted=2.76, measured=measured, low=low, high=3.0, steps=197)
-    assert text.startswith(f"without data: {measured:.2f}x as fast (99% within {low:.2f}x to 3.00")
-    assert text.endswith(words)
+    assert text.startswith(f"without data: {measured:.2f}x faster (99% CI {low:.2f}x to 3.00")
+    assert text.endswith(end)
 
 
 def test_what_could_not_be_predicted_or_measured_is_said() -> None:
