@@ -53,12 +53,14 @@ check: $(READY) $(UV_BIN)/uv
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/deptry src
 	$(BIN)/python scripts/make_config_docs.py --check
+	$(BIN)/python scripts/make_figures.py --check
 	$(UV_BIN)/python scripts/lock.py --check
 
 fix: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(BIN)/python scripts/make_config_docs.py
+	$(BIN)/python scripts/make_figures.py
 
 docs: $(READY)
 	$(BIN)/zensical build --clean

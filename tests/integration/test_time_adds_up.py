@@ -26,7 +26,7 @@ class Stopwatch(Observer):
     def __init__(self) -> None:
         self.read_us: list[float] = []
 
-    def progress(self, step: int, pace: Throughput) -> None:
+    def progress(self, step: int, throughput: Throughput) -> None:
         self.read_us.append(time.perf_counter_ns() / 1e3)
 
 
