@@ -20,6 +20,9 @@ OUTSIDE = frozenset(
 )
 """Parts of a run, but of no step: the stopwatch leaves the steps out that hold them."""
 
+STOPWATCH_OUTSIDE = ("evaluation", "save", "epoch")
+"""The same in the words of the stopwatch, where hardly a step is without one."""
+
 
 def lines(output: str) -> list[str]:
     """Lines that a script printed, those of a progress bar included."""
@@ -85,7 +88,8 @@ def grouped(shares: Mapping[str, float]) -> dict[str, float]:
 
 def stopwatch_groups(shares: Mapping[str, float]) -> dict[str, float]:
     """The stopwatch's shares in the same groups; what no clock saw is rest."""
-    known = {name: shares.get(name, 0.0) for name in ("data", "backward", "optimizer")}
+    within = 1.0 - sum(shares.get(name, 0.0) for name in STOPWATCH_OUTSIDE)
+    known = {name: shares.get(name, 0.0) / within for name in ("data", "backward", "optimizer")}
     return {**known, "rest": max(0.0, 1.0 - sum(known.values()))}
 
 

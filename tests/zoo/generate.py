@@ -74,12 +74,13 @@ def bytes_gz(path: Path) -> None:
 
 
 def sines(path: Path, rows: int = 40, length: int = 200) -> None:
-    """Waves of different phase, as an array that torch saved."""
+    """Noisy waves of different phase, as an array that torch saved."""
     import torch
 
     rng = np.random.default_rng(0)
     phase = rng.integers(-80, 80, (rows, 1))
-    torch.save(np.sin((np.arange(length) + phase) / 20.0), path)
+    noise = rng.normal(0.0, 0.1, (rows, length))
+    torch.save(np.sin((np.arange(length) + phase) / 20.0) + noise, path)
 
 
 def cora(path: Path) -> None:

@@ -84,6 +84,8 @@ class Result:
     steps_right: bool | None
     said: dict[str, float]
     timed: dict[str, float]
+    stopwatch: dict[str, Any]
+    """All that the stopwatch saw: steps, shares, what lay outside them."""
     difference: float | None
     """From the stopwatch at most, in points."""
     parts_right: bool | None
@@ -127,13 +129,14 @@ class Zoo:
             out = Path(name) / "stopwatch.json"
             timer = (str(Path(__file__).with_name("stopwatch.py")), str(out))
             words = row.words(self.device)[len(row.launcher) :]
-            self._run(row, [self.python, *timer, json.dumps(dict(row.timed)), *words])
+            timer = (*row.launcher, *timer, json.dumps(dict(row.timed)))
+            self._run(row, [self.python, *timer, *words])
             return json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
 
     def _run(self, row: Row, command: Sequence[str]) -> Ran:
         folder = row.working_folder(self.public)
         paths = [str(folder / path) for path in row.python_path]
-        if row.repository:  # what our own scripts import is installed
+        if row.repository and row.standins:  # what our own scripts import is installed
             paths.append(str(STANDINS))
         env = {
             "OMP_NUM_THREADS": "1",
@@ -223,11 +226,12 @@ def compared(
         steps_right=None if true is None else whole.steps == true,
         said=groups,
         timed=clock,
+        stopwatch=timed,
         difference=difference,
         parts_right=None if difference is None else difference <= POINTS,
         first=firsts,
         expected=row.first,
-        first_right=all(first in row.first for first in firsts.values()) if row.first else None,
+        first_right=_firsts_right(row, firsts) if row.first else None,
         message=whole.verdict.get("message", ""),
         shares=whole.verdict.get("shares", {}),
         findings=[
@@ -236,6 +240,12 @@ def compared(
         ],
         wall_s={"bare": bare[0].wall_s, **{k: s.ran.wall_s for k, s in said.items()}},
     )
+
+
+def _firsts_right(row: Row, firsts: dict[str, str]) -> bool:
+    """Whether each run says first what its steps show."""
+    short = row.first_default or row.first
+    return all(first in (row.first if kind == "whole" else short) for kind, first in firsts.items())
 
 
 def _losses(row: Row, ran: Ran) -> list[float]:

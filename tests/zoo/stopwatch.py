@@ -6,9 +6,15 @@ It runs the script with clocks around the loader's ``__next__``, the outermost c
 ``backward``, ``autograd.grad`` and every optimizer's step, and around functions that it is given
 by name. Only the outermost clock runs, but for what the closure of an optimizer calls, which is
 taken out of the optimizer's time: nothing counts twice. A step lasts from the end of one
-optimizer step to the end of the next. Left out are the first ten, and those that held something
-else: a new pass over a loader, a forward pass without gradients and without an optimizer step to
-follow it at once (an evaluation), a checkpoint.
+optimizer step to the end of the next; of a script that never calls an optimizer, from the end of
+one backward pass to the end of the next.
+
+Left out are the first ten steps, and those that held something else: a new pass over a loader, an
+evaluation (a forward pass without gradients of a module that does not train), a checkpoint. What
+those took longer than the clean ones is ``outside``, as a share of the whole time, by what they
+held. Where fewer than a quarter of the steps are clean, all count, and what they held is a part.
+A module that trained before, and is called with gradients in evaluation mode, is ``evaluation``,
+too. Of forked processes that train, the last to end is told.
 """
 
 import ast
@@ -17,8 +23,11 @@ import json
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
+from multiprocessing import util
 from pathlib import Path
+from statistics import median
 from types import CodeType
 from typing import Any
 
@@ -35,10 +44,14 @@ class Stopwatch:
         self.thread = threading.get_ident()
         self.around: list[str] = []
         self.parts: dict[str, float] = {}
-        self.spoilt = False
+        self.held: set[str] = set()
+        """What the present step held beside a step."""
         self.start_s = time.perf_counter()
-        self.steps: list[tuple[float, dict[str, float]]] = []
+        self.steps: list[tuple[float, dict[str, float], str]] = []
+        """Wall clock, parts, and what was held beside a step."""
         self.seen = 0
+        self.by_backward = True
+        """Whether backward passes end steps: no optimizer has stepped yet."""
 
     def timed(self, part: str, call: Callable[..., Any], *, spoils: bool = False) -> Any:
         """Wrap a callable."""
@@ -49,7 +62,8 @@ class Stopwatch:
             if outer not in (None, "optimizer", "closure") or threading.get_ident() != self.thread:
                 return call(*args, **kwargs)
             self.around.append(part)
-            self.spoilt |= spoils
+            if spoils:
+                self.held.add(part)
             start_s = time.perf_counter()
             try:
                 return call(*args, **kwargs)
@@ -62,24 +76,50 @@ class Stopwatch:
 
         return wrapper
 
-    def end_step(self) -> None:
-        """An optimizer has stepped."""
+    def end_step(self, *, by_backward: bool = False) -> None:
+        """An optimizer has stepped, or gradients are there where none ever does."""
+        if by_backward and not self.by_backward:
+            return
         now_s = time.perf_counter()
+        if self.by_backward and not by_backward:
+            self.by_backward = False
+            self.steps.clear()
+            self.seen = 0
         self.seen += 1
-        if self.seen > WARM_UP and not self.spoilt:
-            self.steps.append((now_s - self.start_s, dict(self.parts)))
+        if self.seen > WARM_UP:
+            held = " and ".join(sorted(self.held))
+            self.steps.append((now_s - self.start_s, dict(self.parts), held))
         self.parts.clear()
-        self.spoilt = False
+        self.held.clear()
         self.start_s = now_s
 
     def result(self) -> dict[str, Any]:
-        """Shares of the steps that were clean."""
-        wall_s = sum(wall for wall, _ in self.steps)
-        names = {name for _, parts in self.steps for name in parts}
+        """Shares of the steps that were clean, or of all where hardly one was."""
+        clean = [step for step in self.steps if not step[2]]
+        counted = clean if len(clean) * 4 >= len(self.steps) else self.steps
+        wall_s = sum(wall for wall, _, _ in counted)
+        names = {name for _, parts, _ in counted for name in parts}
         shares = {
-            name: sum(parts.get(name, 0.0) for _, parts in self.steps) / wall_s for name in names
+            name: sum(parts.get(name, 0.0) for _, parts, _ in counted) / wall_s for name in names
         }
-        return {"steps": self.seen, "clean": len(self.steps), "wall_s": wall_s, "shares": shares}
+        return {
+            "steps": self.seen,
+            "clean": len(clean),
+            "counted": len(counted),
+            "wall_s": wall_s,
+            "shares": shares,
+            "outside": self._outside(clean) if counted is clean else {},
+        }
+
+    def _outside(self, clean: list[tuple[float, dict[str, float], str]]) -> dict[str, float]:
+        """What the other steps took longer than clean ones, as a share of all time."""
+        whole_s = sum(wall for wall, _, _ in self.steps)
+        usual_s = median(wall for wall, _, _ in clean) if clean else 0.0
+        outside: dict[str, float] = {}
+        for wall, _, held in self.steps:
+            if held:
+                outside[held] = outside.get(held, 0.0) + (wall - usual_s) / whole_s
+        return outside
 
 
 def install(watch: Stopwatch) -> None:
@@ -90,19 +130,38 @@ def install(watch: Stopwatch) -> None:
         kind.__init__ = watch.timed("epoch", kind.__init__, spoils=True)
         kind.__next__ = watch.timed("data", kind.__next__)
     torch.nn.Module.__call__ = _forward(watch, torch.nn.Module.__call__)
-    torch.autograd.backward = watch.timed("backward", torch.autograd.backward)
+    torch.autograd.backward = _backward(watch, torch.autograd.backward)
     torch.autograd.grad = watch.timed("backward", torch.autograd.grad)
     torch.save = watch.timed("save", torch.save, spoils=True)
     _optimizers(watch)
 
 
+def _backward(watch: Stopwatch, call: Callable[..., Any]) -> Callable[..., Any]:
+    timed = watch.timed("backward", call)
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        result = timed(*args, **kwargs)
+        if not watch.around:
+            watch.end_step(by_backward=True)
+        return result
+
+    return backward
+
+
 def _forward(watch: Stopwatch, call: Callable[..., Any]) -> Callable[..., Any]:
-    timed = watch.timed("forward", call)
+    trains, evaluates = (watch.timed(part, call) for part in ("forward", "evaluation"))
+    trained: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     def module_call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not watch.around and not self.training and not torch.is_grad_enabled():
-            watch.spoilt = True
-        return timed(self, *args, **kwargs)
+        if watch.around and watch.around[-1] not in ("optimizer", "closure"):
+            return call(self, *args, **kwargs)
+        if self.training:
+            trained.add(self)
+        elif not torch.is_grad_enabled():
+            watch.held.add("evaluation")
+        elif self not in trained:
+            return trains(self, *args, **kwargs)
+        return (trains if self.training else evaluates)(self, *args, **kwargs)
 
     return module_call
 
@@ -173,11 +232,17 @@ def main() -> None:
         __zoo_timed__=lambda part: lambda function: watch.timed(part, function),
     )
     code = compiled(Path(script), own)
+
+    def write() -> None:
+        if watch.seen or not Path(out).exists():
+            Path(out).write_text(json.dumps(watch.result()), encoding="utf-8")
+
     sys.modules["__main__"] = main_module
+    util.register_after_fork(watch, lambda _: util.Finalize(None, write, exitpriority=0))
     try:
         exec(code, main_module.__dict__)
     finally:
-        Path(out).write_text(json.dumps(watch.result()), encoding="utf-8")
+        write()
 
 
 if __name__ == "__main__":

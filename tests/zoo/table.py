@@ -37,6 +37,10 @@ class Row:
     cuda_steps: int | None = None
     python_path: tuple[str, ...] = ()
     """Folders to import from, inside the checkout."""
+    standins: bool = True
+    """Whether packages that cannot be had are replaced; not where one in between looks for them."""
+    needs: tuple[str, ...] = ()
+    """Versions that the interpreter of the scripts must have, where others do not do."""
     data: tuple[str, ...] = ()
     """Generated data: kind and path, as ``generate`` takes them."""
     launcher: tuple[str, ...] = ()
@@ -56,6 +60,8 @@ class Row:
     """Patterns that find a share in percent in the script's own output, by part."""
     first: tuple[str, ...] = ()
     """Codes of which one may stand first; ``healthy`` where nothing may be found."""
+    first_default: tuple[str, ...] = ()
+    """The same for the run that ends after the default number of steps, where that sees less."""
     open: Mapping[str, str] = field(default_factory=dict)
     """What the doctor still gets wrong (steps, parts, first), and why."""
     limit_s: float = 180.0
