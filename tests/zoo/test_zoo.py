@@ -115,6 +115,41 @@ def test_the_stopwatch_knows_how_a_step_is_spent(tmp_path: Path) -> None:
     assert json.dumps(seen)
 
 
+def test_the_stopwatch_knows_steps_without_optimizer_in_a_forked_process(tmp_path: Path) -> None:
+    zoo = Zoo(device="cpu", public=None, python=sys.executable)
+    script = tmp_path / "train.py"
+    script.write_text(BY_HAND, encoding="utf-8")
+    seen = zoo.stopwatch(Row(name="any", script=str(script)))
+    assert seen["steps"] == 30
+    assert seen["clean"] == 0  # each holds a checkpoint, so all count
+    assert seen["counted"] == 20
+    assert seen["outside"] == {}
+    assert set(seen["shares"]) == {"forward", "backward", "evaluation", "save"}
+
+
+BY_HAND = """
+import io
+import multiprocessing
+import torch
+
+def train():
+    model = torch.nn.Linear(8, 8)
+    for step in range(30):
+        model.train()
+        model(torch.randn(8, 8)).square().mean().backward()
+        for weight in model.parameters():
+            weight.data.add_(weight.grad, alpha=-0.1)
+            weight.grad = None
+        model.eval()
+        model(torch.randn(8, 8)).square().mean().item()
+        torch.save(model.state_dict(), io.BytesIO())
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=train)
+    process.start()
+    process.join()
+"""
+
 SCRIPT = """
 import torch
 
