@@ -13,8 +13,8 @@ _MAX_CHAIN: Final = 10
 _MAX_FILES: Final = 50
 
 
-def read_text(path: Path) -> str:
-    """Read a configuration file.
+def read_text(path: Path, *, max_bytes: int = _MAX_FILE_BYTES) -> str:
+    """Read a configuration file of at most `max_bytes`.
 
     Raises:
         ConfigError: If there is no such file, or it is not UTF-8 text of a sensible size.
@@ -25,8 +25,9 @@ def read_text(path: Path) -> str:
             raise ConfigError(f"{name} is a folder; name a YAML file in it")
         if not path.is_file():
             raise ConfigError(f"there is no file {name}")
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise ConfigError(f"{name} is larger than 1 MiB; that is no configuration")
+        if path.stat().st_size > max_bytes:
+            limit = f"{max_bytes >> 20} MiB"
+            raise ConfigError(f"{name} is larger than {limit}; that is no configuration")
         return path.read_bytes().decode("utf-8-sig")
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
