@@ -1,9 +1,10 @@
 """What became of the keys of the bird's-eye-view guide's configurations (mmcv, Python).
 
-The guide's project has a runner of its own, which acts on few of the keys that mmcv's would.
-Files named in ``_base_`` are not read: each is converted by itself.
+The guide's project has a runner of its own, which acts on few of the keys that mmcv's would: what
+it did and what was wanted from it are told apart.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pitstop.config.legacy.python import Code
@@ -15,6 +16,8 @@ from pitstop.config.legacy.verdicts import (
     Verdict,
     change,
     keep,
+    lacks,
+    never_ran,
     no_counterpart,
     no_effect,
     number,
@@ -22,7 +25,7 @@ from pitstop.config.legacy.verdicts import (
 
 _NEVER_APPLIED: Final = (
     "had no effect: the original's runner stored lr_config and nothing read it, so the rate stayed "
-    "at its peak; here it is applied"
+    "at its peak"
 )
 _TWO_ARGUMENTS: Final = (
     "the original hands samples_per_gpu and workers_per_gpu to its loader and drops the rest"
@@ -48,8 +51,13 @@ def _image_size(old: OldKey) -> Verdict:
     reason = f"height first; it was width x height. The other {len(steps) - 1} steps are the "
     reason += "workload's own: decoding at a reduced scale, colours at random (data.photometric), "
     reason += "normalising on the device"
+    colours = any(_is_dict(step, "PhotoMetricDistortion") for step in steps)
     return Verdict(
-        status=Status.CHANGED, key="data.image_size", value=[height, width], reason=reason
+        status=Status.CHANGED,
+        key="data.image_size",
+        value=[height, width],
+        reason=reason,
+        also={} if colours else {"data.photometric": False},
     )
 
 
@@ -57,7 +65,8 @@ def _precision(old: OldKey) -> Verdict:
     reason = "a number is a fixed scale: nothing lowers it after an overflow, and raising it makes "
     reason += "overflow likelier (65,504 / scale is the largest gradient). Ours starts high and "
     reason += "finds its own (train.scaler); bf16 needs none"
-    if number(old.value) is None:
+    scale = number(old.value)
+    if scale is None:
         reason = "the scale is dynamic (train.scaler); bf16 needs none"
     return Verdict(status=Status.CHANGED, key="train.precision", value="fp16", reason=reason)
 
@@ -70,15 +79,25 @@ def _policy(old: OldKey) -> Verdict:
             status=Status.REFUSED, reason=f"there is no schedule {old.value}; {_NEVER_APPLIED}"
         )
     return Verdict(
-        status=Status.CHANGED, key="schedule.kind", value=kind, reason=f"lr_config {_NEVER_APPLIED}"
+        status=Status.CHANGED,
+        key="schedule.kind",
+        value="constant",
+        reason=f"lr_config {_NEVER_APPLIED}",
+        wanted=Verdict(status=Status.CHANGED, key="schedule.kind", value=kind),
     )
 
 
 def _end_factor(old: OldKey) -> Verdict:
+    if str(old.other("lr_config.policy", "poly")).lower() not in {"poly", "cosineannealing"}:
+        return Verdict(status=Status.NO_EFFECT, reason="only poly and cosine come to an end")
+    return never_ran(_share_of_peak, f"lr_config {_NEVER_APPLIED}")(old)
+
+
+def _share_of_peak(old: OldKey) -> Verdict:
     lowest, peak = number(old.value), number(old.other("optimizer.lr", 2e-4))
     if lowest is None or not peak:
         return Verdict(status=Status.REFUSED, reason="it is no number")
-    reason = f"a share of the peak, {lowest:g} / {peak:g}; lr_config {_NEVER_APPLIED}"
+    reason = f"a share of the peak, {lowest:g} / {peak:g}"
     return Verdict(
         status=Status.CHANGED,
         key="schedule.end_factor",
@@ -90,43 +109,40 @@ def _end_factor(old: OldKey) -> Verdict:
 def _backbone(old: OldKey) -> Verdict:
     depths = old.value if isinstance(old.value, list) else []
     width = old.other("model.backbone.embed_dims", 96)
-    name = _BACKBONES.get((width, tuple(depths)))
-    if name is None:
-        reason = f"there is no Swin of width {width} and these depths; there is "
-        return Verdict(
-            status=Status.REFUSED, reason=reason + ", ".join(sorted(_BACKBONES.values()))
-        )
     return Verdict(
         status=Status.CHANGED,
         key="model.backbone",
-        value=name,
+        value=_BACKBONES.get((width, tuple(depths))),
         reason=f"width {width} and these depths have a name",
     )
 
 
 def _view(old: OldKey) -> Verdict:
-    if old.value == "TransformerLiftSplatShoot":
-        return Verdict(status=Status.NO_COUNTERPART, reason="model.kind says lift-splat")
-    return Verdict(status=Status.REFUSED, reason="of the views from above only lift-splat is built")
+    reason = "lift-splat from one camera, in this code base"
+    return Verdict(
+        status=Status.CHANGED, key="model.kind", value="lss_swin_mono", reason=reason
+    )
 
 
-def _classes(old: OldKey) -> Verdict:
-    if number(old.value) == 14:
-        return Verdict(
-            status=Status.NO_COUNTERPART, reason="the 14 classes of the benchmark, always"
-        )
-    return Verdict(status=Status.REFUSED, reason="the benchmark has 14 classes")
+def _clip(old: OldKey) -> Verdict:
+    reason = "a limit on the norm of all gradients, in both"
+    kind = {"train.clip.kind": "fixed"}
+    return Verdict(
+        status=Status.RENAMED, key="train.clip.norm", value=old.value, reason=reason, also=kind
+    )
+
+
+_EVERY_BATCH: Final = (
+    "the original's runner drops keys it does not know and updates after every batch"
+)
 
 
 def _applied(key: str) -> Judge:
-    return change(key, lambda old: old.value, f"lr_config {_NEVER_APPLIED}")
+    return never_ran(keep(key), f"lr_config {_NEVER_APPLIED}")
 
 
 _ROOT: Final = keep("data.root", "the folder of the tables, samples and maps of nuScenes itself")
 _KEYS: Final[dict[str, Judge]] = {
-    "_base_": no_counterpart(
-        "the files it names are not read: convert each by itself, and join what comes out"
-    ),
     "seed": keep("run.seed"),
     "work_dir": keep("run.work_dir"),
     "data_root": _ROOT,
@@ -137,9 +153,15 @@ _KEYS: Final[dict[str, Judge]] = {
     "data.workers_per_gpu": keep(
         "loader.workers", "was for each GPU; ours is for the host, shared over its ranks"
     ),
-    "data.prefetch_factor": no_effect(f"{_TWO_ARGUMENTS}; ours is loader.prefetch"),
-    "data.pin_memory": no_effect(f"{_TWO_ARGUMENTS}; pinned memory was on anyway"),
-    "data.persistent_workers": no_effect(f"{_TWO_ARGUMENTS}; workers stayed alive anyway"),
+    "data.prefetch_factor": never_ran(
+        keep("loader.prefetch"), f"{_TWO_ARGUMENTS}; torch's own default is 2"
+    ),
+    "data.pin_memory": never_ran(
+        keep("loader.pin"), f"{_TWO_ARGUMENTS}; pinned memory was on anyway"
+    ),
+    "data.persistent_workers": never_ran(
+        keep("loader.persistent"), f"{_TWO_ARGUMENTS}; workers stayed alive anyway"
+    ),
     "train_pipeline": _image_size,
     "data.train.pipeline": _image_size,
     "optimizer.type": change("optimizer.kind", lambda old: str(old.value).lower(), "in lower case"),
@@ -148,15 +170,18 @@ _KEYS: Final[dict[str, Judge]] = {
     "optimizer.weight_decay": keep("optimizer.weight_decay"),
     "optimizer.momentum": keep("optimizer.momentum"),
     "optimizer_config": change("train.clip.kind", lambda _: "none", "it clips nothing"),
-    "optimizer_config.grad_clip.max_norm": keep("train.clip.norm"),
+    "optimizer_config.grad_clip": change("train.clip.kind", lambda _: "none", "it clips nothing"),
+    "optimizer_config.grad_clip.max_norm": _clip,
     "optimizer_config.grad_clip.norm_type": no_counterpart("the Euclidean norm, always"),
-    "optimizer_config.cumulative_iters": keep(
-        "train.accumulate", "train.steps and every interval then count updates, not batches"
+    "optimizer_config.type": no_counterpart("what it does is said by its other keys"),
+    "optimizer_config.cumulative_iters": never_ran(
+        keep("train.accumulate", "train.steps and every interval then count updates, not batches"),
+        _EVERY_BATCH,
     ),
     "runner.max_iters": keep("train.steps"),
-    "runner.accumulative_counts": no_effect(
-        "the original's runner drops keys it does not know and updates after every batch (mmcv "
-        "itself refuses the key); ours is train.accumulate, and it raises no samples/s"
+    "runner.accumulative_counts": never_ran(
+        keep("train.accumulate", "it raises no samples/s, and train.steps then counts updates"),
+        f"{_EVERY_BATCH} (mmcv itself refuses the key)",
     ),
     "lr_config.policy": _policy,
     "lr_config.power": _applied("schedule.power"),
@@ -190,7 +215,7 @@ _KEYS: Final[dict[str, Judge]] = {
     "model.transformer.grid_conf.xbound": keep("model.x_bound"),
     "model.transformer.grid_conf.zbound": keep("model.forward_bound", "z is forward in a camera"),
     "model.transformer.grid_conf.ybound": keep("model.height_bound", "y is down in a camera"),
-    "model.decode_head.num_classes": _classes,
+    "model.decode_head.num_classes": no_counterpart("the 14 classes of the benchmark, always"),
     "model.pretrained": no_counterpart(
         "model.weights is a folder as transformers saves it (config.json, model.safetensors)"
     ),
@@ -207,6 +232,7 @@ _FAMILIES: Final[dict[str, Judge]] = {
     ),
     "dataset_type": no_counterpart("model.kind decides the data"),
     "img_norm_cfg": no_counterpart("images are normalised on the device, by ImageNet's levels"),
+    "norm_cfg": no_counterpart("part of what model.kind names"),
     "test_pipeline": no_counterpart("evaluation sees whole images of data.image_size"),
     "optimizer.paramwise_cfg": no_counterpart("optimizer.lr_multipliers has factors on the rate"),
     "lr_config": no_counterpart("warm-up is linear, and all is counted in optimizer steps"),
@@ -227,16 +253,59 @@ _FAMILIES: Final[dict[str, Judge]] = {
 }
 
 _FIXED: Final[dict[str, tuple[Any, str]]] = {
-    "model.kind": ("lss_swin_mono", "the guide's network: one camera, 14 classes"),
-    "train.batch_size": (4, "the guide's batch"),
-    "train.steps": (200000, "the guide's run"),
-    "train.clip.norm": (35, "the limit of the guide's larger batches; batch 4 had none"),
-    "optimizer.lr": (2e-4, "the guide's rate for batch 4"),
-    "optimizer.weight_decay": (0.01, "the guide's optimizer"),
-    "schedule.kind": ("poly", "the guide's schedule, which its runner never applied"),
-    "schedule.warmup_steps": (1500, "the guide's warm-up, which its runner never applied"),
-    "eval.every_steps": (20000, "the guide's interval"),
+    "train.clip.kind": ("none", "the runner clips nothing where grad_clip is not set"),
+    "train.precision": ("fp32", "mixed precision is off where neither fp16 nor bf16 is set"),
+    "schedule.kind": ("constant", "there is no schedule where lr_config is not set"),
 }
+
+_PARTS: Final = {
+    "the model": ("model.transformer.type",),
+    "the length of the run": ("runner.max_iters",),
+    "the batch": ("data.samples_per_gpu",),
+    "the optimizer": ("optimizer.lr",),
+}
+# What is built, by key; anything else under these keys is another network or other data.
+_BUILT: Final[dict[str, tuple[Any, ...]]] = {
+    "model.type": ("BEVSegmentor",),
+    "model.backbone.type": ("SwinTransformer",),
+    "model.backbone.window_size": (7,),
+    "model.backbone.patch_size": (4,),
+    "model.backbone.mlp_ratio": (4,),
+    "model.backbone.use_abs_pos_embed": (False,),
+    "model.transformer.type": ("TransformerLiftSplatShoot",),
+    "model.transformer.use_high_res": (False,),
+    "model.transformer.depthsup": (False,),
+    "model.transformer.downsample": (32,),
+    "model.decode_head.type": ("PyramidHead",),
+    "model.decode_head.num_classes": (14,),
+    "dataset_type": ("NuscenesDataset",),
+    "data.train.type": ("NuscenesDataset",),
+}
+_STRANGERS: Final = ("model.auxiliary_head", "model.neck", "model.diffusion")
+
+
+def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
+    """Name the networks and data that are not built, by the keys that ask for them."""
+    found = {
+        key: f"{key} is {values[key]}; built here is {built[0]}"
+        for key, built in _BUILT.items()
+        if values.get(key) is not None and values[key] not in built
+    }
+    for key, value in values.items():
+        if key.startswith(_STRANGERS) and value is not None:
+            found.setdefault(".".join(key.split(".")[:2]), f"{key} is {value}; there is no such part")
+        elif key.startswith("model.") and "diffusion" in str(value).lower():
+            found.setdefault(key, f"{key} is {value}; diffusion is not built")
+    depths, width = values.get("model.backbone.depths"), values.get("model.backbone.embed_dims", 96)
+    if isinstance(depths, list) and (width, tuple(depths)) not in _BACKBONES:
+        names = ", ".join(sorted(_BACKBONES.values()))
+        reason = f"there is no Swin of width {width} and depths {depths}; there is {names}"
+        found.setdefault("model.backbone.depths", reason)
+    return found
+
+
+def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return lacks(values, _PARTS)
 
 
 def _find(name: str) -> Judge | None:
@@ -262,4 +331,6 @@ def _unless_code(judge: Judge) -> Judge:
     return careful
 
 
-BEV_GUIDE: Final = Guide(name="bev", find=_find, fixed=_FIXED)
+BEV_GUIDE: Final = Guide(
+    name="bev", find=_find, fixed=_FIXED, missing=_missing, refusals=_refusals
+)

@@ -1,6 +1,7 @@
 """What became of every key of the deblurring guides (VRT-Spike, YAML, upper case)."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pitstop.config.legacy.verdicts import (
@@ -12,6 +13,8 @@ from pitstop.config.legacy.verdicts import (
     change,
     is_true,
     keep,
+    lacks,
+    never_ran,
     no_counterpart,
     no_effect,
     number,
@@ -61,8 +64,8 @@ def _spike_height(old: OldKey) -> Verdict:
 
 
 def _recompute(old: OldKey) -> Any:
-    attention = is_true(old.other("MODEL.VRT.USE_CHECKPOINT_ATTN", "false"))
-    ffn = is_true(old.other("MODEL.VRT.USE_CHECKPOINT_FFN", "false"))
+    attention = is_true(old.other("MODEL.VRT.USE_CHECKPOINT_ATTN", "true"))
+    ffn = is_true(old.other("MODEL.VRT.USE_CHECKPOINT_FFN", "true"))
     if attention and ffn:
         return "full"
     return "attention" if attention else "ffn" if ffn else "none"
@@ -165,6 +168,44 @@ def _charbonnier(old: OldKey) -> Verdict:
     )
 
 
+def _wanted_depths(old: OldKey) -> Verdict:
+    """Give the list for the network that was run: seven stages and six groups of stage 8."""
+    given = old.value if isinstance(old.value, list) else []
+    depths = [number(depth) for depth in given]
+    if [*depths] == [8, 8, 8, 8, 4, 4, 4, 4]:
+        reason = "half the blocks of stage 8 and no other change, which is what was asked for"
+        wanted = [8] * 7 + [2] * 6
+    elif len(depths) == 13:
+        reason, wanted = "", given
+    else:
+        reason = f"{len(depths)} entries do not fit the 13 of model.embed_dims"
+        return Verdict(status=Status.REFUSED, reason=reason)
+    return Verdict(status=Status.CHANGED, key="model.depths", value=wanted, reason=reason)
+
+
+def _wanted_window(old: OldKey) -> Verdict:
+    given = old.value if isinstance(old.value, list) else [5, old.value, old.value]
+    return Verdict(
+        status=Status.CHANGED, key="model.window", value=given, reason="frames, rows, columns"
+    )
+
+
+def _old_loader(key: str) -> Judge:
+    """Judge a key that the code read only where there was no group DATALOADER."""
+
+    def judge(old: OldKey) -> Verdict:
+        if any(name.startswith("DATALOADER.") for name in old.values):
+            reason = "read only where there is no group DATALOADER, and there is one"
+            return Verdict(status=Status.NO_EFFECT, reason=reason, wanted=keep(key)(old))
+        return keep(key, "taken as the number for the host" if "workers" in key else "")(old)
+
+    return judge
+
+
+_AS_THE_CODE_HAD_IT: Final = (
+    "Recomputation stays as the code had it in both columns: without it a batch of 1 takes more "
+    "than 48 GB at this crop. train.recompute decides"
+)
 _TIMING: Final = no_counterpart("every run is timed, as a tree, with nothing counted twice")
 _EVAL_COMMAND: Final = "`pitstop eval` takes it from the same settings as evaluation in training"
 
@@ -201,7 +242,9 @@ _KEYS: Final[dict[str, Judge]] = {
     "DATA.ALIGN_LOG_PATHS": no_counterpart("nothing here stands for it"),
     "DATA.NORM.MEAN": no_effect(_NEVER_READ),
     "DATA.NORM.STD": no_effect(_NEVER_READ),
-    "DATA.TRAIN_CROP_SIZE": no_effect(f"{_NEVER_READ}; the crop is DATA.CROP_SIZE"),
+    "DATA.TRAIN_CROP_SIZE": never_ran(
+        keep("data.crop"), f"{_NEVER_READ}; the crop is DATA.CROP_SIZE"
+    ),
     "DATA.PREPROCESSING.AUTO_PREPARE": no_counterpart(
         "nothing has to be prepared; `pitstop data pack` is there for those who want to"
     ),
@@ -222,7 +265,10 @@ _KEYS: Final[dict[str, Judge]] = {
     ),
     "DATA.PREPROCESSING.GOPRO.SPIKE_HEIGHT": _spike_height,
     "DATA.PREPROCESSING.GOPRO.SPIKE_WIDTH": keep("data.spike_width"),
-    "DATASET.CACHE_SIZE_GB": no_effect(f"{_NEVER_READ}; the cache is DATA.CACHE_SIZE_GB"),
+    "DATASET.CACHE_SIZE_GB": never_ran(
+        change("cache.budget", lambda old: f"{old.value}GB", "one budget for a host"),
+        f"{_NEVER_READ}; the cache is DATA.CACHE_SIZE_GB",
+    ),
     "MODEL.USE_SPIKE": change(
         "model.kind",
         lambda old: "vrt_spike" if is_true(old.value) else "vrt",
@@ -231,13 +277,15 @@ _KEYS: Final[dict[str, Judge]] = {
     "MODEL.VRT_CFG": no_effect(
         "names a file that VRT does not have; loading it fails and the class's defaults are used"
     ),
-    "MODEL.VRT_DEPTHS": no_effect(
+    "MODEL.VRT_DEPTHS": never_ran(
+        _wanted_depths,
         f"{_NEVER_READ}; and eight entries would not halve stage 8 but cut it from 6 x 4 = 24 "
-        "blocks to 4, as stage 8 is every entry from the eighth on"
+        "blocks to 4, as stage 8 is every entry from the eighth on",
     ),
-    "MODEL.WINDOW_SIZE": no_effect(
+    "MODEL.WINDOW_SIZE": never_ran(
+        _wanted_window,
         f"{_NEVER_READ}; and windows of 6 or 7 do not divide 256, 128, 64 and 32, so the image "
-        "would be padded"
+        "would be padded",
     ),
     "MODEL.CHANNELS_PER_SCALE": _channels,
     "MODEL.LAYERS": no_effect(_NEVER_READ),
@@ -251,10 +299,10 @@ _KEYS: Final[dict[str, Judge]] = {
         "train.recompute", _recompute, "one setting for both switches"
     ),
     "MODEL.VRT.use_checkpoint_attn": no_effect(
-        f"{_NEVER_READ} in lower case; the switch is USE_CHECKPOINT_ATTN"
+        f"{_NEVER_READ} in lower case; the switch is USE_CHECKPOINT_ATTN. {_AS_THE_CODE_HAD_IT}"
     ),
     "MODEL.VRT.use_checkpoint_ffn": no_effect(
-        f"{_NEVER_READ} in lower case; the switch is USE_CHECKPOINT_FFN"
+        f"{_NEVER_READ} in lower case; the switch is USE_CHECKPOINT_FFN. {_AS_THE_CODE_HAD_IT}"
     ),
     "MODEL.SPIKE_ENCODER.TEMPORAL_STRIDES": keep("model.spike.temporal_strides"),
     "MODEL.SPIKE_ENCODER.SPATIAL_STRIDES": keep("model.spike.spatial_strides"),
@@ -271,7 +319,13 @@ _KEYS: Final[dict[str, Judge]] = {
         "loader.persistent",
         "off, it emptied every worker's cache at each epoch; our cache is outside the workers",
     ),
-    "DATALOADER.DROP_LAST": no_effect(f"{_NEVER_READ}; ours is loader.drop_last, on by default"),
+    "DATALOADER.DROP_LAST": never_ran(
+        keep("loader.drop_last"), f"{_NEVER_READ}; ours is loader.drop_last, on by default"
+    ),
+    "TRAIN.NUM_WORKERS": _old_loader("loader.workers"),
+    "TRAIN.VAL_NUM_WORKERS": _old_loader("loader.eval_workers"),
+    "TRAIN.PREFETCH_FACTOR": _old_loader("loader.prefetch"),
+    "TRAIN.VAL_PREFETCH_FACTOR": _old_loader("loader.eval_prefetch"),
     "TRAIN.RESUME_FROM_CHECKPOINT": no_counterpart(
         "say it when starting: `pitstop train --resume`"
     ),
@@ -289,7 +343,14 @@ _KEYS: Final[dict[str, Judge]] = {
     ),
     "TRAIN.GRADIENT_ACCUMULATION_STEPS": keep("train.accumulate"),
     "TRAIN.MAX_GRAD_NORM": _clip,
-    "TRAIN.AMP_ENABLED": no_effect(f"{_NEVER_READ}; mixed precision is on wherever there is a GPU"),
+    "TRAIN.AMP_ENABLED": never_ran(
+        change(
+            "train.precision",
+            lambda old: "fp16" if is_true(old.value) else "fp32",
+            "mixed precision on or off; bf16 would need no loss scale",
+        ),
+        f"{_NEVER_READ}; mixed precision is on wherever there is a GPU",
+    ),
     "TRAIN.AMP_OPT_LEVEL": no_effect(
         f"{_NEVER_READ}; O1 and O2 are words of NVIDIA Apex and mean nothing to torch.amp"
     ),
@@ -297,10 +358,15 @@ _KEYS: Final[dict[str, Judge]] = {
     "TRAIN.OPTIM.LR": keep("optimizer.lr"),
     "TRAIN.OPTIM.BETAS": keep("optimizer.betas"),
     "TRAIN.OPTIM.WEIGHT_DECAY": keep("optimizer.weight_decay"),
-    "TRAIN.SCHED.TYPE": no_effect(f"{_NEVER_READ}; the schedule is always warm-up, then cosine"),
+    "TRAIN.SCHED.TYPE": never_ran(
+        change("schedule.kind", lambda old: str(old.value).lower(), "in lower case"),
+        f"{_NEVER_READ}; the schedule is always warm-up, then cosine",
+    ),
     "TRAIN.SCHED.WARMUP_STEPS": keep("schedule.warmup_steps"),
     "LOSS.CHARBONNIER.DELTA": _charbonnier,
-    "LOSS.CHARBONNIER.WEIGHT": no_effect(f"{_NEVER_READ}; the weight is always 1"),
+    "LOSS.CHARBONNIER.WEIGHT": never_ran(
+        keep("loss.charbonnier.weight"), f"{_NEVER_READ}; the weight is always 1"
+    ),
     "LOSS.VGG_PERCEPTUAL.LAYERS": keep("loss.perceptual.layers"),
     "LOSS.VGG_PERCEPTUAL.WEIGHT": change(
         "loss.perceptual.weight",
@@ -351,11 +417,17 @@ _FIXED: Final[dict[str, tuple[Any, str]]] = {
     "schedule.warmup_start": (1e-3, "fixed in the original"),
     "loss.charbonnier.eps": (1e-6, "the original's delta of 0.001, squared"),
     "loss.perceptual.weight": (0.1, _DEFAULT),
+    "train.recompute": ("full", "the original's default: both switches on"),
 }
+
+
+def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
+    parts = {"the length of the run": ("TRAIN.EPOCHS", "TRAIN.TOTAL_STEPS"), "DATA": ("DATA",)}
+    return lacks(values, parts | {"MODEL": ("MODEL",)})
 
 
 def _find(name: str) -> Judge | None:
     return _WANDB if name.startswith("LOG.WANDB") else _KEYS.get(name)
 
 
-DEBLUR_GUIDE: Final = Guide(name="deblur", find=_find, fixed=_FIXED)
+DEBLUR_GUIDE: Final = Guide(name="deblur", find=_find, fixed=_FIXED, missing=_missing)

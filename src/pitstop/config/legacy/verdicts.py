@@ -1,9 +1,12 @@
 """The vocabulary of the tables that say what became of an old key."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
+
+Column = Literal["ran", "wanted"]
+"""What the old code did with a key, or what its author wanted from it."""
 
 
 class Status(StrEnum):
@@ -33,12 +36,31 @@ class OldKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What becomes of one old key; `key` and `value` are ours, where there are any."""
+    """What becomes of one old key; `key` and `value` are ours, where there are any.
+
+    Attributes:
+        status: What became of it.
+        key: Our setting.
+        value: Its value.
+        reason: Why.
+        also: Further settings that follow from the same key.
+        wanted: What the author wanted from it, where the old code did something else.
+    """
 
     status: Status
     key: str | None = None
     value: Any = None
     reason: str = ""
+    also: Mapping[str, Any] = field(default_factory=dict)
+    wanted: "Verdict | None" = None
+
+    def under(self, column: Column) -> "Verdict":
+        """Give what holds in one of the two columns."""
+        return self.wanted if column == "wanted" and self.wanted is not None else self
+
+    def settings(self) -> dict[str, Any]:
+        """Give all settings that follow."""
+        return ({} if self.key is None else {self.key: self.value}) | dict(self.also)
 
 
 Judge = Callable[[OldKey], Verdict]
@@ -51,12 +73,17 @@ class Guide:
     Attributes:
         name: The guide's workload.
         find: Gives the judge of a key; None for a key that is not known.
-        fixed: Settings the original's code decided: our key to value and reason.
+        fixed: Settings the original's code decided: our key to value and reason. A part of a
+            configuration gets none of them.
+        missing: Says what a configuration lacks to be a whole run.
+        refusals: Says which keys ask for what is not built here, by key, with the reason.
     """
 
     name: str
     find: Callable[[str], Judge | None]
     fixed: Mapping[str, tuple[Any, str]]
+    missing: Callable[[Mapping[str, Any]], tuple[str, ...]]
+    refusals: Callable[[Mapping[str, Any]], dict[str, str]] = lambda _: {}
 
 
 def keep(key: str, reason: str = "") -> Judge:
@@ -80,6 +107,24 @@ def change(
         return Verdict(status=Status.CHANGED, key=key, value=convert(old), reason=why)
 
     return judge
+
+
+def never_ran(wanted: Judge, reason: str) -> Judge:
+    """State that the original never acted on the key, and what its author wanted from it."""
+
+    def judge(old: OldKey) -> Verdict:
+        return Verdict(status=Status.NO_EFFECT, reason=reason, wanted=wanted(old))
+
+    return judge
+
+
+def lacks(values: Mapping[str, Any], wanted: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Name the parts of a run of which no key is there; a key stands for all below it."""
+
+    def has(key: str) -> bool:
+        return any(name == key or name.startswith(f"{key}.") for name in values)
+
+    return tuple(part for part, keys in wanted.items() if not any(has(key) for key in keys))
 
 
 def no_effect(reason: str | Callable[[OldKey], str]) -> Judge:
