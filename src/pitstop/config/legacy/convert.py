@@ -4,26 +4,33 @@ Nothing is executed. A key is applied, renamed, changed with the reason said, sh
 effect in the original, or named as having no counterpart; a key nobody knows is listed too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from pitstop.config.dump import to_yaml
+from pitstop.config.keys import every_key, section_classes
 from pitstop.config.legacy.bev import BEV_GUIDE
 from pitstop.config.legacy.deblur import DEBLUR_GUIDE
-from pitstop.config.legacy.python import read_python
+from pitstop.config.legacy.kair import KAIR_GUIDE
+from pitstop.config.legacy.presets import Nearest, nearest_preset
 from pitstop.config.legacy.reid import REID_GUIDE
-from pitstop.config.legacy.verdicts import Guide, OldKey, Status, Verdict
+from pitstop.config.legacy.sources import Form, OldFile, read_old
+from pitstop.config.legacy.verdicts import Column, Guide, OldKey, Status, Verdict
 from pitstop.config.load import LoadedConfig, config_from
 from pitstop.config.problems import ConfigProblems, Problem, shorten
-from pitstop.config.yaml.files import read_text
-from pitstop.config.yaml.tree import read_tree
+from pitstop.config.workloads.kinds import KINDS
 from pitstop.errors import ConfigError
 
-GUIDES: Final = (DEBLUR_GUIDE, REID_GUIDE)
-PYTHON_GUIDES: Final = (BEV_GUIDE,)
-"""Guides whose configurations are Python."""
+GUIDES: Final[Mapping[Form, tuple[Guide, ...]]] = {
+    "json": (KAIR_GUIDE,),
+    "mmcv": (BEV_GUIDE,),
+    "classes": (REID_GUIDE, DEBLUR_GUIDE),
+    "yaml": (DEBLUR_GUIDE, REID_GUIDE),
+}
+"""Guides by the form of their configurations."""
+_SECRET: Final = ("api_key", "token", "password", "secret")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,8 @@ class KeyAccount:
         key: Our setting; None where there is none.
         value: The value of our setting, as YAML would show it.
         reason: Why, where the status alone does not say it.
+        ran: Our settings for what the old code did with it; None where it did nothing.
+        wanted: Our settings for what its author wanted from it; None where there is none.
     """
 
     old_key: str
@@ -45,6 +54,8 @@ class KeyAccount:
     key: str | None
     value: str | None
     reason: str
+    ran: str | None
+    wanted: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +77,11 @@ class LegacyImport:
         accounts: Every old key, in the order of the file.
         additions: What the original's code decided and its configuration did not say.
         warnings: What our loader has to say about the result.
-        yaml: The new configuration; our loader accepts it as it stands.
+        yaml: The new configuration; our loader accepts it as it stands, unless parts are missing.
+        column: Whether it holds what ran or what was wanted.
+        missing: What the old configuration lacks to be a whole run; then nothing is added.
+        bases: Files the old configuration is laid over.
+        nearest: The preset that differs least, and in which settings.
     """
 
     source: str
@@ -75,45 +90,72 @@ class LegacyImport:
     additions: tuple[Addition, ...]
     warnings: tuple[str, ...]
     yaml: str
+    column: Column
+    missing: tuple[str, ...]
+    bases: tuple[str, ...]
+    nearest: Nearest | None
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything as plain lists, dicts and text."""
         return asdict(self)
 
 
-def import_legacy(old: Path | str) -> LegacyImport:
+def import_legacy(old: Path | str, *, column: Column = "ran") -> LegacyImport:
     """Convert a configuration of one of the guides.
 
     Args:
-        old: A path for a file, YAML or Python by its ending; a str for YAML text itself.
+        old: A path for a file, its form by its ending; a str for YAML text itself.
+        column: Whether to write what the old code did, or what was wanted from it.
 
     Raises:
-        ConfigError: If it cannot be read or uses no key of the guides.
+        ConfigError: If it cannot be read, uses no key of the guides, or asks for a network or
+            data that is not built here.
     """
-    source, text = (str(old), read_text(old)) if isinstance(old, Path) else ("text", old)
-    if isinstance(old, Path) and old.suffix == ".py":
-        values = dict(_flat(read_python(text, source), ""))
-        guide = _recognise(values, source, PYTHON_GUIDES)
-    else:
-        values = _yaml_values(text, source)
-        guide = _recognise(values, source, GUIDES)
-    verdicts = {name: _judge(guide, name, values) for name in values}
-    loaded, settled = _settle(verdicts, guide, source)
-    added = {key: reason for key, (_, reason) in guide.fixed.items() if key in loaded.written}
-    taken = {verdict.key for verdict in settled.values()}
-    header = f"# Converted from {shorten(source, limit=200)} by `pitstop config import`.\n"
+    file = read_old(old)
+    guide = _recognise(file)
+    _refuse_strangers(file, guide)
+    missing = guide.missing(file.values)
+    verdicts = {name: _judge(guide, name, file.values) for name in file.values}
+    chosen = {name: verdict.under(column) for name, verdict in verdicts.items()}
+    fixed = {} if missing else guide.fixed
+    loaded, settled = _settle(chosen, fixed, file.source, is_part=bool(missing))
+    taken = {key for verdict in settled.values() for key in verdict.settings()}
+    added = {key: reason for key, (_, reason) in fixed.items() if key in loaded.written - taken}
+    only = _with_groups(taken | added.keys())
     return LegacyImport(
-        source=source,
+        source=file.source,
         guide=guide.name,
-        accounts=tuple(_account(name, values[name], verdict) for name, verdict in settled.items()),
+        accounts=tuple(
+            _account(name, file.values[name], verdict, verdicts[name])
+            for name, verdict in settled.items()
+        ),
         additions=tuple(
-            Addition(key=key, value=shorten(guide.fixed[key][0], limit=200), reason=reason)
+            Addition(key=key, value=shorten(fixed[key][0], limit=200), reason=reason)
             for key, reason in added.items()
-            if key not in taken
         ),
         warnings=tuple(f"{risk.key} {risk.message}" for risk in loaded.warnings),
-        yaml=header + to_yaml(loaded.config, only=loaded.written),
+        yaml=_header(file.source, column, missing) + to_yaml(loaded.config, only=only),
+        column=column,
+        missing=missing,
+        bases=file.bases,
+        nearest=nearest_preset(loaded.config, only),
     )
+
+
+def _header(source: str, column: Column, missing: tuple[str, ...]) -> str:
+    kind = "what ran" if column == "ran" else "what was wanted"
+    name = shorten(source, limit=200)
+    header = f"# Converted from {name} by `pitstop config import`: {kind}.\n"
+    if missing:
+        header += f"# A part: it lacks {', '.join(missing)}. Name it under `base:` of a whole one.\n"
+    return header
+
+
+def _refuse_strangers(file: OldFile, guide: Guide) -> None:
+    refusals = guide.refusals(file.values)
+    if refusals:
+        reasons = [f"{reason} ({file.place(key)})" for key, reason in refusals.items()]
+        raise ConfigError(f"{file.source} is not converted: {'; '.join(reasons)}")
 
 
 def refuse_to_overwrite(path: Path) -> None:
@@ -126,31 +168,14 @@ def refuse_to_overwrite(path: Path) -> None:
         raise ConfigError(f"{path} is already there; name another file, or remove it first")
 
 
-def _yaml_values(text: str, source: str) -> dict[str, Any]:
-    tree = read_tree(text, source)
-    if tree.problems:
-        raise ConfigProblems(source, tree.problems)
-    values = dict(_flat(tree.values, ""))
-    if "model.kind" in values:
-        raise ConfigError(
-            f"{source} is a pitstop configuration already; try `pitstop config check {source}`"
-        )
-    return values
-
-
-def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _recognise(values: Mapping[str, Any], source: str, guides: Sequence[Guide]) -> Guide:
-    known = {guide.name: sum(guide.find(name) is not None for name in values) for guide in guides}
+def _recognise(file: OldFile) -> Guide:
+    guides = GUIDES[file.form]
+    known = {
+        guide.name: sum(guide.find(name) is not None for name in file.values) for guide in guides
+    }
     best = max(guides, key=lambda guide: known[guide.name])
     if known[best.name] == 0:
-        raise ConfigError(f"{source} has no key of the guides; nothing to convert")
+        raise ConfigError(f"{file.source} has no key of the guides; nothing to convert")
     return best
 
 
@@ -163,16 +188,23 @@ def _judge(guide: Guide, name: str, values: Mapping[str, Any]) -> Verdict:
     return judge(OldKey(name=name, value=values[name], values=values))
 
 
+_STAND_INS: Final = {"model.kind": "vrt_spike", "train.steps": 1_000_000_000}
+
+
 def _settle(
-    verdicts: Mapping[str, Verdict], guide: Guide, source: str
+    verdicts: Mapping[str, Verdict],
+    fixed_by: Mapping[str, tuple[Any, str]],
+    source: str,
+    *,
+    is_part: bool,
 ) -> tuple[LoadedConfig, dict[str, Verdict]]:
     """Find the largest part of the result our loader accepts, and say why the rest is out."""
     settled = _without_rivals(verdicts)
-    fixed = {key: value for key, (value, _) in guide.fixed.items()}
+    fixed = {key: value for key, (value, _) in fixed_by.items()}
     while True:
         settings = _settings(settled, fixed)
         try:
-            return config_from(_nested(settings)), settled
+            return config_from(_nested(_completed(settings) if is_part else settings)), settled
         except ConfigProblems as error:
             culprits = {
                 key: problem
@@ -183,10 +215,34 @@ def _settle(
             if not culprits:
                 raise ConfigError(f"{source} cannot be converted: {error}") from error
             fixed = {key: value for key, value in fixed.items() if key not in culprits}
-            settled = {
-                name: _refuse(verdict, culprits.get(verdict.key or ""))
-                for name, verdict in settled.items()
-            }
+            settled = {name: _without(verdict, culprits) for name, verdict in settled.items()}
+
+
+def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a part what our loader asks for; none of it is written down."""
+    made = _STAND_INS | dict(settings)
+    if "model.kind" not in settings:
+        made["model.kind"] = _kind_for(settings)
+    if "train.epochs" in settings:
+        del made["train.steps"]
+    return made
+
+
+def _kind_for(settings: Mapping[str, Any]) -> str:
+    """Choose the model whose settings these can be."""
+
+    def strangers(kind: str) -> int:
+        keys = every_key(section_classes(KINDS[kind]))
+        return sum(key not in keys for key in settings)
+
+    return min(("vrt_spike", "lss_swin_mono", "clip_reid"), key=strangers)
+
+
+def _without(verdict: Verdict, culprits: Mapping[str, Problem]) -> Verdict:
+    if verdict.key in culprits:
+        return _refuse(verdict, culprits[verdict.key])
+    also = {key: value for key, value in verdict.also.items() if key not in culprits}
+    return replace(verdict, also=also)
 
 
 def _without_rivals(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
@@ -199,19 +255,24 @@ def _without_rivals(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
             kept[name] = verdict
         else:
             reason = f"{verdict.key} is already {shorten(winner.value)} from {first}"
-            kept[name] = replace(verdict, status=Status.REFUSED, key=None, reason=reason)
+            kept[name] = replace(verdict, status=Status.REFUSED, key=None, also={}, reason=reason)
     return kept
 
 
 def _settings(verdicts: Mapping[str, Verdict], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    taken = {verdict.key: verdict.value for verdict in verdicts.values() if verdict.key}
+    taken: dict[str, Any] = {}
+    for verdict in verdicts.values():
+        taken |= verdict.settings()
     unset = {"train.epochs"} if "train.steps" in taken else set()
     return {key: value for key, value in fixed.items() if key not in unset} | taken
 
 
-def _refuse(verdict: Verdict, problem: Problem | None) -> Verdict:
-    if problem is None:
-        return verdict
+def _with_groups(keys: Iterable[str]) -> frozenset[str]:
+    parts = [key.split(".") for key in keys]
+    return frozenset(".".join(part[:end]) for part in parts for end in range(1, len(part) + 1))
+
+
+def _refuse(verdict: Verdict, problem: Problem) -> Verdict:
     inert = problem.message.startswith("has no effect")
     status = Status.NO_EFFECT if inert else Status.REFUSED
     return Verdict(status=status, reason=f"{verdict.key} {problem.message}")
@@ -228,12 +289,24 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _account(name: str, value: Any, verdict: Verdict) -> KeyAccount:
+def _account(name: str, value: Any, verdict: Verdict, both: Verdict) -> KeyAccount:
+    is_secret = name.lower().endswith(_SECRET) and value is not None
     return KeyAccount(
         old_key=shorten(name, limit=120),
-        old_value=shorten(value, limit=120),
+        old_value="(not shown)" if is_secret else shorten(value, limit=120),
         status=verdict.status,
         key=verdict.key,
         value=None if verdict.key is None else shorten(verdict.value, limit=120),
         reason=verdict.reason,
+        ran=_shown(both.under("ran")),
+        wanted=_shown(both.under("wanted")),
     )
+
+
+def _shown(verdict: Verdict) -> str | None:
+    pairs = [f"{key} = {_text(value)}" for key, value in verdict.settings().items()]
+    return ", ".join(pairs) or None
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, dict) else shorten(value, limit=120)

@@ -5,6 +5,8 @@ the same ones under SOLVER, DATALOADER and other groups; so only the last part o
 in either case of letters. A key that neither of them is known to have is listed as unknown.
 """
 
+from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from pitstop.config.legacy.verdicts import (
@@ -16,7 +18,10 @@ from pitstop.config.legacy.verdicts import (
     change,
     is_true,
     keep,
+    lacks,
+    no_counterpart,
     no_effect,
+    number,
 )
 
 
@@ -36,7 +41,144 @@ def _clip_kind(old: OldKey) -> Verdict:
     return Verdict(status=Status.CHANGED, key="train.clip.kind", value="adaptive", reason=reason)
 
 
+def _root(old: OldKey) -> Verdict:
+    path = PurePosixPath(str(old.value))
+    if path.name != "train":
+        return keep("data.root")(old)
+    reason = "the folder that holds the splits; data.split names the part in it"
+    return Verdict(status=Status.CHANGED, key="data.root", value=str(path.parent), reason=reason)
+
+
+_CLIPS: Final = {
+    "base-patch16": "vit_b_16",
+    "base-patch32": "vit_b_32",
+    "large-patch14": "vit_l_14",
+}
+
+
+def _clip_model(old: OldKey) -> Verdict:
+    backbone = next((name for part, name in _CLIPS.items() if part in str(old.value)), None)
+    also = {"model.backbone": backbone, "data.tokenizer": old.value}
+    reason = "a folder that transformers can read, or a name on its hub; its tokenizer comes along"
+    return Verdict(
+        status=Status.RENAMED, key="model.weights", value=old.value, reason=reason, also=also
+    )
+
+
+_RATES: Final = {
+    "adapter": "mer_learning_rate",
+    "patches": "tokenizer_learning_rate",
+    "fusion": "fusion_learning_rate",
+}
+_CLASSIFIER_LR: Final = 3e-3
+
+
+def _rates(old: OldKey) -> Verdict:
+    base = number(old.value)
+    if not base:
+        return keep("optimizer.lr")(old)
+    rates = {part: number(old.other(name)) for part, name in _RATES.items()}
+    rates["classifier"] = _CLASSIFIER_LR
+    factors = {part: float(f"{rate / base:.6g}") for part, rate in rates.items() if rate}
+    also = {part: factor for part, factor in factors.items() if factor != 1}
+    reason = "the backbone's; the others are factors on it (optimizer.lr_multipliers), the "
+    reason += "classifier's of 3e-3 was fixed in the original"
+    return Verdict(
+        status=Status.RENAMED,
+        key="optimizer.lr",
+        value=old.value,
+        reason=reason,
+        also={"optimizer.lr_multipliers": also},
+    )
+
+
+def _lora(old: OldKey) -> Verdict:
+    if not is_true(old.other("enable_mer", "true")):
+        why = "enable_mer is off"
+        return Verdict(status=Status.CHANGED, key="model.lora_rank", value=0, reason=why)
+    return keep("model.lora_rank")(old)
+
+
+def _sdm_start(old: OldKey) -> Verdict:
+    start = int(number(old.value) or 0)
+    value = {0: 0, start: 1} if start else {0: 1}
+    reason = "the term begins at this epoch, at once in full; there it rose in steps that the "
+    reason += "configuration does not date"
+    return Verdict(
+        status=Status.CHANGED, key="loss.sdm.weight_by_epoch", value=value, reason=reason
+    )
+
+
+_EPOCH_RHYTHM: Final = no_counterpart("counted in epochs; ours is in optimizer steps")
+_PART: Final = no_counterpart("part of what model.kind and model.backbone name")
+_ALWAYS: Final = no_counterpart("training images are always cropped, mirrored and coloured")
+_CLASS_KEYS: Final[dict[str, Judge]] = {
+    "DATA_ROOT": _root,
+    "JSON_FILE": no_counterpart("the captions' file is found in the dataset's folder"),
+    "VAL_RATIO": keep("data.holdout"),
+    "CLIP_MODEL_NAME": _clip_model,
+    "USE_CLIP_BACKBONE": _PART,
+    "FUSION_DIM": keep("model.embed_dim"),
+    "VISION_HIDDEN_DIM": _PART,
+    "ENABLE_MER": no_counterpart("model.lora_rank of 0 is no adapter"),
+    "MER_LORA_RANK": _lora,
+    "MER_LORA_ALPHA": no_counterpart("the adapters' factor is 1"),
+    "MODALITIES": no_counterpart("all that the dataset has"),
+    "PATCH_SIZE": _PART,
+    "FREEZE_TEXT_BACKBONE": no_counterpart("model.freeze_backbone is for both towers"),
+    "DROP_PATH": no_counterpart("the trunk leaves out no block"),
+    "IMAGE_SIZE": change(
+        "data.image_size",
+        lambda old: old.value if isinstance(old.value, list) else [old.value, old.value],
+        "height and width",
+    ),
+    "FEATURE_DIM": no_effect("of a ResNet that is not there any more"),
+    "HIDDEN_DIM": no_effect("the length of a feature is fusion_dim"),
+    "DROPOUT_RATE": keep("model.dropout"),
+    "FREEZE_BACKBONE": keep("model.freeze_backbone"),
+    "NUM_EPOCHS": keep("train.epochs", "an epoch is one pass over the records (data.epoch_unit)"),
+    "BASE_LEARNING_RATE": _rates,
+    "MER_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
+    "TOKENIZER_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
+    "FUSION_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
+    "LEARNING_RATE": keep("optimizer.lr"),
+    "WEIGHT_DECAY": keep("optimizer.weight_decay"),
+    "WARMUP_EPOCHS": no_counterpart(
+        "schedule.warmup_steps counts steps: these epochs x records / batch / accumulation"
+    ),
+    "SCHEDULER": change("schedule.kind", lambda old: str(old.value).lower(), "in lower case"),
+    "CONSERVATIVE_FACTOR": no_counterpart("rates are what they are set to"),
+    "ADAPTIVE_GRADIENT_CLIP": _clip_kind,
+    "STABILITY_MONITORING": no_counterpart("train.on_nan says what happens then"),
+    "CE_WEIGHT": keep("loss.id.weight"),
+    "SDM_WEIGHT_WARMUP_EPOCHS": _sdm_start,
+    "SDM_WEIGHT_FINAL": keep("loss.sdm.weight"),
+    "SDM_INIT_TEMPERATURE": change(
+        "loss.sdm.temperature", lambda old: old.value, "fixed; there it moved between 0.15 and 0.5"
+    ),
+    "FUSION_NUM_HEADS": keep("model.fusion_heads"),
+    "RANDOM_FLIP": _ALWAYS,
+    "RANDOM_CROP": _ALWAYS,
+    "COLOR_JITTER": _ALWAYS,
+    "RANDOM_ERASE": keep("data.erase"),
+    "MODALITY_DROPOUT": keep("data.modality_dropout"),
+    "DEVICE": no_counterpart("a GPU where there is one"),
+    "SAVE_DIR": keep("run.work_dir"),
+    "LOG_DIR": no_counterpart("everything a run writes is in its folder under run.work_dir"),
+    "SAVE_FREQ": _EPOCH_RHYTHM,
+    "EVAL_FREQ": _EPOCH_RHYTHM,
+    "INFERENCE_BATCH_SIZE": keep("eval.batch_size"),
+    "BEST_MODEL_PATH": no_counterpart("checkpoint.best_of keeps the best checkpoint"),
+    "NUM_INSTANCES": keep("data.records_per_id", "K; P is train.batch_size / K"),
+    "SAMPLER_SEED": no_counterpart(
+        "run.seed starts the sampler too; batches follow from it and the epoch"
+    ),
+}
+# Of everything that begins so; no setting of ours stands for it.
+_CLASS_FAMILIES: Final = ("SDM_", "FUSION_", "MODALITY_", "CONTRASTIVE_", "EVAL_", "MIN_")
+
 _KEYS: Final[dict[str, Judge]] = {
+    **_CLASS_KEYS,
     "SEED": keep("run.seed"),
     "NUM_WORKERS": keep("loader.workers", "workers of the host, shared over its ranks"),
     "PREFETCH_FACTOR": keep("loader.prefetch"),
@@ -106,7 +248,31 @@ _FIXED: Final[dict[str, tuple[Any, str]]] = {
 
 
 def _find(name: str) -> Judge | None:
-    return _KEYS.get(name.rpartition(".")[2].upper())
+    last = name.rpartition(".")[2].upper()
+    if last.startswith(_CLASS_FAMILIES) and last not in _KEYS:
+        return no_counterpart("nothing here stands for it")
+    return _KEYS.get(last)
 
 
-REID_GUIDE: Final = Guide(name="reid", find=_find, fixed=_FIXED)
+def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
+    last = {name.rpartition(".")[2].upper(): None for name in values}
+    lengths = ("EPOCHS", "MAX_EPOCHS", "NUM_EPOCHS")
+    return lacks(
+        last, {"the length of the run": lengths, "the batch": ("BATCH_SIZE", "IMS_PER_BATCH")}
+    )
+
+
+def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        last = name.rpartition(".")[2].upper()
+        if last == "CLIP_MODEL_NAME" and not any(part in str(value) for part in _CLIPS):
+            found[name] = f"{name} is {value}; built here is CLIP {', '.join(_CLIPS)}"
+        if last == "USE_CLIP_BACKBONE" and not is_true(value):
+            found[name] = f"{name} is {value}: only CLIP's towers are built"
+    return found
+
+
+REID_GUIDE: Final = Guide(
+    name="reid", find=_find, fixed=_FIXED, missing=_missing, refusals=_refusals
+)

@@ -1,0 +1,371 @@
+"""What became of the keys of KAIR's option files (VRT), and of those of its spike relatives.
+
+KAIR counts batch and workers over all GPUs of ``gpu_ids``. Networks other than VRT for deblurring
+are refused: super-resolution, denoising, interpolation, RVRT, SwinIR and networks for single
+images, and of the relatives with spikes those that fuse by more than further channels.
+"""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from pitstop.config.legacy.verdicts import (
+    Guide,
+    Judge,
+    OldKey,
+    Status,
+    Verdict,
+    change,
+    is_true,
+    keep,
+    lacks,
+    no_counterpart,
+    number,
+)
+
+_TRAIN: Final = "datasets.train"
+
+
+def _devices(values: Mapping[str, Any]) -> int:
+    listed = values.get("gpu_ids")
+    return max(1, len(listed)) if isinstance(listed, list) and is_true(values.get("dist")) else 1
+
+
+def _batch(old: OldKey) -> Verdict:
+    total, devices = number(old.value), _devices(old.values)
+    if total is None or total < devices:
+        reason = f"{old.value} samples cannot be shared by {devices} GPUs"
+        return Verdict(status=Status.REFUSED, reason=reason)
+    reason = f"of one device: {total:g} over {devices} GPUs, which torchrun starts here"
+    return Verdict(
+        status=Status.CHANGED, key="train.batch_size", value=int(total) // devices, reason=reason
+    )
+
+
+def _root(old: OldKey) -> Verdict:
+    path = PurePosixPath(str(old.value))
+    reason = "the folder around both trees; ours reads SPLIT/CLIP/blur and SPLIT/CLIP/sharp below "
+    reason += "it, so link the folders in that form"
+    if path.suffix == ".lmdb":
+        reason += "; LMDB files are not read, their images are"
+    return Verdict(status=Status.CHANGED, key="data.root", value=str(path.parent), reason=reason)
+
+
+def _flips(old: OldKey) -> Verdict:
+    switches = [old.other(f"{_TRAIN}.{name}") for name in ("use_hflip", "use_rot")]
+    on = [is_true(switch) for switch in switches]
+    reason = "mirroring and turning are one setting"
+    if any(on) and not all(on):
+        reason += ", and one of the two was off"
+    value = "flips" if any(on) else "none"
+    return Verdict(status=Status.CHANGED, key="data.augment", value=value, reason=reason)
+
+
+def _heads(old: OldKey) -> Verdict:
+    heads = old.value if isinstance(old.value, list) else [old.value]
+    if len(set(heads)) != 1:
+        return Verdict(status=Status.REFUSED, reason="ours has one number for all blocks")
+    reason = "one number for all blocks"
+    return Verdict(status=Status.CHANGED, key="model.heads", value=heads[0], reason=reason)
+
+
+def _recompute(old: OldKey) -> Verdict:
+    """Recompute at least what was recomputed there: whole stages, where single ones were left."""
+    depths = old.other("netG.depths")
+    count = len(depths) if isinstance(depths, list) else 11
+    halves = {
+        half: set(range(count)) - set(old.other(f"netG.no_checkpoint_{half}_blocks") or [])
+        for half in ("attn", "ffn")
+        if is_true(old.other(f"netG.use_checkpoint_{half}"))
+    }
+    touched = set().union(*halves.values())
+    value: Any = [f"stage{place + 1}" for place in range(7) if place in touched]
+    value += ["stage8"] if any(place >= 7 for place in touched) else []
+    if all(len(places) == count for places in halves.values()):
+        names = {(): "none", ("attn",): "attention", ("ffn",): "ffn"}
+        value = names.get(tuple(halves), "full")
+    elif not value:
+        value = "none"
+    reason = "one setting for the four keys; a stage of which a half was recomputed is recomputed "
+    reason += "whole. The original recomputed the second group's attention whatever they said"
+    return Verdict(status=Status.CHANGED, key="train.recompute", value=value, reason=reason)
+
+
+def _kind(old: OldKey) -> Verdict:
+    bins = _spike_channels(old.values)
+    if bins == 0:
+        reason = "VRT on frames alone"
+        return Verdict(status=Status.CHANGED, key="model.kind", value="vrt", reason=reason)
+    reason = f"VRT with {bins} further channels of spikes"
+    also = {"model.fusion.kind": "early", "data.voxel_bins": bins, "data.voxels": _voxels(old)}
+    return Verdict(
+        status=Status.CHANGED, key="model.kind", value="vrt_spike", reason=reason, also=also
+    )
+
+
+def _spike_channels(values: Mapping[str, Any]) -> int:
+    channels = number(values.get("netG.in_chans"))
+    return 0 if channels is None else int(channels) - 3
+
+
+def _voxels(old: OldKey) -> str:
+    names = ("spike.reconstruction.type", "spike_reconstruction", "spike_reconstruction.type")
+    ways = {str(old.other(f"{_TRAIN}.{name}")) for name in names}
+    return "tfp" if "spikecv_tfp" in ways else "counts"
+
+
+def _of_spikes(judge: Judge) -> Judge:
+    def careful(old: OldKey) -> Verdict:
+        if _spike_channels(old.values) == 0:
+            return Verdict(status=Status.NO_EFFECT, reason="the network has no channel of spikes")
+        return judge(old)
+
+    return careful
+
+
+def _multipliers(old: OldKey) -> Verdict:
+    keys = old.other("train.fix_keys")
+    factor, held = number(old.other("train.fix_lr_mul")), number(old.other("train.fix_iter"))
+    if not isinstance(keys, list) or not keys or not held or factor in {None, 1.0}:
+        reason = "it counts only beside fix_iter, fix_keys and a factor other than 1"
+        return Verdict(status=Status.NO_EFFECT, reason=reason)
+    value = {str(key): factor for key in keys}
+    reason = "a factor on the rate of parameters of these names"
+    return Verdict(
+        status=Status.CHANGED, key="optimizer.lr_multipliers", value=value, reason=reason
+    )
+
+
+def _schedule(old: OldKey) -> Verdict:
+    kind = str(old.value)
+    if kind == "CosineAnnealingWarmRestarts":
+        periods, total = old.other("train.G_scheduler_periods"), old.other("train.total_iter")
+        one = periods[0] if isinstance(periods, list) and len(periods) == 1 else periods
+        reason = "one fall from the peak to the end of the run"
+        if number(one) != number(total):
+            reason += f"; there it started anew every {one} iterations, which is not built"
+        return Verdict(status=Status.CHANGED, key="schedule.kind", value="cosine", reason=reason)
+    if kind == "MultiStepLR":
+        return Verdict(
+            status=Status.CHANGED, key="schedule.kind", value="step", reason="lowered at milestones"
+        )
+    return Verdict(status=Status.REFUSED, reason=f"there is no schedule {kind}")
+
+
+def _end_factor(old: OldKey) -> Verdict:
+    lowest, peak = number(old.value), number(old.other("train.G_optimizer_lr"))
+    if lowest is None or not peak:
+        return Verdict(status=Status.REFUSED, reason="it takes G_optimizer_lr to be a share of")
+    reason = f"a share of the peak, {lowest:g} / {peak:g}"
+    value = float(f"{lowest / peak:.12g}")
+    return Verdict(status=Status.CHANGED, key="schedule.end_factor", value=value, reason=reason)
+
+
+def _loss(old: OldKey) -> Verdict:
+    if str(old.value) != "charbonnier":
+        return Verdict(status=Status.REFUSED, reason="of KAIR's losses charbonnier is built")
+    return Verdict(status=Status.NO_COUNTERPART, reason="loss.charbonnier is the pixel loss here")
+
+
+def _ema(old: OldKey) -> Verdict:
+    if not number(old.value):
+        return Verdict(status=Status.NO_EFFECT, reason="0 keeps no averaged copy")
+    return keep("train.ema")(old)
+
+
+def _clip(old: OldKey) -> Verdict:
+    if not number(old.value):
+        return Verdict(status=Status.NO_EFFECT, reason="it clips nothing")
+    also = {"train.clip.kind": "fixed"}
+    return Verdict(status=Status.RENAMED, key="train.clip.norm", value=old.value, also=also)
+
+
+def _precision(old: OldKey) -> Verdict:
+    if not is_true(old.value):
+        return Verdict(status=Status.CHANGED, key="train.precision", value="fp32", reason="off")
+    kinds = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
+    value = kinds.get(str(old.other("train.amp.dtype", "float16")))
+    reason = "the switch and the type are one setting"
+    return Verdict(status=Status.CHANGED, key="train.precision", value=value, reason=reason)
+
+
+def _compile(old: OldKey) -> Verdict:
+    value = "regions" if is_true(old.value) else "off"
+    reason = "blocks are compiled one by one"
+    return Verdict(status=Status.CHANGED, key="train.compile.scope", value=value, reason=reason)
+
+
+def _tile(old: OldKey) -> Verdict:
+    if not number(old.value):
+        return Verdict(status=Status.NO_EFFECT, reason="0 takes whole frames")
+    overlap = number(old.other("val.size_patch_overlapping")) or 20
+    reason = f"tiles overlap by {overlap:g} pixels, and the outer half is thrown away"
+    also = {"eval.tile_overlap": int(overlap), "data.tiles.border": "discard"}
+    return Verdict(
+        status=Status.RENAMED, key="eval.tile", value=old.value, reason=reason, also=also
+    )
+
+
+def _interval(key: str) -> Judge:
+    def judge(old: OldKey) -> Verdict:
+        if isinstance(old.value, list):
+            return Verdict(status=Status.REFUSED, reason="ours is one interval, not a list of steps")
+        return keep(key)(old)
+
+    return judge
+
+
+_RECOMPUTED: Final[Judge] = _recompute
+_DEVICES: Final = no_counterpart("torchrun decides about ranks; the batch is already shared")
+_KEYS: Final[dict[str, Judge]] = {
+    "task": keep("run.name"),
+    "path.root": keep("run.work_dir"),
+    "path.pretrained_netG": keep("model.weights"),
+    "gpu_ids": _DEVICES,
+    "dist": _DEVICES,
+    "manual_seed": keep("run.seed"),
+    "train.manual_seed": keep("run.seed"),
+    f"{_TRAIN}.dataroot_gt": _root,
+    f"{_TRAIN}.dataroot_spike": _of_spikes(
+        no_counterpart("spikes lie in the folder data.spike_dir of each clip")
+    ),
+    f"{_TRAIN}.spike_h": _of_spikes(
+        keep("data.spike_height", "GoPro's files have 360 x 640; a Vidar camera has 250 x 400")
+    ),
+    f"{_TRAIN}.spike_w": _of_spikes(keep("data.spike_width")),
+    f"{_TRAIN}.tfp_half_win_length": _of_spikes(keep("data.tfp_reach")),
+    f"{_TRAIN}.spike_folder_name": _of_spikes(keep("data.spike_dir")),
+    f"{_TRAIN}.num_frame": keep("data.clip_len"),
+    f"{_TRAIN}.gt_size": keep("data.crop"),
+    f"{_TRAIN}.filename_ext": change("data.image_types", lambda old: [old.value], "a list"),
+    f"{_TRAIN}.use_hflip": _flips,
+    f"{_TRAIN}.use_rot": _flips,
+    f"{_TRAIN}.dataloader_batch_size": _batch,
+    f"{_TRAIN}.dataloader_num_workers": keep(
+        "loader.workers", "a total for the host, shared over its ranks, in both"
+    ),
+    f"{_TRAIN}.dataloader_prefetch_factor": keep("loader.prefetch"),
+    f"{_TRAIN}.dataloader_persistent_workers": keep("loader.persistent"),
+    f"{_TRAIN}.dataloader_pin_memory": keep("loader.pin"),
+    "netG.net_type": _kind,
+    "netG.window_size": keep("model.window"),
+    "netG.depths": keep("model.depths"),
+    "netG.indep_reconsts": keep("model.indep_reconsts"),
+    "netG.embed_dims": keep("model.embed_dims"),
+    "netG.num_heads": _heads,
+    "netG.mlp_ratio": keep("model.mlp_ratio"),
+    "netG.drop_path_rate": keep("model.drop_path"),
+    "netG.pa_frames": keep("model.pa_frames"),
+    "netG.deformable_groups": keep("model.deformable_groups"),
+    "netG.use_checkpoint_attn": _RECOMPUTED,
+    "netG.use_checkpoint_ffn": _RECOMPUTED,
+    "netG.no_checkpoint_attn_blocks": _RECOMPUTED,
+    "netG.no_checkpoint_ffn_blocks": _RECOMPUTED,
+    "train.G_lossfn_type": _loss,
+    "train.G_lossfn_weight": keep("loss.charbonnier.weight"),
+    "train.G_charbonnier_eps": keep("loss.charbonnier.eps", "under the root, not squared, in both"),
+    "train.E_decay": _ema,
+    "train.G_optimizer_type": change(
+        "optimizer.kind", lambda old: str(old.value).lower(), "in lower case"
+    ),
+    "train.G_optimizer_lr": keep("optimizer.lr"),
+    "train.G_optimizer_betas": keep("optimizer.betas"),
+    "train.G_optimizer_wd": keep("optimizer.weight_decay"),
+    "train.G_optimizer_clipgrad": _clip,
+    "train.fix_keys": _multipliers,
+    "train.fix_lr_mul": _multipliers,
+    "train.fix_iter": no_counterpart(
+        "nothing is held fixed at first. There the run saved one iteration before it and broke off "
+        "when the graph changed, to be resumed by hand"
+    ),
+    "train.total_iter": keep("train.steps"),
+    "train.G_scheduler_type": _schedule,
+    "train.G_scheduler_periods": no_counterpart("the fall lasts as long as the run"),
+    "train.G_scheduler_eta_min": _end_factor,
+    "train.G_scheduler_milestones": keep("schedule.milestones"),
+    "train.G_scheduler_gamma": keep("schedule.gamma"),
+    "train.checkpoint_test": _interval("eval.every_steps"),
+    "train.checkpoint_save": _interval("checkpoint.every_steps"),
+    "train.checkpoint_print": _interval("log.every_steps"),
+    "train.amp.enable": _precision,
+    "train.compile.enable": _compile,
+    "val.size_patch_testing": _tile,
+    "logging.use_tensorboard": keep("log.tensorboard"),
+}
+_FAMILIES: Final[dict[str, Judge]] = {
+    "model": no_counterpart("model.kind names the network"),
+    "find_unused_parameters": no_counterpart("every weight gets a gradient"),
+    "use_static_graph": no_counterpart("nothing here"),
+    "scale": no_counterpart("deblurring keeps the size"),
+    "n_channels": no_counterpart("frames have three channels"),
+    "path": no_counterpart("`pitstop train --resume` goes on from a run of ours"),
+    "datasets": no_counterpart("clips are described by data settings, of both splits alike"),
+    "netG": no_counterpart("part of what model.kind names"),
+    "train": no_counterpart("nothing here stands for it"),
+    "val": no_counterpart("evaluation restores clips of data.clip_len frames"),
+    "logging": no_counterpart("every run has its record; log.tensorboard adds files"),
+    "runtime": no_counterpart("threads are left as torch has them"),
+}
+_FIXED: Final[dict[str, tuple[Any, str]]] = {
+    "train.clip.kind": ("none", "KAIR clips nothing where G_optimizer_clipgrad is not set"),
+    "train.precision": ("fp32", "KAIR has no mixed precision where train.amp is not set"),
+    "data.augment": ("none", "frames are not mirrored where neither use_hflip nor use_rot is set"),
+    "optimizer.weight_decay": (0, "KAIR's default"),
+}
+_PARTS: Final = {
+    "netG": ("netG.depths",),
+    "the length of the run": ("train.total_iter",),
+    "datasets.train": (f"{_TRAIN}.dataloader_batch_size",),
+}
+# Keys whose other values are another network or another task.
+_BUILT: Final[dict[str, tuple[Any, ...]]] = {
+    "netG.net_type": ("vrt",),
+    "netG.upscale": (1,),
+    "scale": (1,),
+    "netG.nonblind_denoising": (False,),
+    "netG.dcn_type": ("DCNv2",),
+    "netG.use_sgp": (False,),
+    "netG.optical_flow.module": ("spynet",),
+    "netG.fusion.enable": (False,),
+    "netG.spike_encoder.enable": (False,),
+    "netG.input_mode": ("concat", "rgb"),
+    "netG.input.strategy": ("concat",),
+    "train.use_lora": (False,),
+    "train.freeze_backbone": (False,),
+}
+_LIFTED: Final = frozenset({"netG.input_mode"})
+_TASKS: Final = {"videofi": "frame interpolation", "videosr": "super-resolution"}
+
+
+def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
+    """Name the networks and tasks that are not built, by the keys that ask for them."""
+    found = {
+        key: f"{key} is {values[key]}; built here is {built[0]}"
+        for key, built in _BUILT.items()
+        if values.get(key) is not None and values[key] not in built
+    }
+    if _spike_channels(values) <= 0:
+        found = {key: reason for key, reason in found.items() if key not in _LIFTED}
+    operator = values.get("netG.fusion.operator")
+    if "netG.fusion.enable" in found and operator is not None:
+        found["netG.fusion.enable"] = f"netG.fusion.operator is {operator}; built here is concat"
+    task = next((name for part, name in _TASKS.items() if part in str(values.get("task"))), None)
+    if task is not None:
+        found.setdefault("task", f"task is {values['task']}: {task} is not built, deblurring is")
+    sigma = [key for key in values if key.startswith(f"{_TRAIN}.sigma")]
+    if sigma:
+        found.setdefault(sigma[0], f"{sigma[0]} is for denoising, which is not built")
+    return found
+
+
+def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return lacks(values, _PARTS)
+
+
+def _find(name: str) -> Judge | None:
+    return _KEYS.get(name) or _FAMILIES.get(name.split(".")[0])
+
+
+KAIR_GUIDE: Final = Guide(
+    name="KAIR", find=_find, fixed=_FIXED, missing=_missing, refusals=_refusals
+)
