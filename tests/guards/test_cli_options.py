@@ -18,6 +18,7 @@ config check --json
 config check CONFIG
 config check OVERRIDES
 config import
+config import --as
 config import --json
 config import --output
 config import OLD

@@ -1,7 +1,7 @@
 """``pitstop config``: convert, check and show configurations."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,19 +12,27 @@ app = typer.Typer(
     help="Convert, check and show configurations.", no_args_is_help=True, add_completion=False
 )
 
-Old = Annotated[Path, typer.Argument(help="A guide's YAML; it is read, never executed.")]
+Old = Annotated[
+    Path, typer.Argument(help="YAML, JSON with comments, or Python; it is read, never executed.")
+]
 Output = Annotated[Path | None, typer.Option(help="Write the new YAML there.")]
+As = Annotated[
+    Literal["ran", "wanted"],
+    typer.Option("--as", help="Write what the old code did, or what was wanted from it."),
+]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
 
 
 @app.command("import")
-def import_config(old: Old, *, output: Output = None, json_path: JsonPath = None) -> None:
+def import_config(
+    old: Old, *, column: As = "ran", output: Output = None, json_path: JsonPath = None
+) -> None:
     """Convert a guide's configuration, with an account of every key."""
     from pitstop.config.legacy.convert import import_legacy, refuse_to_overwrite
     from pitstop.records.store import write_text
     from pitstop.report.config import import_report, print_text
 
-    result = import_legacy(old)
+    result = import_legacy(old, column=column)
     if output is not None:
         refuse_to_overwrite(output)
         write_text(output, result.yaml)
@@ -44,7 +52,7 @@ def check(config: Path, overrides: Overrides = None, *, json_path: JsonPath = No
 
     source = str(config)
     try:
-        loaded = load_config(config, overrides or (), host=read_host_limits())
+        loaded = load_config(config, overrides or (), host=read_host_limits(), to_run=True)
     except ConfigProblems as error:
         found = ConfigCheck(source=source, is_sound=False, problems=error.problems, warnings=())
         write_record(found, json_path)

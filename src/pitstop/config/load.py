@@ -11,6 +11,7 @@ from typing import Any
 from pitstop.config.check import check_tree
 from pitstop.config.host_limits import HostLimits
 from pitstop.config.host_risks import host_risks
+from pitstop.config.obstacles import run_obstacles
 from pitstop.config.problems import ConfigProblems, Problem
 from pitstop.config.sections import RunConfig
 from pitstop.config.workloads.by_kind import WorkloadSections
@@ -41,6 +42,7 @@ def load_config(
     *,
     kinds: Mapping[str, WorkloadSections] | None = None,
     host: HostLimits | None = None,
+    to_run: bool = False,
 ) -> LoadedConfig:
     """Load a configuration file.
 
@@ -49,6 +51,7 @@ def load_config(
         overrides: Texts such as `train.batch_size=4`, laid over the file in order.
         kinds: Sections of models from outside, by `model.kind`.
         host: Limits to warn against; None to leave them out.
+        to_run: Whether what a run would stumble over is a mistake, such as a missing dataset.
 
     Raises:
         ConfigProblems: If anything in it is wrong; carries every mistake.
@@ -58,7 +61,12 @@ def load_config(
     tree = read_with_bases(path)
     _refuse_guide_keys(tree, path)
     apply_overrides(tree, overrides)
-    return _finish(tree, str(path), kinds, host)
+    loaded = _finish(tree, str(path), kinds, host)
+    obstacles = run_obstacles(loaded.config, host) if to_run else ()
+    if obstacles:
+        placed = [replace(problem, origin=tree.origin(problem.key)) for problem in obstacles]
+        raise ConfigProblems(str(path), placed)
+    return loaded
 
 
 def config_from(

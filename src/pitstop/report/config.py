@@ -7,10 +7,12 @@ from rich.console import Console
 from rich.text import Text
 
 from pitstop.config.legacy.convert import KeyAccount, LegacyImport
+from pitstop.config.legacy.presets import Nearest
 from pitstop.config.legacy.verdicts import Status
 from pitstop.config.load import LoadedConfig
 from pitstop.config.problems import problem_lines
 
+_SHOWN = 12
 _TITLES = {
     Status.APPLIED: "applied as they are",
     Status.RENAMED: "renamed",
@@ -37,11 +39,31 @@ def import_report(result: LegacyImport, *, written_to: Path | None = None) -> Te
     if result.warnings:
         text.append("\nworth knowing\n", style="bold")
         text.append("".join(f"  {warning}\n" for warning in result.warnings), style="not bold")
+    if result.nearest is not None:
+        text.append(f"\nnearest preset: {result.nearest.preset}\n", style="bold")
+        text.append("".join(_difference_lines(result.nearest)), style="not bold")
     if written_to is not None:
-        closing = f"\nwrote {written_to}; next: pitstop config check {written_to}"
-        text.append(closing, style="not bold")
+        text.append(f"\nwrote {written_to}; {_next(result, written_to)}", style="not bold")
     text.rstrip()
     return text
+
+
+def _next(result: LegacyImport, written_to: Path) -> str:
+    if not result.missing:
+        return f"next: pitstop config check {written_to}"
+    lacking = ", ".join(result.missing)
+    return f"it is a part and lacks {lacking}: name it under `base:` of a whole configuration"
+
+
+def _difference_lines(nearest: Nearest) -> Iterator[str]:
+    shown = nearest.differences[:_SHOWN]
+    width = max((len(difference.key) for difference in shown), default=0)
+    for difference in shown:
+        yield f"  {difference.key:<{width}}  {difference.here}, there {difference.preset}\n"
+    if not shown:
+        yield "  no difference in what is written\n"
+    if len(nearest.differences) > _SHOWN:
+        yield f"  and {len(nearest.differences) - _SHOWN} more\n"
 
 
 def check_report(source: Path, loaded: LoadedConfig) -> Text:
@@ -71,15 +93,17 @@ def print_text(text: Text, *, stderr: bool = False) -> None:
 def _counts(result: LegacyImport) -> str:
     statuses = [account.status for account in result.accounts]
     parts = [f"{statuses.count(status)} {status}" for status in _TITLES if status in statuses]
-    return f"{len(statuses)} keys of the {result.guide} guide: {', '.join(parts)}"
+    title = f"{len(statuses)} keys of the {result.guide} guide"
+    return f"{title}: {', '.join(parts)}; written as {result.column}"
 
 
 def _account_lines(accounts: list[KeyAccount]) -> Iterator[str]:
     width = max(len(account.old_key) for account in accounts)
     for account in accounts:
-        line = f"  {account.old_key}"
-        if account.key is not None:
-            line = f"  {account.old_key:<{width}}  {account.key} = {account.value}"
-        yield f"{line}\n"
+        ran, wanted = account.ran or "-", account.wanted or "-"
+        both = ran if ran == wanted else f"ran: {ran}; wanted: {wanted}"
+        yield (
+            f"  {account.old_key:<{width}}  {both}\n" if both != "-" else (f"  {account.old_key}\n")
+        )
         if account.reason:
             yield f"    {account.reason}\n"

@@ -117,11 +117,9 @@ def _backbone(old: OldKey) -> Verdict:
     )
 
 
-def _view(old: OldKey) -> Verdict:
+def _view(_: OldKey) -> Verdict:
     reason = "lift-splat from one camera, in this code base"
-    return Verdict(
-        status=Status.CHANGED, key="model.kind", value="lss_swin_mono", reason=reason
-    )
+    return Verdict(status=Status.CHANGED, key="model.kind", value="lss_swin_mono", reason=reason)
 
 
 def _clip(old: OldKey) -> Verdict:
@@ -293,7 +291,9 @@ def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
     }
     for key, value in values.items():
         if key.startswith(_STRANGERS) and value is not None:
-            found.setdefault(".".join(key.split(".")[:2]), f"{key} is {value}; there is no such part")
+            found.setdefault(
+                ".".join(key.split(".")[:2]), f"{key} is {value}; there is no such part"
+            )
         elif key.startswith("model.") and "diffusion" in str(value).lower():
             found.setdefault(key, f"{key} is {value}; diffusion is not built")
     depths, width = values.get("model.backbone.depths"), values.get("model.backbone.embed_dims", 96)
@@ -332,5 +332,10 @@ def _unless_code(judge: Judge) -> Judge:
 
 
 BEV_GUIDE: Final = Guide(
-    name="bev", find=_find, fixed=_FIXED, missing=_missing, refusals=_refusals
+    name="bev",
+    kind="lss_swin_mono",
+    find=_find,
+    fixed=_FIXED,
+    missing=_missing,
+    refusals=_refusals,
 )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pitstop.config.dump import to_yaml
-from pitstop.config.keys import every_key, section_classes
 from pitstop.config.legacy.bev import BEV_GUIDE
 from pitstop.config.legacy.deblur import DEBLUR_GUIDE
 from pitstop.config.legacy.kair import KAIR_GUIDE
@@ -20,7 +19,6 @@ from pitstop.config.legacy.sources import Form, OldFile, read_old
 from pitstop.config.legacy.verdicts import Column, Guide, OldKey, Status, Verdict
 from pitstop.config.load import LoadedConfig, config_from
 from pitstop.config.problems import ConfigProblems, Problem, shorten
-from pitstop.config.workloads.kinds import KINDS
 from pitstop.errors import ConfigError
 
 GUIDES: Final[Mapping[Form, tuple[Guide, ...]]] = {
@@ -118,7 +116,8 @@ def import_legacy(old: Path | str, *, column: Column = "ran") -> LegacyImport:
     verdicts = {name: _judge(guide, name, file.values) for name in file.values}
     chosen = {name: verdict.under(column) for name, verdict in verdicts.items()}
     fixed = {} if missing else guide.fixed
-    loaded, settled = _settle(chosen, fixed, file.source, is_part=bool(missing))
+    part_of = guide.kind if missing else None
+    loaded, settled = _settle(chosen, fixed, file.source, part_of=part_of)
     taken = {key for verdict in settled.values() for key in verdict.settings()}
     added = {key: reason for key, (_, reason) in fixed.items() if key in loaded.written - taken}
     only = _with_groups(taken | added.keys())
@@ -147,15 +146,18 @@ def _header(source: str, column: Column, missing: tuple[str, ...]) -> str:
     name = shorten(source, limit=200)
     header = f"# Converted from {name} by `pitstop config import`: {kind}.\n"
     if missing:
-        header += f"# A part: it lacks {', '.join(missing)}. Name it under `base:` of a whole one.\n"
+        header += (
+            f"# A part: it lacks {', '.join(missing)}. Name it under `base:` of a whole one.\n"
+        )
     return header
 
 
 def _refuse_strangers(file: OldFile, guide: Guide) -> None:
     refusals = guide.refusals(file.values)
     if refusals:
-        reasons = [f"{reason} ({file.place(key)})" for key, reason in refusals.items()]
-        raise ConfigError(f"{file.source} is not converted: {'; '.join(reasons)}")
+        reasons = [f"{why} ({_short(file, key)})" for key, why in refusals.items()]
+        first = file.place(next(iter(refusals)))
+        raise ConfigError(f"{first}: is not converted: {'; '.join(reasons)}")
 
 
 def refuse_to_overwrite(path: Path) -> None:
@@ -166,6 +168,10 @@ def refuse_to_overwrite(path: Path) -> None:
     """
     if path.exists():
         raise ConfigError(f"{path} is already there; name another file, or remove it first")
+
+
+def _short(file: OldFile, key: str) -> str:
+    return file.place(key).replace(f"{file.source}:", "line ")
 
 
 def _recognise(file: OldFile) -> Guide:
@@ -188,7 +194,7 @@ def _judge(guide: Guide, name: str, values: Mapping[str, Any]) -> Verdict:
     return judge(OldKey(name=name, value=values[name], values=values))
 
 
-_STAND_INS: Final = {"model.kind": "vrt_spike", "train.steps": 1_000_000_000}
+_STAND_IN_STEPS: Final = 1_000_000_000
 
 
 def _settle(
@@ -196,15 +202,19 @@ def _settle(
     fixed_by: Mapping[str, tuple[Any, str]],
     source: str,
     *,
-    is_part: bool,
+    part_of: str | None,
 ) -> tuple[LoadedConfig, dict[str, Verdict]]:
-    """Find the largest part of the result our loader accepts, and say why the rest is out."""
+    """Find the largest part of the result our loader accepts, and say why the rest is out.
+
+    `part_of` is the model whose settings a part of a configuration belongs to.
+    """
     settled = _without_rivals(verdicts)
     fixed = {key: value for key, (value, _) in fixed_by.items()}
     while True:
         settings = _settings(settled, fixed)
         try:
-            return config_from(_nested(_completed(settings) if is_part else settings)), settled
+            whole = settings if part_of is None else _completed(settings, part_of)
+            return config_from(_nested(whole)), settled
         except ConfigProblems as error:
             culprits = {
                 key: problem
@@ -218,24 +228,10 @@ def _settle(
             settled = {name: _without(verdict, culprits) for name, verdict in settled.items()}
 
 
-def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _completed(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Give a part what our loader asks for; none of it is written down."""
-    made = _STAND_INS | dict(settings)
-    if "model.kind" not in settings:
-        made["model.kind"] = _kind_for(settings)
-    if "train.epochs" in settings:
-        del made["train.steps"]
-    return made
-
-
-def _kind_for(settings: Mapping[str, Any]) -> str:
-    """Choose the model whose settings these can be."""
-
-    def strangers(kind: str) -> int:
-        keys = every_key(section_classes(KINDS[kind]))
-        return sum(key not in keys for key in settings)
-
-    return min(("vrt_spike", "lss_swin_mono", "clip_reid"), key=strangers)
+    length = {} if "train.epochs" in settings else {"train.steps": _STAND_IN_STEPS}
+    return {"model.kind": kind} | length | dict(settings)
 
 
 def _without(verdict: Verdict, culprits: Mapping[str, Problem]) -> Verdict:

@@ -430,4 +430,10 @@ def _find(name: str) -> Judge | None:
     return _WANDB if name.startswith("LOG.WANDB") else _KEYS.get(name)
 
 
-DEBLUR_GUIDE: Final = Guide(name="deblur", find=_find, fixed=_FIXED, missing=_missing)
+DEBLUR_GUIDE: Final = Guide(
+    name="deblur",
+    kind="vrt_spike",
+    find=_find,
+    fixed=_FIXED,
+    missing=_missing,
+)

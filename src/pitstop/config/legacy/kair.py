@@ -209,7 +209,9 @@ def _tile(old: OldKey) -> Verdict:
 def _interval(key: str) -> Judge:
     def judge(old: OldKey) -> Verdict:
         if isinstance(old.value, list):
-            return Verdict(status=Status.REFUSED, reason="ours is one interval, not a list of steps")
+            return Verdict(
+                status=Status.REFUSED, reason="ours is one interval, not a list of steps"
+            )
         return keep(key)(old)
 
     return judge
@@ -367,5 +369,10 @@ def _find(name: str) -> Judge | None:
 
 
 KAIR_GUIDE: Final = Guide(
-    name="KAIR", find=_find, fixed=_FIXED, missing=_missing, refusals=_refusals
+    name="KAIR",
+    kind="vrt",
+    find=_find,
+    fixed=_FIXED,
+    missing=_missing,
+    refusals=_refusals,
 )

@@ -170,8 +170,10 @@ class _Module:
                 factory = given.get("default_factory")
                 inner = factory.body if isinstance(factory, ast.Lambda) else factory
                 chosen = given.get("default") or inner
-                return Code(_written(expression, self._text)) if chosen is None else (
-                    self._default(chosen)
+                return (
+                    Code(_written(expression, self._text))
+                    if chosen is None
+                    else (self._default(chosen))
                 )
             case _:
                 return _value(expression, self._known, self._text)

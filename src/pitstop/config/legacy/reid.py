@@ -274,5 +274,10 @@ def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 REID_GUIDE: Final = Guide(
-    name="reid", find=_find, fixed=_FIXED, missing=_missing, refusals=_refusals
+    name="reid",
+    kind="clip_reid",
+    find=_find,
+    fixed=_FIXED,
+    missing=_missing,
+    refusals=_refusals,
 )

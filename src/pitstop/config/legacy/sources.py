@@ -87,9 +87,7 @@ def _read_yaml(text: str, source: str) -> OldFile:
         raise ConfigError(
             f"{source} is a pitstop configuration already; try `pitstop config check {source}`"
         )
-    places = {
-        ".".join(path): f"{source}:{origin.line}" for path, origin in tree.origins.items()
-    }
+    places = {".".join(path): f"{source}:{origin.line}" for path, origin in tree.origins.items()}
     return OldFile(source=source, form="yaml", values=values, places=places)
 
 
@@ -98,7 +96,9 @@ def _read_py(path: Path, text: str) -> OldFile:
     layer = reader.read(path, text, chain=())
     if layer.classes and not any(isinstance(value, dict) for value in layer.values.values()):
         return _of_classes(path, layer.classes, layer.places)
-    places = {key: place for key, place in layer.places.items() if key.split(".")[0] in layer.values}
+    places = {
+        key: place for key, place in layer.places.items() if key.split(".")[0] in layer.values
+    }
     return OldFile(
         source=str(path),
         form="mmcv",

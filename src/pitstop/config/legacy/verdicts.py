@@ -72,6 +72,7 @@ class Guide:
 
     Attributes:
         name: The guide's workload.
+        kind: The model whose settings a part without one is checked against.
         find: Gives the judge of a key; None for a key that is not known.
         fixed: Settings the original's code decided: our key to value and reason. A part of a
             configuration gets none of them.
@@ -80,6 +81,7 @@ class Guide:
     """
 
     name: str
+    kind: str
     find: Callable[[str], Judge | None]
     fixed: Mapping[str, tuple[Any, str]]
     missing: Callable[[Mapping[str, Any]], tuple[str, ...]]
