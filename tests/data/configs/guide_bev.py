@@ -50,6 +50,7 @@ model = dict(
 optimizer = dict(type="AdamW", lr=3e-4, betas=(0.9, 0.999), weight_decay=0.01)
 optimizer_config = dict(grad_clip=dict(max_norm=35, norm_type=2))
 lr_config = dict(
+    _delete_=True,
     policy="poly",
     power=1.0,
     min_lr=3e-6,

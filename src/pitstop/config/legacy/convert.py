@@ -4,7 +4,7 @@ Nothing is executed. A key is applied, renamed, changed with the reason said, sh
 effect in the original, or named as having no counterpart; a key nobody knows is listed too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -120,7 +120,7 @@ def import_legacy(old: Path | str, *, column: Column = "ran") -> LegacyImport:
     loaded, settled = _settle(chosen, fixed, file.source, part_of=part_of)
     taken = {key for verdict in settled.values() for key in verdict.settings()}
     added = {key: reason for key, (_, reason) in fixed.items() if key in loaded.written - taken}
-    only = _with_groups(taken | added.keys())
+    only = _with_groups(taken | added.keys(), loaded.written)
     return LegacyImport(
         source=file.source,
         guide=guide.name,
@@ -263,9 +263,12 @@ def _settings(verdicts: Mapping[str, Verdict], fixed: Mapping[str, Any]) -> dict
     return {key: value for key, value in fixed.items() if key not in unset} | taken
 
 
-def _with_groups(keys: Iterable[str]) -> frozenset[str]:
+def _with_groups(keys: Collection[str], written: Iterable[str]) -> frozenset[str]:
+    """Add the groups around settings, and what stands inside of those that are mappings."""
     parts = [key.split(".") for key in keys]
-    return frozenset(".".join(part[:end]) for part in parts for end in range(1, len(part) + 1))
+    groups = {".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)}
+    inside = {name for name in written if any(name.startswith(f"{key}.") for key in keys)}
+    return frozenset(groups | inside)
 
 
 def _refuse(verdict: Verdict, problem: Problem) -> Verdict:

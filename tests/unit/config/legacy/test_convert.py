@@ -163,7 +163,13 @@ def loaded(result: LegacyImport, tmp_path: Path) -> LoadedConfig:
 
 def convert(text: str, tmp_path: Path) -> tuple[dict[str, KeyAccount], LoadedConfig]:
     result = import_legacy(text)
-    return by_key(result), loaded(result, tmp_path)
+    (tmp_path / "whole.yaml").write_text(
+        f"model: {{kind: {'clip_reid' if result.guide == 'reid' else 'vrt_spike'}}}\n"
+        "train: {epochs: 80}\n"
+    )
+    (tmp_path / "part.yaml").write_text(result.yaml)
+    (tmp_path / "new.yaml").write_text("base: [whole.yaml, part.yaml]\n")
+    return by_key(result), load_config(tmp_path / "new.yaml")
 
 
 @pytest.mark.parametrize(
@@ -216,6 +222,8 @@ def test_an_account_is_plain_data() -> None:
         "key": "run.seed",
         "value": "42",
         "reason": "",
+        "ran": "run.seed = 42",
+        "wanted": "run.seed = 42",
     }
 
 
@@ -291,19 +299,19 @@ def test_an_account_is_plain_data() -> None:
             "one number",
         ),
         (
-            "MODEL: {VRT: {USE_CHECKPOINT_ATTN: true}}",
+            "MODEL: {VRT: {USE_CHECKPOINT_ATTN: true, USE_CHECKPOINT_FFN: false}}",
             "MODEL.VRT.USE_CHECKPOINT_ATTN",
             CHANGED,
             "= attention",
         ),
         (
-            "MODEL: {VRT: {USE_CHECKPOINT_FFN: true}}",
+            "MODEL: {VRT: {USE_CHECKPOINT_ATTN: false, USE_CHECKPOINT_FFN: true}}",
             "MODEL.VRT.USE_CHECKPOINT_FFN",
             CHANGED,
             "= ffn",
         ),
         (
-            "MODEL: {VRT: {USE_CHECKPOINT_FFN: false}}",
+            "MODEL: {VRT: {USE_CHECKPOINT_ATTN: false, USE_CHECKPOINT_FFN: false}}",
             "MODEL.VRT.USE_CHECKPOINT_FFN",
             CHANGED,
             "= none",
@@ -362,9 +370,39 @@ def test_what_becomes_of_a_key_depends_on_its_value_and_its_neighbours(
     assert words in f"{account.key} = {account.value}" or words in account.reason
 
 
-def test_a_run_without_a_length_gets_the_guides(tmp_path: Path) -> None:
-    _, new = convert("TRAIN: {BATCH_SIZE: 2}", tmp_path)
-    assert new.config.train.epochs == 80
+def test_nothing_is_added_to_a_part() -> None:
+    result = import_legacy("TRAIN: {BATCH_SIZE: 2}")
+    assert result.missing == ("the length of the run", "DATA", "MODEL")
+    assert result.additions == ()
+    assert result.yaml.endswith("train:\n  batch_size: 2\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "old_key", "wanted"),
+    [
+        ("TRAIN: {AMP_ENABLED: true}", "TRAIN.AMP_ENABLED", "train.precision = fp16"),
+        ("TRAIN: {NUM_WORKERS: 3}", "TRAIN.NUM_WORKERS", "loader.workers = 3"),
+        ("{TRAIN: {PREFETCH_FACTOR: 4}, DATALOADER: {PIN_MEMORY: true}}",
+         "TRAIN.PREFETCH_FACTOR", "loader.prefetch = 4"),
+        ("DATA: {TRAIN_CROP_SIZE: 192}", "DATA.TRAIN_CROP_SIZE", "data.crop = 192"),
+        ("MODEL: {VRT_DEPTHS: [8, 8, 8, 8, 4, 4, 4, 4]}", "MODEL.VRT_DEPTHS",
+         "model.depths = [8, 8, 8, 8, 8, 8, 8, 2, 2, 2, 2, 2, 2]"),
+        ("MODEL: {VRT_DEPTHS: [8, 4]}", "MODEL.VRT_DEPTHS", None),
+        ("MODEL: {WINDOW_SIZE: 6}", "MODEL.WINDOW_SIZE", "model.window = [5, 6, 6]"),
+        ("MODEL: {VRT: {use_checkpoint_attn: false}}", "MODEL.VRT.use_checkpoint_attn", None),
+        ("{num_instances: 4, sampler_seed: 7}", "sampler_seed", None),
+        ("{num_instances: 4, sampler_seed: 7}", "num_instances", "data.records_per_id = 4"),
+    ],
+)  # fmt: skip
+def test_what_was_wanted_is_known(text: str, old_key: str, wanted: str | None) -> None:
+    assert by_key(import_legacy(text))[old_key].wanted == wanted
+
+
+def test_a_whole_configuration_ends_with_the_nearest_preset() -> None:
+    nearest = import_legacy(DEBLUR).nearest
+    assert nearest is not None
+    assert nearest.preset == "configs/deblur/baseline.yaml"
+    assert "train.steps" in {difference.key for difference in nearest.differences}
 
 
 def test_python_is_never_executed(tmp_path: Path) -> None:
