@@ -24,8 +24,8 @@ def sound(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sound_configuration_is_called_so(sound: Path) -> None:
-    result = run("check", sound)
+def test_a_sound_configuration_is_called_so(sound: Path, tmp_path: Path) -> None:
+    result = run("check", sound, f"data.root={tmp_path}")
     assert result.exit_code == 0
     assert result.stdout.startswith(f"{sound} is sound: vrt, 100 steps")
     assert result.stdout.rstrip().endswith(f"next: pitstop train {sound}")
@@ -39,11 +39,33 @@ def test_check_finds_every_mistake_and_leaves_with_1(sound: Path) -> None:
     assert "did you mean loader.workers?" in result.stderr
 
 
-def test_check_warns_of_what_this_host_cannot_give(sound: Path) -> None:
-    result = run("check", sound, "loader.workers=4000", "cache.budget=900TiB")
+def test_check_warns_of_what_this_host_cannot_give(sound: Path, tmp_path: Path) -> None:
+    result = run("check", sound, f"data.root={tmp_path}", "loader.workers=4000")
     assert result.exit_code == 0
     assert "loader.workers  is 4000, more than" in result.stdout
-    assert "cache.budget    is 900TiB" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ((), "data.root  is not set; name the folder of the dataset"),
+        (("data.root=gone",), "data.root  is gone, which is not there"),
+        (("cache.budget=900TiB",), "cache.budget  is 900TiB, more than the"),
+        (("schedule.warmup_steps=100",), "schedule.warmup_steps  is 100 of 100 steps"),
+        (("loss.perceptual.weight=0.1",), "loss.perceptual.weights  is not set while"),
+        (
+            ("loss.perceptual.weight=0.1", "loss.perceptual.weights=gone.pth"),
+            "loss.perceptual.weights  is gone.pth, which is not there",
+        ),
+    ],
+)
+def test_check_finds_what_a_run_would_stumble_over(
+    sound: Path, tmp_path: Path, settings: tuple[str, ...], words: str
+) -> None:
+    has_data = [f"data.root={tmp_path}"] if settings and settings[0] != "data.root=gone" else []
+    result = run("check", sound, *has_data, *settings)
+    assert result.exit_code == 1
+    assert words in result.stderr
 
 
 def test_a_missing_file_is_left_to_the_caller(tmp_path: Path) -> None:

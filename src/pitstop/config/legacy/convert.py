@@ -231,7 +231,13 @@ def _settle(
 def _completed(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Give a part what our loader asks for; none of it is written down."""
     length = {} if "train.epochs" in settings else {"train.steps": _STAND_IN_STEPS}
-    return {"model.kind": kind} | length | dict(settings)
+    # Batches of people: each of the two numbers must suit the other one, whichever is there.
+    batch = settings.get("data.records_per_id", 4)
+    people = {
+        "train.batch_size": batch,
+        "data.records_per_id": settings.get("train.batch_size", batch),
+    }
+    return {"model.kind": kind} | length | (people if kind == "clip_reid" else {}) | dict(settings)
 
 
 def _without(verdict: Verdict, culprits: Mapping[str, Problem]) -> Verdict:
