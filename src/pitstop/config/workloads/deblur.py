@@ -541,6 +541,16 @@ _CONFLICTS: Final = (
         why="must be multiples of model.heads, which is {c.model.heads}",
     ),
     Rule(
+        key="model.deformable_groups",
+        reads=("model.embed_dims", "model.pa_frames"),
+        broken=lambda c: any(
+            dim * (_model(c).pa_frames // 2) % _model(c).deformable_groups
+            for dim in _model(c).embed_dims[:7]
+        ),
+        why="must divide the channels of stages 1 to 7 (model.embed_dims) times half of "
+        "model.pa_frames, and is {c.model.deformable_groups}",
+    ),
+    Rule(
         key="model.indep_reconsts",
         reads=("model.depths",),
         broken=lambda c: any(

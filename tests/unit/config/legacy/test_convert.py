@@ -165,7 +165,7 @@ def convert(text: str, tmp_path: Path) -> tuple[dict[str, KeyAccount], LoadedCon
     result = import_legacy(text)
     (tmp_path / "whole.yaml").write_text(
         f"model: {{kind: {'clip_reid' if result.guide == 'reid' else 'vrt_spike'}}}\n"
-        "train: {epochs: 80}\n"
+        "train: {epochs: 80, batch_size: 4}\n"
     )
     (tmp_path / "part.yaml").write_text(result.yaml)
     (tmp_path / "new.yaml").write_text("base: [whole.yaml, part.yaml]\n")
@@ -420,7 +420,10 @@ def test_python_is_never_executed(tmp_path: Path) -> None:
         ("- a", "must be settings"),
         ("DATA: [", "not readable as YAML"),
         ("DATA: {ROOT: !!python/name:os.system }", "tags are not read"),
-        ("{NUM_INSTANCE: 3, IMS_PER_BATCH: 8}", "must be a multiple of data.records_per_id"),
+        (
+            "{NUM_INSTANCE: 3, IMS_PER_BATCH: 8, EPOCHS: 2}",
+            "must be a multiple of data.records_per_id",
+        ),
     ],
 )
 def test_what_cannot_be_converted_is_a_config_error(text: str, words: str) -> None:
