@@ -241,7 +241,7 @@ def _completed(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _without(verdict: Verdict, culprits: Mapping[str, Problem]) -> Verdict:
-    if verdict.key in culprits:
+    if verdict.key is not None and verdict.key in culprits:
         return _refuse(verdict, culprits[verdict.key])
     also = {key: value for key, value in verdict.also.items() if key not in culprits}
     return replace(verdict, also=also)

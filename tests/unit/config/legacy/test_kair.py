@@ -25,7 +25,8 @@ OPTIONS = """{
       "dataloader_num_workers": 6, "dataloader_batch_size": 4 }}
   , "netG": {"net_type": "vrt", "upscale": 1, "window_size": [4, 8, 8],
       "depths": [2, 2, 2, 2, 2, 2, 2, 2], "embed_dims": [24, 24, 24, 24, 24, 24, 24, 24],
-      "num_heads": [6, 6, 6, 6, 6, 6, 6, 6], "indep_reconsts": [7], "pa_frames": 2, "deformable_groups": 4,
+      "num_heads": [6, 6, 6, 6, 6, 6, 6, 6], "indep_reconsts": [7], "pa_frames": 2,
+      "deformable_groups": 4,
       "use_checkpoint_attn": true, "use_checkpoint_ffn": true,
       "no_checkpoint_attn_blocks": [1, 2], "no_checkpoint_ffn_blocks": [2] }
   , "train": {"G_lossfn_type": "charbonnier", "G_charbonnier_eps": 1e-7, "E_decay": 0.99,
