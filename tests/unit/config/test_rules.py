@@ -252,6 +252,7 @@ CONFLICTS = [
     (PLAIN, "model.depths", "model.depths=[4,4,4] model.embed_dims=[96,96,96]", ""),
     (PLAIN, "model.embed_dims", "model.embed_dims=[96]", ""),
     (PLAIN, "model.embed_dims", "model.heads=7", "model.heads=8"),
+    (PLAIN, "model.deformable_groups", "model.deformable_groups=5", "model.deformable_groups=8"),
     (PLAIN, "model.indep_reconsts", "model.indep_reconsts=[11]", "model.indep_reconsts=[7]"),
     (PLAIN, "model.indep_reconsts", "model.indep_reconsts=[6]", "model.indep_reconsts=[]"),
     (PLAIN, "train.crop_schedule", "train.crop_schedule={1: 30}", "train.crop_schedule={1: 32}"),

@@ -109,6 +109,19 @@ def _sdm_start(old: OldKey) -> Verdict:
     )
 
 
+def _people(old: OldKey) -> Verdict:
+    """Multiply the people of a batch with the records of each, whatever group they stand in."""
+    names = {"NUM_INSTANCES", "NUM_INSTANCE", "INSTANCES_PER_ID"}
+    found = [value for key, value in old.values.items() if key.rpartition(".")[2].upper() in names]
+    people, records = number(old.value), number(found[0]) if found else None
+    if people is None or records is None:
+        reason = "P people; train.batch_size is P x K, and K is not there"
+        return Verdict(status=Status.NO_COUNTERPART, reason=reason)
+    reason = f"P x K: {people:g} people x {records:g} records"
+    value = int(people * records)
+    return Verdict(status=Status.CHANGED, key="train.batch_size", value=value, reason=reason)
+
+
 _EPOCH_RHYTHM: Final = no_counterpart("counted in epochs; ours is in optimizer steps")
 _PART: Final = no_counterpart("part of what model.kind and model.backbone name")
 _ALWAYS: Final = no_counterpart("training images are always cropped, mirrored and coloured")
@@ -170,6 +183,7 @@ _CLASS_KEYS: Final[dict[str, Judge]] = {
     "INFERENCE_BATCH_SIZE": keep("eval.batch_size"),
     "BEST_MODEL_PATH": no_counterpart("checkpoint.best_of keeps the best checkpoint"),
     "NUM_INSTANCES": keep("data.records_per_id", "K; P is train.batch_size / K"),
+    "NUM_IDS_PER_BATCH": _people,
     "SAMPLER_SEED": no_counterpart(
         "run.seed starts the sampler too; batches follow from it and the epoch"
     ),
@@ -257,9 +271,8 @@ def _find(name: str) -> Judge | None:
 def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
     last = {name.rpartition(".")[2].upper(): None for name in values}
     lengths = ("EPOCHS", "MAX_EPOCHS", "NUM_EPOCHS")
-    return lacks(
-        last, {"the length of the run": lengths, "the batch": ("BATCH_SIZE", "IMS_PER_BATCH")}
-    )
+    batches = ("BATCH_SIZE", "IMS_PER_BATCH", "NUM_IDS_PER_BATCH")
+    return lacks(last, {"the length of the run": lengths, "the batch": batches})
 
 
 def _refusals(values: Mapping[str, Any]) -> dict[str, str]:

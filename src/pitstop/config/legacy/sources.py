@@ -199,6 +199,6 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
             continue
         inner = {key: part for key, part in value.items() if key != _DELETE}
         old = made.get(name)
-        keeps = isinstance(old, dict) and not value.get(_DELETE)
-        made[name] = _merged(old if keeps else {}, inner)
+        kept: dict[str, Any] = old if isinstance(old, dict) and not value.get(_DELETE) else {}
+        made[name] = _merged(kept, inner)
     return made

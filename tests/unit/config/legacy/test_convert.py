@@ -391,6 +391,9 @@ def test_nothing_is_added_to_a_part() -> None:
         ("MODEL: {WINDOW_SIZE: 6}", "MODEL.WINDOW_SIZE", "model.window = [5, 6, 6]"),
         ("MODEL: {VRT: {use_checkpoint_attn: false}}", "MODEL.VRT.use_checkpoint_attn", None),
         ("{num_instances: 4, sampler_seed: 7}", "sampler_seed", None),
+        ("{num_ids_per_batch: 3, instances_per_id: 2}", "num_ids_per_batch",
+         "train.batch_size = 6"),
+        ("{num_ids_per_batch: 3, seed: 2}", "num_ids_per_batch", None),
         ("{num_instances: 4, sampler_seed: 7}", "num_instances", "data.records_per_id = 4"),
     ],
 )  # fmt: skip
