@@ -78,11 +78,11 @@ def _rates(old: OldKey) -> Verdict:
     if not base:
         return keep("optimizer.lr")(old)
     rates = {part: number(old.other(name)) for part, name in _RATES.items()}
-    rates["classifier"] = _CLASSIFIER_LR
+    rates["classifier"] = number(old.other("head_learning_rate")) or _CLASSIFIER_LR
     factors = {part: float(f"{rate / base:.6g}") for part, rate in rates.items() if rate}
     also = {part: factor for part, factor in factors.items() if factor != 1}
     reason = "the backbone's; the others are factors on it (optimizer.lr_multipliers), the "
-    reason += "classifier's of 3e-3 was fixed in the original"
+    reason += "classifier's of 3e-3 was fixed in the original where head_learning_rate is not set"
     return Verdict(
         status=Status.RENAMED,
         key="optimizer.lr",
@@ -154,6 +154,8 @@ _CLASS_KEYS: Final[dict[str, Judge]] = {
     "MER_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
     "TOKENIZER_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
     "FUSION_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
+    "HEAD_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
+    "LABEL_SMOOTHING": keep("loss.id.label_smoothing"),
     "LEARNING_RATE": keep("optimizer.lr"),
     "WEIGHT_DECAY": keep("optimizer.weight_decay"),
     "WARMUP_EPOCHS": no_counterpart(
