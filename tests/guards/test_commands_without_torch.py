@@ -73,7 +73,7 @@ def test_configurations_are_converted_checked_and_shown(tmp_path: Path) -> None:
     done = run("config", "import", GUIDE, "--output", target)
     assert done.returncode == 0, done.stderr
     for command in ("check", "show"):
-        done = run("config", command, target)
+        done = run("config", command, target, f"data.root={tmp_path}")
         assert done.returncode == 0, done.stderr
         assert done.stdout
 

@@ -64,7 +64,12 @@ def load_config(
     loaded = _finish(tree, str(path), kinds, host)
     obstacles = run_obstacles(loaded.config, host) if to_run else ()
     if obstacles:
-        placed = [replace(problem, origin=tree.origin(problem.key)) for problem in obstacles]
+        placed = [
+            replace(problem, origin=tree.origin(problem.key))
+            if problem.key in loaded.written
+            else problem
+            for problem in obstacles
+        ]
         raise ConfigProblems(str(path), placed)
     return loaded
 
