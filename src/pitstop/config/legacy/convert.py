@@ -125,7 +125,7 @@ def import_legacy(old: Path | str, *, column: Column = "ran") -> LegacyImport:
         source=file.source,
         guide=guide.name,
         accounts=tuple(
-            _account(name, file.values[name], verdict, verdicts[name])
+            _account(name, file.values[name], verdicts[name], {column: verdict})
             for name, verdict in settled.items()
         ),
         additions=tuple(
@@ -294,7 +294,9 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _account(name: str, value: Any, verdict: Verdict, both: Verdict) -> KeyAccount:
+def _account(name: str, value: Any, both: Verdict, settled: Mapping[Column, Verdict]) -> KeyAccount:
+    """Account for a key; of the column that is written, `settled` is what our loader accepted."""
+    [verdict] = settled.values()
     is_secret = name.lower().endswith(_SECRET) and value is not None
     return KeyAccount(
         old_key=shorten(name, limit=120),
@@ -303,8 +305,8 @@ def _account(name: str, value: Any, verdict: Verdict, both: Verdict) -> KeyAccou
         key=verdict.key,
         value=None if verdict.key is None else shorten(verdict.value, limit=120),
         reason=verdict.reason,
-        ran=_shown(both.under("ran")),
-        wanted=_shown(both.under("wanted")),
+        ran=_shown(settled.get("ran", both.under("ran"))),
+        wanted=_shown(settled.get("wanted", both.under("wanted"))),
     )
 
 

@@ -190,6 +190,13 @@ def _wanted_window(old: OldKey) -> Verdict:
     )
 
 
+def _total_steps(old: OldKey) -> Verdict:
+    if old.other("TRAIN.EPOCHS") is not None:
+        reason = "read only where there is no TRAIN.EPOCHS, and there is one"
+        return Verdict(status=Status.NO_EFFECT, reason=reason)
+    return keep("train.steps", "counted in optimizer steps")(old)
+
+
 def _old_loader(key: str) -> Judge:
     """Judge a key that the code read only where there was no group DATALOADER."""
 
@@ -332,7 +339,7 @@ _KEYS: Final[dict[str, Judge]] = {
     "TRAIN.CHECKPOINT_PATH": no_counterpart("say it when starting: `pitstop train --resume PATH`"),
     "TRAIN.EXP_DIR": keep("run.work_dir"),
     "TRAIN.EPOCHS": keep("train.epochs"),
-    "TRAIN.TOTAL_STEPS": keep("train.steps", "counted in optimizer steps"),
+    "TRAIN.TOTAL_STEPS": _total_steps,
     "TRAIN.BATCH_SIZE": keep("train.batch_size"),
     "TRAIN.VAL_BATCH_SIZE": keep("eval.batch_size"),
     "TRAIN.COMPILE_MODEL": change(

@@ -88,8 +88,8 @@ DEBLUR_ACCOUNT = [
     ("TRAIN.RESUME_FROM_CHECKPOINT", NONE, "--resume"),
     ("TRAIN.CHECKPOINT_PATH", NONE, "--resume PATH"),
     ("TRAIN.EXP_DIR", RENAMED, "run.work_dir = outputs"),
-    ("TRAIN.TOTAL_STEPS", RENAMED, "train.steps = 8880"),
-    ("TRAIN.EPOCHS", "refused", "cannot be set together with train.steps"),
+    ("TRAIN.TOTAL_STEPS", INERT, "there is no TRAIN.EPOCHS"),
+    ("TRAIN.EPOCHS", APPLIED, "train.epochs = 80"),
     ("TRAIN.BATCH_SIZE", APPLIED, "train.batch_size = 1"),
     ("TRAIN.VAL_BATCH_SIZE", RENAMED, "eval.batch_size = 1"),
     ("TRAIN.COMPILE_MODEL", CHANGED, "train.compile.scope = off"),
@@ -405,7 +405,7 @@ def test_a_whole_configuration_ends_with_the_nearest_preset() -> None:
     nearest = import_legacy(DEBLUR).nearest
     assert nearest is not None
     assert nearest.preset == "configs/deblur/baseline.yaml"
-    assert "train.steps" in {difference.key for difference in nearest.differences}
+    assert "cache.budget" in {difference.key for difference in nearest.differences}
 
 
 def test_python_is_never_executed(tmp_path: Path) -> None:
