@@ -108,7 +108,8 @@ def _code_of(ended: "Ended") -> int:
 def _read(folder: Path) -> "RunRecord | None":
     from pitstop.records.store import is_run, read_run
 
-    return read_run(folder) if is_run(folder) else None
+    # A command that never trained may leave no folder at all.
+    return read_run(folder) if folder.is_dir() and is_run(folder) else None
 
 
 def _judge(folder: Path, ended: "Ended") -> "Verdict":

@@ -52,7 +52,7 @@ def code_of(folder: Path, *, fail_on: Severity | None = None, ablate: launch.Par
     ("fail_on", "code"), [(None, 7), ("critical", 7), ("warning", 1), ("info", 1)]
 )
 @pytest.mark.usefixtures("ran")
-def test_a_command_that_failed_is_not_hidden_where_no_finding_is_grave(
+def test_a_command_that_failed_is_not_hidden_where_no_finding_is_severe_enough(
     tmp_path: Path, fail_on: Severity | None, code: int
 ) -> None:
     assert code_of(tmp_path, fail_on=fail_on, ablate=None) == code

@@ -117,7 +117,7 @@ def test_memory_that_others_hold_is_told_as_theirs_and_names_no_setting() -> Non
         assert warning == (
             "host memory is 98% full: 22.5 GiB of 23.0 GiB used; this job's 5 processes hold "
             "339 MiB (largest: python, main process, 300 MiB), everything else 22.2 GiB "
-            "(largest: database 14.0 GiB, browser 7.0 GiB); "
+            "(largest: database 14.0 GiB, browser 7.00 GiB); "
             "other processes hold most of it, so no setting of this run frees a relevant part"
         )
 
