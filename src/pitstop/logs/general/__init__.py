@@ -1,0 +1,1 @@
+"""The general reader: training records in lines of no known format."""

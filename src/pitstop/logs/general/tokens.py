@@ -1,0 +1,176 @@
+"""Numbers of a line with their names and units, in whichever order they are printed."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+
+LONGEST_LINE = 1 << 14
+MOST_NUMBERS = 48
+
+# Digit runs are bounded: no count has more, and a longer run is an identifier.
+_DURATION = rb"\d{1,4}+:\d\d(?::\d\d)?(?:\.\d{1,6})?(?![\d:])"
+_THOUSANDS = rb"(?<![,])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])"
+_PLAIN = rb"(?:\d{1,18}\.?\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d{1,3})?(?!\d)"
+_SPECIAL = rb"(?:[nN]a[nN]|[iI]nf)(?![A-Za-z])"
+NUMBER = re.compile(
+    rb"[ \t]*+((?:(?<![\w.])[-+]?|(?<=poch)|(?<=tep)|(?<=ter)|(?<=rank))"
+    rb"(?:" + _DURATION + rb"|" + _THOUSANDS + rb"|" + _PLAIN + rb"|" + _SPECIAL + rb"))[ \t]*+"
+)
+STAMP = re.compile(
+    rb"(?:(\d{4}[-/]\d\d[-/]\d\d|\b\d\d[-/]\d\d)[ T_]|\b[IWE](\d{4}) +)"
+    rb"(\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?:Z|[+-]\d\d:?\d\d)?"
+)
+_DRAWN = re.compile(rb"%\|[^|]{0,512}\|")
+_BAR_END = re.compile(rb"\[\d[\d:]*<[^\]]{0,256}\]")
+
+_SECONDS = {
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "msec": 1e-3, "s": 1.0, "sec": 1.0,
+    "secs": 1.0, "second": 1.0, "seconds": 1.0, "m": 60.0, "min": 60.0, "mins": 60.0,
+    "minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hours": 3600.0,
+}  # fmt: skip
+_BYTES = {
+    "kb": 1e3, "mb": 2.0**20, "mib": 2.0**20, "m": 2.0**20, "gb": 2.0**30, "gib": 2.0**30,
+    "g": 2.0**30,
+}  # fmt: skip
+_STEP_WORD = r"(?:it|its|iter|iters|iteration|iterations|step|steps|batch|batches|b)"
+_PER_S = r"(?:/| per )(?:s|sec|second)"
+_UNITS = (
+    ("rate of steps", re.compile(rf"{_STEP_WORD}{_PER_S}")),
+    ("rate of samples", re.compile(rf"(?:samples?|imgs?|images?|examples?|ex|seqs?){_PER_S}")),
+    ("rate of tokens", re.compile(rf"(?:tok|toks|tokens|words?|wps|tokens){_PER_S}")),
+    ("rate", re.compile(rf"\w+{_PER_S}")),
+    ("time of a step", re.compile(rf"(ms|s|sec|min)(?:/| per ){_STEP_WORD}")),
+    ("time", re.compile(r"(ns|us|µs|msec|ms|secs?|seconds?|s|mins?|minutes|hours|hrs?)")),
+    ("bytes", re.compile(r"([kmg]i?b)", re.IGNORECASE)),
+    ("percent", re.compile(r"%")),
+)
+_AFTER_UNIT = re.compile(r"(?![A-Za-z/_])")
+_IN_BRACKETS = re.compile(r"[(\[](ms|s|sec|secs|seconds|min|GB|MB|MiB|GiB)[)\]]$")
+_TOTAL = re.compile(r"\s*\]?\s*(?:/|\bof\b)\s*\[?\s*")
+_CUT = re.compile(r"[|,;:()\[\]{}<>\"'\t]|\s{2,}|\s[-=~]+\s|->+|\s/\s|&")
+_ENDS = " \t:=([{\"'|,>~-#*"
+_LINKS = frozenset(("is", "at", "and", "the", "of", "was", "a"))
+_MOST_WORDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """What stands around one number of a template."""
+
+    name: str
+    unit: str
+    """Kind of unit, such as ``"time"``; empty without one."""
+    scale: float
+    """Factor to seconds or bytes."""
+    is_total: bool
+    """Whether it is the 390 of ``20/390``."""
+    is_mean: bool
+    """Whether it is the 0.31 of ``0.3 (0.31)``."""
+    has_total: bool = False
+    opens: str = ""
+    """Text right before it, without its name: tells ``[1, 200]`` from ``1 200``."""
+
+    @property
+    def words(self) -> list[str]:
+        """The name in single words, in lower case."""
+        spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", self.name)
+        return re.findall(r"[a-z]+|[^\W\d_a-zA-Z]+", spaced.lower())
+
+
+def segments(line: bytes) -> list[bytes]:
+    """Take the drawing out of a progress bar, and apart what is glued behind it."""
+    line = _DRAWN.sub(b"%|", line)
+    found = []
+    place = 0
+    for end in _BAR_END.finditer(line):
+        found.append(line[place : end.end()])
+        place = end.end()
+    rest = line[place:]
+    return [*found, rest] if rest.strip() or not found else found
+
+
+def value_of(text: bytes) -> float:
+    """Convert a printed number or a duration; NaN when it is neither."""
+    try:
+        if b":" in text:
+            seconds = 0.0
+            for part in text.split(b":"):
+                seconds = 60 * seconds + float(part)
+            return seconds
+        return float(text.replace(b",", b""))
+    except ValueError:
+        return nan
+
+
+def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, ...]:
+    """Name the numbers of a line by the text around them.
+
+    Args:
+        literals: Text before, between and after the numbers.
+        texts: The numbers as printed, one fewer.
+    """
+    words = [text.decode("utf-8", "replace") for text in literals]
+    found: list[Slot] = []
+    for place, text in enumerate(texts):
+        before, after = words[place], words[place + 1]
+        if place:
+            before = before[_unit(before)[2] :]
+        is_total = place > 0 and _TOTAL.fullmatch(before) is not None
+        name, unit, scale = _name(before)
+        kind, factor, _ = _unit(after)
+        if b":" in text:
+            unit, scale = "duration", 1.0
+        elif kind:
+            unit, scale = kind, factor
+        is_mean = place > 0 and before.strip() == "(" and not unit
+        if is_total or is_mean:
+            name = found[-1].name
+        found.append(
+            Slot(
+                name=name,
+                unit=unit,
+                scale=scale,
+                is_total=is_total,
+                is_mean=is_mean,
+                has_total=_TOTAL.fullmatch(after) is not None and place + 1 < len(texts),
+                opens=before.strip()[-1:],
+            )
+        )
+    return tuple(found)
+
+
+def _unit(after: str) -> tuple[str, float, int]:
+    """Find the unit at the beginning of a text: its kind, factor and length."""
+    for kind, pattern in _UNITS:
+        match = pattern.match(after)
+        if match is None or _AFTER_UNIT.match(after, match.end()) is None:
+            continue
+        factor = 1.0
+        if pattern.groups:
+            word = match[1].lower()
+            factor = _BYTES[word] if kind == "bytes" else _SECONDS[word]
+        return kind, factor, match.end()
+    return "", 1.0, 0
+
+
+def _name(before: str) -> tuple[str, str, float]:
+    """Find the name at the end of a text, and the unit where the name itself tells it."""
+    text = before.rstrip(" \t:=")
+    unit, scale = "", 1.0
+    if (found := _IN_BRACKETS.search(text)) is not None:
+        word = found[1].lower()
+        unit, scale = ("bytes", _BYTES[word]) if word in _BYTES else ("time", _SECONDS[word])
+        text = text[: found.start()]
+    text = text.rstrip(_ENDS)
+    last = [piece for piece in _CUT.split(text)[-1:] if piece.strip()]
+    words = last[0].split() if last else []
+    while words and words[-1] in _LINKS:
+        words.pop()
+    while words and words[0] in _LINKS:
+        words.pop(0)
+    name = " ".join(words[-_MOST_WORDS:]).strip(" -=>#*.!?\\/")
+    if not unit and (ending := re.search(r"_(ms|us|s|sec|secs|seconds|min|gb|mb|mib|gib)$", name)):
+        word = ending[1]
+        unit, scale = ("bytes", _BYTES[word]) if word in _BYTES else ("time", _SECONDS[word])
+    return name, unit, scale
