@@ -65,9 +65,9 @@ class Family:
     stride: int = 1
     """Of so many lines, one is kept."""
     held: list[tuple[int, float, list[bytes]]] = field(default_factory=list)
-    flat: list[array[float]] = field(default_factory=list)
-    line: array[int] = field(default_factory=lambda: array("q"))
-    at: array[float] = field(default_factory=lambda: array("d"))
+    flat: list["array[float]"] = field(default_factory=list)
+    line: "array[int]" = field(default_factory=lambda: array("q"))
+    at: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, line: int, at: float, texts: list[bytes]) -> None:
         """Take the numbers of one line."""
