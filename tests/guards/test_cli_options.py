@@ -74,11 +74,15 @@ doctor
 doctor --ablate
 doctor --batch-size
 doctor --detach
+doctor --explain
 doctor --fail-on
 doctor --format
 doctor --json
 doctor --record
+doctor --step
 doctor --steps
+doctor --time
+doctor --unit
 doctor --world-size
 doctor TARGETS
 eval

@@ -24,7 +24,10 @@ _OF_SCRIPTS = {
     "record": "--record",
     "fail_on": "--fail-on",
 }
-_OF_LOGS = {"log_format": "--format", "batch_size": "--batch-size", "world_size": "--world-size"}
+_OF_LOGS = {
+    "log_format": "--format", "batch_size": "--batch-size", "world_size": "--world-size",
+    "explain": "--explain", "step": "--step", "time": "--time", "unit": "--unit",
+}  # fmt: skip
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -90,6 +93,18 @@ def doctor(  # noqa: PLR0913 - one parameter an option
     world_size: Annotated[
         list[int] | None, typer.Option(help="With logs: ranks of the run; once, or once a log.")
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With a log: which lines became what.")
+    ] = False,
+    step: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="With a log: the field that counts steps.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="With a log: the time of one step.")
+    ] = None,
+    unit: Annotated[
+        Literal["us", "ms", "s", "min"] | None, typer.Option(help="With --time: its unit.")
+    ] = None,
     json: JsonPath = None,
 ) -> None:
     """Name what slows a training down, with evidence and the most a fix can gain."""
@@ -114,14 +129,17 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         raise typer.Exit(diagnose_script(command, options))
     if not targets:
         raise typer.BadParameter("name a run, logs, or a command after --")
-    from pitstop.cli.doctor_logs import doctor_logs, is_log
+    from pitstop.cli.doctor_logs import doctor_logs, explain_logs, is_log
 
     _refuse(ctx, _OF_SCRIPTS, "a command after --, not for a run or a log")
     if any(is_log(target) for target in targets):
+        if explain:
+            raise typer.Exit(explain_logs(targets, step=step, time=time, unit=unit))
         sizes, worlds = batch_size or (), world_size or ()
         code = doctor_logs(
-            targets, log_format=log_format, batch_sizes=sizes, world_sizes=worlds, json=json
-        )
+            targets, log_format=log_format, batch_sizes=sizes, world_sizes=worlds, json=json,
+            fields=(step or "", time or "", unit or ""),
+        )  # fmt: skip
         raise typer.Exit(code)
     _refuse(ctx, _OF_LOGS, "a log of another tool, not for a run that pitstop measured")
     if len(targets) > _MOST_RUNS:

@@ -32,6 +32,7 @@ def doctor_logs(
     batch_sizes: Sequence[int] = (),
     world_sizes: Sequence[int] = (),
     json: str | None = None,
+    fields: tuple[str, str, str] = ("", "", ""),
 ) -> int:
     """Judge one log, or compare several on samples per second; give the exit code.
 
@@ -41,6 +42,7 @@ def doctor_logs(
         batch_sizes: Samples of one optimizer step on one rank: one for all logs, or one a log.
         world_sizes: Ranks of each run, given the same way.
         json: Where to write the record; ``-`` for stdout.
+        fields: Names of the step and of the time of a step, and its unit, where the user says so.
 
     Returns:
         Of one log: 1 when it shows a bottleneck, else 0. Of several: 2 when some cannot be
@@ -51,10 +53,14 @@ def doctor_logs(
     """
     from pitstop.doctor.logs.compare import compare_logs
     from pitstop.doctor.logs.examine import examine_log
+    from pitstop.logs.general.read import Told
     from pitstop.logs.read import read_logs
     from pitstop.report.logs import log_comparison_report, log_report
 
-    records = read_logs(paths, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes)
+    told = Told(step=fields[0], time=fields[1], unit=fields[2]) if any(fields) else None
+    records = read_logs(
+        paths, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes, told=told
+    )
     if len(records) == 1:
         one = examine_log(records[0])
         show(one, lambda: log_report(one.summary, one.verdict), json)
@@ -65,3 +71,28 @@ def doctor_logs(
     if "not comparable" in results:
         return NOT_COMPARABLE
     return SLOWER if "slower" in results else 0
+
+
+def explain_logs(
+    paths: Sequence[Path], *, step: str | None, time: str | None, unit: str | None
+) -> int:
+    """Show which lines of logs became what, as the general reader takes them.
+
+    Raises:
+        RecordError: A file cannot be read, or nothing in it counts steps or epochs.
+    """
+    import typer
+
+    from pitstop.logs.general.read import Told, read_general
+
+    told = Told(step=step or "", time=time or "", unit=unit or "")
+    for path in paths:
+        _, understood = read_general(path, told)
+        typer.echo(f"{path}: {understood.lines} lines")
+        for count, what, line in understood.became:
+            typer.echo(f"{count:8}  {what:18} {line[:100]}")
+        for name, role, confidence, evidence in understood.fields:
+            typer.echo(f"{name}: {role} ({confidence:.0%} sure: {evidence})")
+        for name, evidence, line in understood.not_understood:
+            typer.echo(f"not understood: {name}, e.g. {line[:100]} ({evidence})")
+    return 0

@@ -65,7 +65,7 @@ def finish(builder: LogBuilder, reader: Reader, *, confidence: float, file: str)
     found += _compare(builder, reader, rows)
     if reader.judge is not None:
         found += reader.judge(builder, rows)
-    events = _events(builder, rows)
+    events = _events(builder, rows, reader)
     log = _source(builder, reader, confidence=confidence, file=file, found=found)
     return RankRecord(
         attempts=_attempts(builder, reader),
@@ -376,7 +376,7 @@ _MARKED = (
 _EXCESS = "(step_s - median step_s of plain records) x steps, in the record after it"
 
 
-def _events(builder: LogBuilder, rows: Rows) -> tuple[Event, ...]:
+def _events(builder: LogBuilder, rows: Rows, reader: Reader) -> tuple[Event, ...]:
     """Give events their durations; add those that only a long record shows."""
     steady = rows.steady_s()
     raws = list(builder.events)
@@ -386,6 +386,10 @@ def _events(builder: LogBuilder, rows: Rows) -> tuple[Event, ...]:
     }
     for row in np.flatnonzero((rows.code == TRAIN) & (rows.flags != 0) & rows.keep).tolist():
         steps = rows.raw["step"][row] - rows.first[row] + 1
+        if not reader.rebuild and reader.step == "last step":
+            steps = 1.0  # the printed time is of one step, and only that one holds the event
+        elif not reader.rebuild and reader.step == "not known" and steps > 1:
+            continue  # of one step or of all: its excess is not known
         excess = float((rows.step_s[row] - steady) * steps)
         name = next(name for flag, name in _MARKED if rows.flags[row] & flag)
         if not excess > 0:

@@ -22,6 +22,8 @@ from pitstop.logs.formats import (
     tensorboard,
     transreid,
 )
+from pitstop.logs.general.read import NAME as GENERAL
+from pitstop.logs.general.read import Told, read_general
 from pitstop.logs.group import Read, group, join
 from pitstop.logs.lines import Note, is_packed, portions, sample, stream
 from pitstop.logs.reader import Feed, Reader
@@ -65,6 +67,7 @@ def read_logs(
     format: str | None = None,  # noqa: A002 - the word the user knows
     batch_sizes: Sequence[int] = (),
     world_sizes: Sequence[int] = (),
+    told: Told | None = None,
 ) -> tuple[RunRecord, ...]:
     """Read logs; files of one run become one record.
 
@@ -73,6 +76,7 @@ def read_logs(
         format: Name of a reader to use instead of the one that is found; see `READERS`.
         batch_sizes: Samples of a step on one rank: one for all, or one for each path in order.
         world_sizes: Ranks of the run, likewise.
+        told: What the caller says of fields; then the general reader is used.
 
     Raises:
         RecordError: A path cannot be read or holds no known log, the format does not exist, or
@@ -80,7 +84,9 @@ def read_logs(
     """
     batches = _one_each(batch_sizes, len(paths), "batch sizes")
     worlds = _one_each(world_sizes, len(paths), "world sizes")
-    forced = None if format in (None, OWN) else _named(format)
+    forced = None if format in (None, OWN, GENERAL) else _named(format)
+    if format == GENERAL:
+        told = told or Told()
     own: list[RunRecord] = []
     files: list[Read] = []
     for path, batch, world in zip(map(Path, paths), batches, worlds, strict=True):
@@ -89,7 +95,10 @@ def read_logs(
             own.append(read_run(path))
             continue
         for file in _files(path):
-            rank = _read(file, forced, is_picked=file != path)
+            if told is not None:
+                rank = read_general(file, told)[0]
+            else:
+                rank = _read(file, forced, is_picked=file != path)
             if rank is not None:
                 files.append(_as_given(file, rank, batch, world))
         _require_some(path, files)
@@ -134,7 +143,7 @@ def _named(name: str | None) -> Reader:
 
 
 def _known() -> str:
-    return "known formats: " + ", ".join([*(reader.name for reader in READERS), OWN])
+    return "known formats: " + ", ".join([*(reader.name for reader in READERS), GENERAL, OWN])
 
 
 def _is_own(path: Path) -> bool:
@@ -204,7 +213,14 @@ def _read(path: Path, forced: Reader | None, *, is_picked: bool) -> RankRecord |
         return join(records)
     if is_picked:
         return None
-    raise RecordError(_why_not(path, forced))
+    if forced is not None or not _is_text(path):
+        raise RecordError(_why_not(path, forced))
+    return read_general(path)[0]
+
+
+def _is_text(path: Path) -> bool:
+    head = b"\n".join(sample(path)[:64])[:4096]
+    return bool(head.strip()) and b"\0" not in head
 
 
 def _why_not(path: Path, forced: Reader | None) -> str:

@@ -21,6 +21,7 @@ from pitstop.logs.general.tokens import (
     NUMBER,
     STAMP,
     Slot,
+    pattern_of,
     segments,
     slots_of,
     value_of,
@@ -35,6 +36,9 @@ _MOST_TEMPLATES = 1 << 12
 _MOST_FAMILIES = 512
 _MOST_EVENTS = 1 << 14
 _STAMP_WITHIN = 96
+_START = 4
+_LEARN = 8
+_MOST_USUAL = 64
 _EVAL_WORDS: Final = frozenset(
     "val valid validation validate validating eval evaluate evaluation evaluating test testing "
     "dev infer inference".split()
@@ -118,6 +122,8 @@ class Miner:
         """Checkpoints and resumptions: line, moment, which."""
         self._templates: dict[tuple[bytes, ...], Family | Phase] = {}
         self._families: dict[tuple[object, ...], Family] = {}
+        self._usual: dict[bytes, tuple[re.Pattern[bytes], Family]] = {}
+        """Patterns of the lines met last, by their first bytes: quicker than splitting."""
         self._header: list[str] = []
         self._made = 0
 
@@ -147,6 +153,11 @@ class Miner:
             self._take(line, at)
 
     def _take(self, line: bytes, at: float) -> None:
+        usual = self._usual.get(line[:_START])
+        if usual is not None and (match := usual[0].match(line)) is not None:
+            self.numbered += 1
+            usual[1].add(self.lines, at, list(match.groups()))
+            return
         parts = NUMBER.split(line)
         count = len(parts) // 2
         if not count:
@@ -161,6 +172,10 @@ class Miner:
         if isinstance(found, Family):
             self.numbered += 1
             found.add(self.lines, at, parts[1::2])
+            if found.count % _LEARN == 0 and len(key[0]) >= _START:
+                if len(self._usual) >= _MOST_USUAL:
+                    self._usual.clear()
+                self._usual[line[:_START]] = (pattern_of(key), found)
         elif found:
             self._event(at, found)
 

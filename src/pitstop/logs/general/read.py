@@ -82,10 +82,14 @@ def read_general(path: Path, told: Told | None = None) -> tuple[RankRecord, Unde
     if told.time and told.unit:
         _set_unit(families, told)
     readings = [decide(family, step=told.step) for family in families]
-    steps = [one for one in readings if _is_training(one) and one.has_step]
+    steps = [
+        one
+        for one in readings
+        if _is_training(one) and one.has_step and _is_one_count(one)
+    ]
     if not steps:
         return _read_epochs(path, miner, readings)
-    plan = _plan(max(steps, key=_worth), told)
+    plan = _plan(max(steps, key=_worth), told, readings)
     builder = LogBuilder(is_rebuilt=_clock_of(plan.main) is not None)
     builder.clock = miner.clock
     reader = _tell(builder, plan, miner, readings)
@@ -148,16 +152,18 @@ def _elapsed(reading: Reading) -> Array | None:
     return None
 
 
-def _plan(main: Reading, told: Told) -> _Plan:
+def _plan(main: Reading, told: Told, readings: list[Reading]) -> _Plan:
     """Count steps over the whole run."""
     step = main.column("step")
     assert step is not None, "chosen for its step"
     keep = np.ones(len(step), dtype=bool)
     plan = _Plan(main, step, np.full(len(step), NAN), np.full(len(step), NAN), keep)
     _one_rank(plan)
-    _one_bar(plan)
+    plan.keep &= np.diff(step, prepend=NAN) != 0  # a bar may be drawn twice at one count
     if (epoch := main.column("epoch")) is not None:
         plan.epoch = epoch
+    else:
+        _epoch_before(plan, readings)
     _over_the_run(plan)
     at = np.array(main.family.at)
     judge_times(main, plan.step, at=at, told=told.time)
@@ -177,25 +183,35 @@ def _one_rank(plan: _Plan) -> None:
     plan.notes.append(f"{several} ranks write into the log: the first one's lines are read")
 
 
-def _one_bar(plan: _Plan) -> None:
-    """Of bars without a name that count to several totals, take the one drawn first and longest."""
-    place = plan.main.place("step")
-    if not plan.main.family.slots[place].has_total:
-        return
-    totals = plan.main.family.column(place + 1)
-    found, counts = np.unique(totals[plan.keep], return_counts=True)
-    if len(found) < 2:
-        return
+def _is_one_count(reading: Reading) -> bool:
+    """Whether a count without a name goes to one total: of several, none is told apart."""
+    place = reading.place("step")
+    slot = reading.family.slots[place]
+    if slot.name or not slot.has_total or reading.family.phase == "train":
+        return True
+    found, counts = np.unique(reading.family.column(place + 1), return_counts=True)
     common = found[counts >= 0.05 * counts.sum()]
     if len(common) < 2:
-        return
-    largest = float(common.max())
-    if totals[0] == largest and plan.main.family.phase != "train":
-        plan.keep &= totals == largest
-        others = ", ".join(f"{one:g}" for one in common if one != largest)
-        plan.notes.append(
-            f"counts to {largest:g} are taken for the training, those to {others} are left out"
-        )
+        return True
+    totals = " and ".join(f"{one:g}" for one in common[:4])
+    evidence = f"bars count to {totals}: which is the training is not told"
+    reading.settle("not understood", 0.4, evidence, place=place)
+    return False
+
+
+def _epoch_before(plan: _Plan, readings: list[Reading]) -> None:
+    """Take the epoch from lines of its own, where the count begins anew with them."""
+    lines = np.array(plan.main.family.line)
+    back = np.flatnonzero(np.diff(plan.step) < 0) + 1
+    for reading in readings:
+        epoch = reading.column("epoch")
+        if epoch is None or reading.family.phase == "eval" or not len(back):
+            continue
+        place = np.searchsorted(np.array(reading.family.line), lines) - 1
+        found = np.where(place >= 0, epoch[np.maximum(place, 0)], epoch[0] - 1)
+        if (np.diff(found)[back - 1] > 0).mean() > 0.8:
+            plan.epoch = found
+            return
 
 
 def _over_the_run(plan: _Plan) -> None:
@@ -268,19 +284,18 @@ def _tell(
         for place, decision in enumerate(main.decisions)
         if decision.role in ("loss", "metric") and not main.family.slots[place].is_mean
     ]
-    usual_s = _usual_interval(columns["at"])
-    before = NAN
-    for _, what, row in _in_order(plan, miner, readings):
+    gaps = _gaps(plan, columns)
+    for line, what, row in _in_order(plan, miner, readings):
         if what != "record":
             _tell_event(builder, what, row)
             continue
-        values = {name: float(column[row]) for name, column in columns.items()}
-        if values["at"] - before > max(_GAP_TIMES * usual_s, _GAP_S):
-            builder.restart(f"{values['at'] - before:.0f} s without a record: a break")
-        before = values["at"] if values["at"] == values["at"] else before
-        builder.train(float(plan.step[row]), epoch=float(plan.epoch[row]), **values)
+        number = int(row)
+        if (gap := gaps.get(line)) is not None:
+            builder.restart(gap)
+        values = {name: float(column[number]) for name, column in columns.items()}
+        builder.train(float(plan.step[number]), epoch=float(plan.epoch[number]), **values)
         for name, column in names:
-            builder.scalar(name, float(plan.step[row]), float(column[row]))
+            builder.scalar(name, float(plan.step[number]), float(column[number]))
     return reader
 
 
@@ -310,10 +325,30 @@ def _in_order(
     yield from found
 
 
-def _usual_interval(at: Array) -> float:
-    spent = np.diff(at[np.isfinite(at)])
-    spent = spent[spent > 0]
-    return float(np.median(spent)) if len(spent) else NAN
+def _gaps(plan: _Plan, columns: dict[str, Array]) -> dict[int, str]:
+    """Find long times without a record: another process where much was printed, else not known.
+
+    Returns:
+        Lines before which another process began, and why that is thought.
+    """
+    rows = np.flatnonzero(plan.keep & np.isfinite(columns["at"]))
+    if len(rows) < _FEWEST_ROWS:
+        return {}
+    lines = np.array(plan.main.family.line)[rows]
+    spent, between = np.diff(columns["at"][rows]), np.diff(lines)
+    usual_s, usual = float(np.median(spent)), float(np.median(between))
+    found: dict[int, str] = {}
+    for place in np.flatnonzero(spent > max(_GAP_TIMES * usual_s, _GAP_S)).tolist():
+        if between[place] > 10 * usual + 10:
+            found[int(lines[place + 1])] = f"{spent[place]:.0f} s without a record: a new process"
+        else:
+            columns["total"] = columns["total"].copy()
+            columns["total"][rows[place + 1]] = NAN
+            plan.notes.append(
+                f"{spent[place]:.0f} s without a record, at line {lines[place + 1]}: a break or "
+                "other work, not counted as steps"
+            )
+    return found
 
 
 def _columns(plan: _Plan) -> tuple[Reader, dict[str, Array]]:
@@ -438,8 +473,20 @@ def _understanding(main: Reading, miner: Miner, readings: list[Reading]) -> Unde
             (one.name, one.evidence, main.family.example)
             for one in decisions
             if one.confidence < SURE or one.role in ("not understood", "time")
-        ),
+        )
+        + _times_elsewhere(main, readings),
     )
+
+
+def _times_elsewhere(main: Reading, readings: list[Reading]) -> tuple[tuple[str, str, str], ...]:
+    """Times on lines that are no records: they are in the log, and nothing is made of them."""
+    return tuple(
+        (decision.name, "a time on a line of its own", reading.family.example)
+        for reading in readings
+        if reading is not main and reading.family.count >= _FEWEST_ROWS
+        for decision in reading.decisions
+        if decision.role in ("time", "time of a step", "wait for data")
+    )[:4]
 
 
 def _warnings(understood: Understanding) -> list[str]:

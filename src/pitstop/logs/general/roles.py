@@ -23,6 +23,7 @@ _STEP_WORDS = frozenset(
     "step steps iter iters iteration iterations it itr batch batches update updates minibatch "
     "i globalstep".split()
 )
+_COUNT_WORDS = frozenset(("count", "idx", "n"))
 _EPOCH_WORDS = frozenset(("epoch", "epochs", "ep"))
 _TIME_WORDS = frozenset("time timer timing dt duration took takes sec secs seconds cost".split())
 _LEFT_WORDS = frozenset(("eta", "remaining", "left"))
@@ -160,7 +161,7 @@ def _counted(slot: Slot, words: set[str], values: Array) -> Decision | None:
     if words & _EPOCH_WORDS and last not in _STEP_WORDS:
         if _is_count(np.floor(values)):
             return Decision("epoch", 0.95, "by its name")
-    elif last in _STEP_WORDS and _is_count(values):
+    elif last in _STEP_WORDS | _COUNT_WORDS and _is_count(values):
         return Decision("not understood", 0.4, "a counter by its name")
     elif slot.has_total and _is_count(values):
         return Decision("not understood", 0.35, "stands before a slash")
@@ -205,6 +206,8 @@ def _choose_step(reading: Reading) -> None:
         if decision.role != "not understood" or slot.is_total or slot.unit:
             continue
         score = _step_score(slot, reading.family.column(place))
+        if set(slot.words) & _COUNT_WORDS and reading.place("loss") < 0:
+            score = 0.0  # a count of anything, unless a loss goes with it
         if score > best_score:
             best, best_score = place, score
     if best < 0 or best_score < SURE:
@@ -224,12 +227,12 @@ def _step_score(slot: Slot, values: Array) -> float:
     if rises < _MOSTLY or _usual_share(values) < 0.4:
         return 0.0
     score = 0.5 * rises
-    score += 0.3 if words & _STEP_WORDS else 0.0
+    score += 0.3 if words & (_STEP_WORDS | _COUNT_WORDS) else 0.0
     score += 0.15 if slot.has_total else 0.0
     score += 0.1 if "global" in words else 0.0
     if not slot.name and not slot.has_total:
         score = 0.5 * rises + (0.1 if slot.opens == "[" else -0.1)
-    if words and not words & _STEP_WORDS and not slot.has_total:
+    if words and not words & (_STEP_WORDS | _COUNT_WORDS) and not slot.has_total:
         score = 0.0
     return score
 
@@ -248,10 +251,10 @@ def _is_count(values: Array) -> bool:
 
 
 def _rises(values: Array) -> float:
-    """Share of the values that are larger than the one before."""
-    if len(values) < 2:
-        return 0.0
-    return float((np.diff(values) > 0).mean())
+    """Share of rises among the changes: a bar may be drawn twice at one count."""
+    changes = np.diff(values)
+    changes = changes[changes != 0]
+    return float((changes > 0).mean()) if len(changes) else 0.0
 
 
 def _usual_rise(values: Array) -> float:

@@ -17,6 +17,10 @@ NUMBER = re.compile(
     rb"[ \t]*+((?:(?<![\w.])[-+]?|(?<=poch)|(?<=tep)|(?<=ter)|(?<=rank))"
     rb"(?:" + _DURATION + rb"|" + _THOUSANDS + rb"|" + _PLAIN + rb"|" + _SPECIAL + rb"))[ \t]*+"
 )
+_ANY = (
+    rb"[ \t]*+([-+]?(?:" + _DURATION + rb"|" + _THOUSANDS + rb"|" + _PLAIN + rb"|" + _SPECIAL
+    + rb"))[ \t]*+"
+)  # fmt: skip
 STAMP = re.compile(
     rb"(?:(\d{4}[-/]\d\d[-/]\d\d|\b\d\d[-/]\d\d)[ T_]|\b[IWE](\d{4}) +)"
     rb"(\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?:Z|[+-]\d\d:?\d\d)?"
@@ -88,6 +92,11 @@ def segments(line: bytes) -> list[bytes]:
         place = end.end()
     rest = line[place:]
     return [*found, rest] if rest.strip() or not found else found
+
+
+def pattern_of(literals: Sequence[bytes]) -> re.Pattern[bytes]:
+    """Make the pattern of lines that differ from this one in nothing but their numbers."""
+    return re.compile(_ANY.join(map(re.escape, literals)) + rb"\Z")
 
 
 def value_of(text: bytes) -> float:
