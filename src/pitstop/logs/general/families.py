@@ -8,7 +8,7 @@ families and of rows is bounded, and of a family with too many rows every second
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -40,8 +40,22 @@ _START = 4
 _LEARN = 8
 _MOST_USUAL = 64
 _EVAL_WORDS: Final = frozenset(
-    "val valid validation validate validating eval evaluate evaluation evaluating test testing "
-    "dev infer inference".split()
+    [
+        "val",
+        "valid",
+        "validation",
+        "validate",
+        "validating",
+        "eval",
+        "evaluate",
+        "evaluation",
+        "evaluating",
+        "test",
+        "testing",
+        "dev",
+        "infer",
+        "inference",
+    ]
 )
 _TRAIN_WORDS: Final = frozenset(("train", "training"))
 _SAVES = re.compile(
@@ -52,6 +66,7 @@ _SAVES = re.compile(
 _RESUMES = re.compile(rb"(?i)\bresum(?:e|ed|ing)\b.{0,40}(?:train|from|epoch|step|checkpoint)")
 _EVENT_HINT = re.compile(rb"(?i)sav|resum|writing|\xe4\xbf\x9d\xe5\xad\x98")
 _WORTH = re.compile(rb"(?i)epoch|iter|step|batch|loss|it/s|s/it|\d/\d")
+_IN_BAR = re.compile(rb"\d/\d+ \[\d[\d:]*<")
 _WORD = re.compile(r"[a-z]+")
 _HEADER_WORD = re.compile(r"(?i)^(?:global_)?(?:epoch|step|iter(?:ation)?s?|batch)$")
 
@@ -111,6 +126,19 @@ class Family:
         return len(self.line)
 
 
+@dataclass(frozen=True, slots=True)
+class _Inverted:
+    """A bar's template whose rate becomes the time of a step: bars print whichever is above one."""
+
+    family: Family
+    place: int
+
+    def add(self, line: int, at: float, texts: list[bytes]) -> None:
+        rate = value_of(texts[self.place])
+        texts[self.place] = b"%.9g" % (1 / rate) if rate > 0 else b"nan"
+        self.family.add(line, at, texts)
+
+
 class Miner:
     """Takes a file's lines and gathers families, in one pass."""
 
@@ -120,7 +148,7 @@ class Miner:
         self.numbered = 0
         self.events: list[tuple[int, float, Phase]] = []
         """Checkpoints and resumptions: line, moment, which."""
-        self._templates: dict[tuple[bytes, ...], Family | Phase] = {}
+        self._templates: dict[tuple[bytes, ...], Family | _Inverted | Phase] = {}
         self._families: dict[tuple[object, ...], Family] = {}
         self._usual: dict[bytes, tuple[re.Pattern[bytes], Family]] = {}
         """Patterns of the lines met last, by their first bytes: quicker than splitting."""
@@ -173,11 +201,22 @@ class Miner:
             self.numbered += 1
             found.add(self.lines, at, parts[1::2])
             if found.count % _LEARN == 0 and len(key[0]) >= _START:
-                if len(self._usual) >= _MOST_USUAL:
-                    self._usual.clear()
-                self._usual[line[:_START]] = (pattern_of(key), found)
+                self._learn(line, key, found)
+        else:
+            self._other(at, found, parts[1::2])
+
+    def _other(self, at: float, found: "_Inverted | Phase", texts: list[bytes]) -> None:
+        if isinstance(found, _Inverted):
+            self.numbered += 1
+            found.add(self.lines, at, texts)
         elif found:
             self._event(at, found)
+
+    def _learn(self, line: bytes, key: tuple[bytes, ...], family: Family) -> None:
+        """Expect more lines that begin like this one."""
+        if len(self._usual) >= _MOST_USUAL:
+            self._usual.clear()
+        self._usual[line[:_START]] = (pattern_of(key), family)
 
     def _words(self, line: bytes, at: float) -> None:
         """Look at a line without numbers: an event, or the head of a table."""
@@ -193,7 +232,9 @@ class Miner:
         if len(self.events) < _MOST_EVENTS:
             self.events.append((self.lines, at, phase))
 
-    def _new(self, key: tuple[bytes, ...], texts: list[bytes], line: bytes) -> "Family | Phase":
+    def _new(
+        self, key: tuple[bytes, ...], texts: list[bytes], line: bytes
+    ) -> "Family | _Inverted | Phase":
         """Learn a template; where nearly every line is a new one, only those worth it."""
         self._made += 1
         if self._made > _MOST_TEMPLATES and _WORTH.search(line) is None:
@@ -201,12 +242,21 @@ class Miner:
         if len(self._templates) >= _MOST_TEMPLATES:
             self._templates.clear()
         phase = _event_of(line)
-        found: Family | Phase = phase if phase else self._family(key, texts, line)
+        found: Family | _Inverted | Phase = phase or self._family(key, texts, line)
         self._templates[key] = found
         return found
 
-    def _family(self, key: tuple[bytes, ...], texts: list[bytes], line: bytes) -> "Family | Phase":
+    def _family(
+        self, key: tuple[bytes, ...], texts: list[bytes], line: bytes
+    ) -> "Family | _Inverted | Phase":
         slots = slots_of(key, texts)
+        inverted = -1
+        if _IN_BAR.search(line) is not None:
+            for place, slot in enumerate(slots):
+                if slot.unit == "rate of steps":
+                    inverted = place
+                    changed = replace(slot, unit="time of a step", scale=1.0)
+                    slots = (*slots[:place], changed, *slots[place + 1 :])
         if self._header:
             slots = _named_by(self._header, key, slots)
         phase = phase_of(key, slots)
@@ -218,7 +268,7 @@ class Miner:
             text = line.decode("utf-8", "replace").strip()
             family = Family(slots, phase, text[:160], number=self.lines)
             self._families[identity] = family
-        return family
+        return family if inverted < 0 else _Inverted(family, inverted)
 
     def _forget(self) -> bool:
         """Make room: forget families of a single line, and the templates that lead to them."""
@@ -281,7 +331,6 @@ def _named_by(
         return slots
     named = []
     for slot, place in zip(slots, places, strict=True):
-        _, *_ = header
         one = slots_of((header[place].encode() + b"=", b""), (b"0",))[0]
         named.append(one if not slot.unit else slot)
     return tuple(named)

@@ -82,11 +82,7 @@ def read_general(path: Path, told: Told | None = None) -> tuple[RankRecord, Unde
     if told.time and told.unit:
         _set_unit(families, told)
     readings = [decide(family, step=told.step) for family in families]
-    steps = [
-        one
-        for one in readings
-        if _is_training(one) and one.has_step and _is_one_count(one)
-    ]
+    steps = [one for one in readings if _is_training(one) and one.has_step and _is_one_count(one)]
     if not steps:
         return _read_epochs(path, miner, readings)
     plan = _plan(max(steps, key=_worth), told, readings)
@@ -133,8 +129,7 @@ def _clock_of(reading: Reading) -> Array | None:
     at = np.array(reading.family.at)
     if np.isfinite(at).mean() > 0.9 and np.ptp(at[np.isfinite(at)]) > 0:
         return at
-    elapsed = _elapsed(reading)
-    return elapsed
+    return _elapsed(reading)
 
 
 def _elapsed(reading: Reading) -> Array | None:
@@ -214,7 +209,7 @@ def _epoch_before(plan: _Plan, readings: list[Reading]) -> None:
             return
 
 
-def _over_the_run(plan: _Plan) -> None:
+def _over_the_run(plan: _Plan) -> None:  # noqa: PLR0915 - one table of cases
     """Turn a count that begins anew in each epoch into one over the run."""
     place = plan.main.place("step")
     rows = np.flatnonzero(plan.keep)
@@ -265,9 +260,7 @@ def _set_total(plan: _Plan, total: Array, epoch: Array) -> None:
         plan.total_steps = int(total[0])
 
 
-def _tell(
-    builder: LogBuilder, plan: _Plan, miner: Miner, readings: list[Reading]
-) -> Reader:
+def _tell(builder: LogBuilder, plan: _Plan, miner: Miner, readings: list[Reading]) -> Reader:
     """Tell the builder everything in the order of the file."""
     main = plan.main
     builder.total_steps, builder.total_epochs = plan.total_steps, plan.total_epochs
@@ -312,9 +305,7 @@ def _in_order(
     plan: _Plan, miner: Miner, readings: list[Reading]
 ) -> Iterator[tuple[int, str, "int | float"]]:
     found: list[tuple[int, str, int | float]] = [
-        (line, "record", row)
-        for row, line in enumerate(plan.main.family.line)
-        if plan.keep[row]
+        (line, "record", row) for row, line in enumerate(plan.main.family.line) if plan.keep[row]
     ]
     for reading in readings:
         if reading.family.phase == "eval":
@@ -436,7 +427,7 @@ def _read_epochs(
 
 def _refusal(path: Path, miner: Miner, readings: list[Reading]) -> str:
     repeated = [one.family for one in readings if one.family.count >= _FEWEST_ROWS]
-    seen = f"{path}: no lines that count training steps or epochs in {miner.lines} lines"
+    seen = f"{path} holds no training record of a known format: no lines that count training steps or epochs in {miner.lines} lines"
     if not repeated:
         return f"{seen}; none repeats with other numbers. Try `pitstop doctor -- COMMAND`"
     closest: Family = max(

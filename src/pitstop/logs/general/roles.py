@@ -20,12 +20,29 @@ Role = Literal[
 
 SURE: Final = 0.5
 _STEP_WORDS = frozenset(
-    "step steps iter iters iteration iterations it itr batch batches update updates minibatch "
-    "i globalstep".split()
+    [
+        "step",
+        "steps",
+        "iter",
+        "iters",
+        "iteration",
+        "iterations",
+        "it",
+        "itr",
+        "batch",
+        "batches",
+        "update",
+        "updates",
+        "minibatch",
+        "i",
+        "globalstep",
+    ]
 )
 _COUNT_WORDS = frozenset(("count", "idx", "n"))
 _EPOCH_WORDS = frozenset(("epoch", "epochs", "ep"))
-_TIME_WORDS = frozenset("time timer timing dt duration took takes sec secs seconds cost".split())
+_TIME_WORDS = frozenset(
+    ["time", "timer", "timing", "dt", "duration", "took", "takes", "sec", "secs", "seconds", "cost"]
+)
 _LEFT_WORDS = frozenset(("eta", "remaining", "left"))
 _ELAPSED_WORDS = frozenset(("elapsed", "total", "since", "used", "spent", "wall", "cumulative"))
 _DATA_WORDS = frozenset(("data", "load", "loading", "fetch", "dataloader", "loader"))
@@ -116,7 +133,9 @@ def _by_name(slot: Slot, values: Array) -> Decision:
     return Decision("not understood", 0.0, "has no name")
 
 
-def _timed(slot: Slot, words: set[str], values: Array) -> Decision | None:
+def _timed(  # noqa: PLR0911 - one return a kind of time
+    slot: Slot, words: set[str], values: Array
+) -> Decision | None:
     rates: dict[str, Role] = {
         "rate of steps": "steps/s", "rate of samples": "samples/s", "rate of tokens": "tokens/s",
         "time of a step": "time of a step",
@@ -150,7 +169,9 @@ def _rate_by_name(slot: Slot, words: set[str]) -> Decision | None:
     return None
 
 
-def _counted(slot: Slot, words: set[str], values: Array) -> Decision | None:
+def _counted(  # noqa: C901, PLR0911 - one return a kind of count
+    slot: Slot, words: set[str], values: Array
+) -> Decision | None:
     last = slot.words[-1] if slot.words else ""
     if slot.unit == "percent":
         return Decision("percent", 0.9, "by its unit")

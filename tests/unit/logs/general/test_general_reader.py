@@ -1,0 +1,249 @@
+"""The general reader, on lines of our own invention in the shapes that public logs have."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pitstop.errors import RecordError
+from pitstop.logs.general.read import Told, Understanding, read_general
+from pitstop.logs.general.tokens import NUMBER, slots_of
+from pitstop.logs.read import read_logs
+from pitstop.records.logs.windows import WindowTable
+from pitstop.records.run import RankRecord
+
+
+def read(path: Path, lines: list[str], told: Told | None = None) -> tuple[RankRecord, WindowTable]:
+    path.write_text("\n".join(lines) + "\n")
+    rank, _ = read_general(path, told)
+    assert rank.windows is not None
+    return rank, rank.windows
+
+
+def understood(path: Path, lines: list[str]) -> Understanding:
+    path.write_text("\n".join(lines) + "\n")
+    return read_general(path)[1]
+
+
+def clock(seconds: float) -> str:
+    whole = int(seconds)
+    return f"2031-03-04 {whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02},000"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "own.log"
+
+
+SLOTS = [
+    ("loss: 0.3", "loss", ""),
+    ("loss=0.3", "loss", ""),
+    ("0.5 samples/s", "", "rate of samples"),
+    ("dt: 52ms", "dt", "time"),
+    ("3.1 it/s", "", "rate of steps"),
+    ("eta 1:02:03", "eta", "duration"),
+    ("time 0.31s", "time", "time"),
+    ("step_ms=4", "step_ms", "time"),
+    ("Time (ms): 4", "Time", "time"),
+    ('{"loss": 0.3}', "loss", ""),
+    ("1.5 s/it", "", "time of a step"),
+    ("mem 9.8GB", "mem", "bytes"),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "unit"), SLOTS)
+def test_a_number_is_named_by_the_text_around_it(text: str, name: str, unit: str) -> None:
+    parts = NUMBER.split(text.encode())
+    [slot] = slots_of(parts[::2], parts[1::2])
+    assert (slot.name, slot.unit) == (name, unit)
+
+
+NAMES = st.text("bcdfghklmopqruvwxyz_", min_size=3, max_size=9).filter(
+    lambda name: name.strip("_") == name and not name.endswith(("_s", "_ms", "_us", "_gb", "_mb"))
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    names=st.lists(NAMES, min_size=1, max_size=5, unique=True),
+    sep=st.sampled_from([": ", "=", ":", " = "]),
+    between=st.sampled_from([", ", " | ", "  ", "; "]),
+    value=st.floats(0.001, 999, allow_nan=False),
+)
+def test_names_and_numbers_come_back(
+    names: list[str], sep: str, between: str, value: float
+) -> None:
+    line = between.join(f"{name}{sep}{value:.4f}" for name in names)
+    parts = NUMBER.split(line.encode())
+    assert [slot.name for slot in slots_of(parts[::2], parts[1::2])] == names
+    assert [float(text) for text in parts[1::2]] == [float(f"{value:.4f}")] * len(names)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    every=st.integers(1, 50),
+    word=st.sampled_from(["step", "iter", "Iteration", "global_step", "batch"]),
+    sep=st.sampled_from([" ", ": ", "="]),
+    rows=st.integers(5, 30),
+)
+def test_steps_and_clock_come_back(
+    tmp_path_factory: pytest.TempPathFactory, every: int, word: str, sep: str, rows: int
+) -> None:
+    path = tmp_path_factory.mktemp("logs") / "own.log"
+    lines = [f"{clock(60 * n)} {word}{sep}{every * n} loss{sep}{1 / n:.3f}" for n in range(1, rows)]
+    _, table = read(path, lines)
+    assert table.last_step.tolist() == [every * n for n in range(1, rows)]
+    assert np.nanmedian(table.step_s) == pytest.approx(60 / every)
+
+
+def test_the_line_of_the_guide_is_read(log: Path) -> None:
+    lines = [
+        f"step {n}/8880 | epoch 1 | loss 0.02{n % 7} | 0.5 samples/s | data_time=0.1ms"
+        for n in range(50, 1000, 50)
+    ]
+    log.write_text("\n".join(lines) + "\n")
+    [run] = read_logs([log])
+    table = run.ranks[0].windows
+    assert table is not None
+    assert table.last_step[-1] == 950
+    assert table.log.total_steps == 8880
+    assert np.allclose(table.samples_per_s, 0.5)
+    assert np.allclose(table.data_s, 1e-4)
+
+
+def test_a_time_that_may_be_of_one_step_or_of_ten_is_not_understood(log: Path) -> None:
+    lines = [f"at step {n}: loss 2.1, time 45.{n % 9}ms" for n in range(0, 500, 10)]
+    _, table = read(log, lines)
+    assert np.isnan(table.step_s).all()
+    assert any(note.startswith("not understood: time, e.g.") for note in table.log.notes)
+
+
+def test_the_user_says_which_field_is_the_time(log: Path) -> None:
+    lines = [f"at step {n}: loss 2.1, took 45" for n in range(0, 500, 10)]
+    _, table = read(log, lines, Told(time="took", unit="ms"))
+    assert np.nanmedian(table.step_s) == pytest.approx(0.045)
+
+
+def test_the_time_of_one_step_gives_no_time_of_an_evaluation_of_ten(log: Path) -> None:
+    lines = []
+    for n in range(10, 400, 10):
+        if n % 100 == 0:
+            lines.append(f"validation loss {2 - n / 400:.3f} over 20 batches")
+        lines.append(f"step {n} loss 2.1 step_time {9.0 if n % 100 == 0 else 0.5} s")
+    rank, _ = read(log, lines)
+    known = [event.wall_us for event in rank.events if event.name == "evaluation"]
+    assert known
+    assert not any(known)
+
+
+def test_a_gap_between_two_processes_is_no_slow_step(log: Path) -> None:
+    first = [f"{clock(10 * n)} step {n} loss 0.5" for n in range(1, 40)]
+    start = [f"loading part {n} of module {n * n}" for n in range(60)]
+    second = [f"{clock(10_016 + 10 * n)} step {n} loss 0.4" for n in range(40, 80)]
+    _, table = read(log, [*first, *start, *second])
+    assert np.nanmax(table.step_s) < 11
+    assert table.attempt.max() == 1
+
+
+def test_a_gap_without_other_lines_has_no_time(log: Path) -> None:
+    lines = [f"{clock(10 * n + (9000 if n > 20 else 0))} step {n} loss 0.5" for n in range(1, 40)]
+    _, table = read(log, lines)
+    assert np.nanmax(table.step_s) < 11
+    assert any("a break or other work" in note for note in table.log.notes)
+
+
+def test_rows_of_epochs_are_no_steps(log: Path) -> None:
+    lines = [f"Epoch {n}/30 - train loss 0.{n} - val loss 0.{n} - 61.2s" for n in range(1, 20)]
+    _, table = read(log, lines)
+    assert set(table.kind.tolist()) == {"epoch"}
+    assert np.isnan(table.step_s).all()
+    assert table.log.total_epochs == 30
+
+
+def test_an_evaluations_bar_is_not_the_training(log: Path) -> None:
+    lines = []
+    for epoch in range(4):
+        lines += [
+            f"Train {epoch}: {n}%|##| {n}/100 [00:{n // 2:02}<00:09, 2.00it/s, loss=0.4]"
+            for n in range(10, 101, 10)
+        ]
+        lines += [
+            f"Valid: 9%|##| {n}/900 [00:{n // 100:02}<00:09, 99.00it/s]"
+            for n in range(100, 901, 100)
+        ]
+    rank, table = read(log, lines)
+    training = table.of_kind("train", "epoch start", "first", "after eval")
+    assert table.last_step[training].max() == 400
+    assert table.log.steps_per_epoch == 100
+    assert sum(event.name == "evaluation" for event in rank.events) == 4
+
+
+def test_bars_without_names_that_count_to_two_totals_are_not_guessed(log: Path) -> None:
+    lines = []
+    for _ in range(5):
+        lines += [f"{n}%|##| {n}/100 [00:{n // 2:02}<00:09, 2.00it/s]" for n in range(10, 101, 10)]
+        lines += [f"{n}%|##| {n}/40 [00:{n // 4:02}<00:09, 4.00it/s]" for n in range(4, 41, 4)]
+    with pytest.raises(RecordError, match="no lines that count"):
+        read(log, lines)
+
+
+def test_checkpoint_lines_are_no_records(log: Path) -> None:
+    lines = []
+    for n in range(1, 60):
+        lines.append(f"{clock(60 * n)} iter {n} loss 0.5")
+        if n % 20 == 0:
+            lines.append(f"{clock(60 * n)} Saving checkpoint at iter {n} with loss 0.5")
+    rank, table = read(log, lines)
+    assert table.of_kind("train", "first", "after checkpoint").sum() == 59
+    assert sum(event.name == "checkpoint" for event in rank.events) == 2
+
+
+def test_of_ranks_that_write_into_one_file_one_is_read(log: Path) -> None:
+    lines = [
+        f"{clock(60 * n)} rank {rank} step {n} loss 0.{rank + 1}"
+        for n in range(1, 30)
+        for rank in range(4)
+    ]
+    _, table = read(log, lines)
+    assert table.last_step.tolist() == list(range(1, 30))
+    assert table.log.world_size == 4
+
+
+def test_an_epoch_on_a_line_of_its_own_counts_steps_on(log: Path) -> None:
+    lines = []
+    for epoch in range(1, 5):
+        lines.append(f"Epoch: {epoch:04}")
+        lines += [f"iter:{n:04} loss_train: 0.5" for n in range(20, 101, 20)]
+    _, table = read(log, lines)
+    assert table.last_step[-1] == 400
+    assert table.attempt.max() == 0
+
+
+@pytest.mark.parametrize("separator", [",", "\t", "  "])
+def test_a_tables_head_names_its_columns(log: Path, separator: str) -> None:
+    lines = [separator.join(("step", "loss", "lr"))]
+    lines += [separator.join((str(n), f"0.{n}", "0.001")) for n in range(1, 30)]
+    rank, table = read(log, lines)
+    assert table.last_step[-1] == 29
+    assert "loss" in rank.scalars
+    assert np.allclose(table.lr, 0.001)
+
+
+def test_lines_of_json_are_read(log: Path) -> None:
+    lines = [f'{{"iteration": {n}, "train_loss": 0.{n}, "lr": 1e-4}}' for n in range(100, 200)]
+    _, table = read(log, lines)
+    assert table.last_step[-1] == 199
+
+
+def test_a_refusal_names_the_closest_line_and_what_to_try(log: Path) -> None:
+    with pytest.raises(RecordError, match=r"closest, 9 times: 'weight 1 of loss 0\.1'.*--step"):
+        read(log, [f"weight 1 of loss 0.{n}" for n in range(1, 10)])
+
+
+def test_every_line_is_accounted_for(log: Path) -> None:
+    lines = [f"step {n} loss 0.5" for n in range(1, 20)] + ["saving model"] * 1
+    found = understood(log, lines)
+    assert (19, "training records", "step 1 loss 0.5") in found.became
+    assert (1, "checkpoint", "") in found.became
