@@ -271,6 +271,8 @@ def _tell(builder: LogBuilder, plan: _Plan, miner: Miner, readings: list[Reading
     sizes = main.column("batch size")
     if sizes is not None and (sizes == sizes[0]).all() and sizes[0] >= 1:
         builder.batch_size, builder.batch_size_from = int(sizes[0]), "printed with each record"
+    if main.family.stride > 1:
+        builder.note(f"very many records: one of {main.family.stride} is kept")
     reader, columns = _columns(plan)
     names = [
         (decision.name, main.family.column(place))
@@ -384,7 +386,7 @@ def _printed(plan: _Plan) -> tuple[Array | None, str]:
     if (place := main.place("time of a step")) >= 0:
         return main.family.column(place), f"printed as {main.decisions[place].name}"
     if (place := main.place("time of the interval")) >= 0:
-        steps = np.diff(plan.step, prepend=NAN)
+        steps = np.diff(plan.step, prepend=NAN) / main.family.stride
         steps[steps <= 0] = NAN
         formula = f"{main.decisions[place].name} / steps between the records"
         return main.family.column(place) / steps, formula
@@ -427,7 +429,10 @@ def _read_epochs(
 
 def _refusal(path: Path, miner: Miner, readings: list[Reading]) -> str:
     repeated = [one.family for one in readings if one.family.count >= _FEWEST_ROWS]
-    seen = f"{path} holds no training record of a known format: no lines that count training steps or epochs in {miner.lines} lines"
+    seen = (
+        f"{path} holds no training record of a known format: no lines that count training steps or "
+        f"epochs in {miner.lines} lines"
+    )
     if not repeated:
         return f"{seen}; none repeats with other numbers. Try `pitstop doctor -- COMMAND`"
     closest: Family = max(
