@@ -57,6 +57,7 @@ _EVAL_WORDS: Final = frozenset(
         "inference",
     ]
 )
+_COUNTERS: Final = frozenset(("epoch", "epochs", "step", "steps", "iter", "iteration", "batch"))
 _TRAIN_WORDS: Final = frozenset(("train", "training"))
 _SAVES = re.compile(
     rb"(?i)\b(?:sav(?:e|ed|ing)|writing)\b.{0,80}?(?:checkpoint|ckpt|model|weight|state|snapshot"
@@ -288,10 +289,15 @@ def _event_of(line: bytes) -> Phase:
 def phase_of(literals: Sequence[bytes], slots: Sequence[Slot]) -> Phase:
     """Say whether a line is of the training or of an evaluation; empty where it does not tell.
 
-    The first such word before the second number decides: the name of a bar, a logger's function, or
+    The first such word before the first value decides: the name of a bar, a logger's function, or
     what the line says of itself. Words in the names of values decide where all agree.
     """
-    head = b" ".join(literals[:2]) if len(literals) > 2 else literals[0]
+    counts = 0
+    for slot in slots:
+        if slot.name and not set(slot.words) & _COUNTERS:
+            break
+        counts += 1
+    head = b" ".join(literals[: max(1, min(counts, len(literals) - 1))])
     for word in _WORD.findall(head.decode("utf-8", "replace").lower()):
         if word in _TRAIN_WORDS:
             return "train"

@@ -221,6 +221,10 @@ def _over_the_run(plan: _Plan) -> None:  # noqa: PLR0915 - one table of cases
     inner = len(back) and by_epoch[back].mean() > 0.8
     ended = len(back) and has_total and (step[back - 1] >= 0.9 * total[back - 1]).mean() > 0.8
     _epochs_in_all(plan)
+    # One epoch of several alone: its count is of that epoch.
+    inner = inner or (
+        not len(back) and has_total and (plan.total_epochs or 1) > 1 and len(np.unique(epoch)) == 1
+    )
     if not inner and not ended:
         if has_total:
             _set_total(plan, total, epoch)
@@ -233,9 +237,10 @@ def _over_the_run(plan: _Plan) -> None:  # noqa: PLR0915 - one table of cases
         formula = "epochs before x steps of an epoch + step of the epoch"
     else:
         base = np.zeros(len(rows))
-        base[back] = step[back - 1] + zero
+        base[back] = total[back - 1] if has_total else step[back - 1] + zero
         plan.step[rows] = np.cumsum(base) + step + zero
-        formula = "printed step + last printed step of each epoch before"
+        last = "steps" if has_total else "last printed step"
+        formula = f"printed step + {last} of each epoch before"
         if np.isnan(epoch).all():
             number = np.zeros(len(rows))
             number[back] = 1
@@ -245,9 +250,15 @@ def _over_the_run(plan: _Plan) -> None:  # noqa: PLR0915 - one table of cases
 
 
 def _epochs_in_all(plan: _Plan) -> None:
-    totals = plan.main.column("epochs in all")
-    if totals is not None and (totals == totals[0]).all():
-        plan.total_epochs = int(totals[0])
+    plan.total_epochs = _total_epochs(plan.main)
+
+
+def _total_epochs(reading: Reading) -> int | None:
+    """How many epochs there will be; ``0/69`` to ``69/69`` are seventy."""
+    totals, epoch = reading.column("epochs in all"), reading.column("epoch")
+    if totals is None or epoch is None or not (totals == totals[0]).all():
+        return None
+    return int(totals[0]) + bool((epoch == 0).any() and (epoch == totals[0]).any())
 
 
 def _set_total(plan: _Plan, total: Array, epoch: Array) -> None:
@@ -403,7 +414,7 @@ def _read_epochs(
     epochs = [
         one
         for one in readings
-        if _is_training(one) and one.place("epoch") >= 0 and len(one.decisions) > 1
+        if _is_training(one) and len(one.decisions) > 1 and _is_one_an_epoch(one)
     ]
     if not epochs:
         raise RecordError(_refusal(path, miner, readings))
@@ -413,9 +424,11 @@ def _read_epochs(
     builder = LogBuilder(is_rebuilt=False)
     builder.clock = miner.clock
     builder.is_steps_known = False
-    totals = main.column("epochs in all")
-    builder.total_epochs = int(totals[0]) if totals is not None else None
+    builder.total_epochs = _total_epochs(main)
     for row, number in enumerate(epoch.tolist()):
+        if row and number < epoch[row - 1]:
+            builder.attempt += 1
+            builder.restarts.append(f"the epoch went back from {epoch[row - 1]:g} to {number:g}")
         builder.summary(EPOCH, epoch=number, at=main.family.at[row])
         for place, decision in enumerate(main.decisions):
             if decision.role in ("loss", "metric"):
@@ -425,6 +438,12 @@ def _read_epochs(
     for note in _warnings(understood):
         builder.note(note)
     return finish(builder, _READER, confidence=0.9, file=str(path)), understood
+
+
+def _is_one_an_epoch(reading: Reading) -> bool:
+    """Whether there is one line an epoch: several are records of a count that is not printed."""
+    epoch = reading.column("epoch")
+    return epoch is not None and float((np.diff(epoch) == 0).mean()) < 0.1
 
 
 def _refusal(path: Path, miner: Miner, readings: list[Reading]) -> str:

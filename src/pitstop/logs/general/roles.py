@@ -144,9 +144,11 @@ def _timed(  # noqa: PLR0911 - one return a kind of time
         return Decision(rates[slot.unit], 0.95, "by its unit")
     if slot.unit == "rate":
         return Decision("not understood", 0.3, "a rate of something unknown")
+    if not slot.unit and (rate := _rate_by_name(slot, words)) is not None:
+        return rate
     is_time = slot.unit in ("time", "duration") or bool(words & (_TIME_WORDS | _LEFT_WORDS))
     if not is_time or (words & {"loss", "step", "epoch"} and slot.unit == "" and _is_count(values)):
-        return _rate_by_name(slot, words)
+        return None
     if words & _LEFT_WORDS:
         return Decision("left", 0.9, "by its name")
     if words & _DATA_WORDS:
@@ -226,9 +228,9 @@ def _choose_step(reading: Reading) -> None:
     ):
         if decision.role != "not understood" or slot.is_total or slot.unit:
             continue
+        if _may_be_anything(slot, reading):
+            continue
         score = _step_score(slot, reading.family.column(place))
-        if set(slot.words) & _COUNT_WORDS and reading.place("loss") < 0:
-            score = 0.0  # a count of anything, unless a loss goes with it
         if score > best_score:
             best, best_score = place, score
     if best < 0 or best_score < SURE:
@@ -238,6 +240,21 @@ def _choose_step(reading: Reading) -> None:
     for place, decision in enumerate(reading.decisions):
         if place != best and decision.role == "steps in all" and place != best + 1:
             reading.settle("metric", SURE, "the total of another count", place=place)
+
+
+def _may_be_anything(slot: Slot, reading: Reading) -> bool:
+    """Whether a count is of images, files or solutions as well as of steps."""
+    if set(slot.words) & _COUNT_WORDS:
+        return reading.place("loss") < 0
+    return not slot.name and not _is_of_steps(reading)
+
+
+def _is_of_steps(reading: Reading) -> bool:
+    """Whether something beside a count without a name says that it counts steps."""
+    return reading.place("loss") >= 0 or any(
+        slot.opens == "<" or slot.unit in ("rate of steps", "time of a step")
+        for slot in reading.family.slots
+    )
 
 
 def _step_score(slot: Slot, values: Array) -> float:
@@ -253,7 +270,7 @@ def _step_score(slot: Slot, values: Array) -> float:
     score += 0.1 if "global" in words else 0.0
     if not slot.name and not slot.has_total:
         score = 0.5 * rises + (0.1 if slot.opens == "[" else -0.1)
-    if words and not words & (_STEP_WORDS | _COUNT_WORDS) and not slot.has_total:
+    if words and not words & (_STEP_WORDS | _COUNT_WORDS):
         score = 0.0
     return score
 

@@ -38,7 +38,7 @@ _BYTES = {
     "g": 2.0**30,
 }  # fmt: skip
 _STEP_WORD = r"(?:it|its|iter|iters|iteration|iterations|step|steps|batch|batches|b)"
-_PER_S = r"(?:/| per )(?:s|sec|second)"
+_PER_S = r"(?:/| per )(?:second|sec|s)(?![a-z])"
 _UNITS = (
     ("rate of steps", re.compile(rf"{_STEP_WORD}{_PER_S}")),
     ("rate of samples", re.compile(rf"(?:samples?|imgs?|images?|examples?|ex|seqs?){_PER_S}")),
