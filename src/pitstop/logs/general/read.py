@@ -217,6 +217,9 @@ def _over_the_run(plan: _Plan) -> None:  # noqa: PLR0915 - one table of cases
     back = np.flatnonzero(np.diff(step) < 0) + 1
     has_total = plan.main.family.slots[place].has_total
     total = plan.main.family.column(place + 1)[rows] if has_total else np.full(len(rows), NAN)
+    if has_total and (step > total).any():
+        has_total = False
+        plan.notes.append("counts go beyond the total behind the slash: it is left out")
     by_epoch = np.diff(epoch, prepend=epoch[:1]) > 0
     inner = len(back) and by_epoch[back].mean() > 0.8
     ended = len(back) and has_total and (step[back - 1] >= 0.9 * total[back - 1]).mean() > 0.8
