@@ -12,6 +12,7 @@ from pitstop.records.logs.windows import COLUMNS
 from pitstop.records.run import RankRecord
 from pitstop.records.units import seconds_text
 
+_MAY_BE_A_TIME = ("time of a step", "wait for data")
 _GAPS: Final = {
     "at_s": "timestamps",
     "step_s": "time of a step",
@@ -143,6 +144,9 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
         missing.append("learning rate")
     if not _losses(facts.rank):
         missing.append("losses")
+    if any(note.startswith("not understood: ") for note in table.log.notes):
+        # A time that was not understood may be either: it is in the notes, not among the missing.
+        missing = [name for name in missing if name not in _MAY_BE_A_TIME]
     return (*missing, _NEVER_IN_A_LOG)
 
 

@@ -19,7 +19,7 @@ from pitstop.records.run import RankRecord
 
 NAME: Final = "general"
 _FEWEST_ROWS = 3
-_GAP_TIMES = 30.0
+_GAP_TIMES = 10.0
 _GAP_S = 600.0
 _UNIT_S = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 

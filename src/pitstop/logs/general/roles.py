@@ -195,6 +195,8 @@ def _counted(  # noqa: C901, PLR0911 - one return a kind of count
 
 def _measured(slot: Slot, words: set[str], values: Array) -> Decision | None:
     del values
+    if words and words <= _DATA_WORDS:
+        return Decision("not understood", 0.4, "a wait for data, or another number")
     if words & {"lr", "learningrate"} or {"learning", "rate"} <= words:
         return Decision("learning rate", 0.95, "by its name")
     if slot.unit == "bytes" and (words & _MEMORY_WORDS or not words):

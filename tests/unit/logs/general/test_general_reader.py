@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pitstop.doctor.logs.examine import examine_log
 from pitstop.errors import RecordError
 from pitstop.logs.general.read import Told, Understanding, read_general
 from pitstop.logs.general.tokens import NUMBER, slots_of
 from pitstop.logs.read import read_logs
 from pitstop.records.logs.windows import WindowTable
-from pitstop.records.run import RankRecord
+from pitstop.records.run import RankRecord, RunRecord
 
 
 def read(path: Path, lines: list[str], told: Told | None = None) -> tuple[RankRecord, WindowTable]:
@@ -247,3 +248,12 @@ def test_every_line_is_accounted_for(log: Path) -> None:
     found = understood(log, lines)
     assert (19, "training records", "step 1 loss 0.5") in found.became
     assert (1, "checkpoint", "") in found.became
+
+
+def test_what_is_not_understood_is_not_called_absent(log: Path) -> None:
+    lines = [f"step {n} loss 0.5 Data 0.4{n % 9}" for n in range(10, 400, 10)]
+    log.write_text("\n".join(lines) + "\n")
+    rank, _ = read_general(log)
+    summary = examine_log(RunRecord(source="own", ranks=(rank,))).summary
+    assert "wait for data" not in summary.gaps
+    assert any(note.startswith("not understood: Data, e.g.") for note in summary.notes)
