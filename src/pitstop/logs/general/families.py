@@ -1,6 +1,6 @@
 """Lines that repeat with other numbers, gathered by the names of their numbers.
 
-Templates that differ in free text alone (``| VIMEO | loss 0.1`` and ``| WMS | loss 0.2``) are one
+Templates that differ in free text alone (``| day | loss 0.1`` and ``| night | loss 0.2``) are one
 family, for their numbers have the same names. Memory does not follow the file's size: the number of
 families and of rows is bounded, and of a family with too many rows every second one is dropped.
 """

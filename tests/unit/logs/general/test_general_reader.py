@@ -216,7 +216,7 @@ def test_an_epoch_on_a_line_of_its_own_counts_steps_on(log: Path) -> None:
     lines = []
     for epoch in range(1, 5):
         lines.append(f"Epoch: {epoch:04}")
-        lines += [f"iter:{n:04} loss_train: 0.5" for n in range(20, 101, 20)]
+        lines += [f"iter:{n:04} train_loss: 0.5" for n in range(20, 101, 20)]
     _, table = read(log, lines)
     assert table.last_step[-1] == 400
     assert table.attempt.max() == 0
