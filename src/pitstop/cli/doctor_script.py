@@ -90,7 +90,7 @@ def _folder_for(options: ScriptOptions) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        if not is_run(folder):
+        if not (folder.is_dir() and is_run(folder)):
             shutil.rmtree(folder, ignore_errors=True)
 
 

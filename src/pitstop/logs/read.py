@@ -213,14 +213,7 @@ def _read(path: Path, forced: Reader | None, *, is_picked: bool) -> RankRecord |
         return join(records)
     if is_picked:
         return None
-    if forced is not None or not _is_text(path):
-        raise RecordError(_why_not(path, forced))
-    return read_general(path)[0]
-
-
-def _is_text(path: Path) -> bool:
-    head = b"\n".join(sample(path)[:64])[:4096]
-    return bool(head.strip()) and b"\0" not in head
+    raise RecordError(_why_not(path, forced))
 
 
 def _why_not(path: Path, forced: Reader | None) -> str:
@@ -236,7 +229,10 @@ def _why_not(path: Path, forced: Reader | None) -> str:
     text = b"\n".join(lines[:64])[:4096]
     if b"\0" in text:
         return f"{path} is a binary file of no known format; {_known()}"
-    return f"{path} holds no training record of a known format; {_known()}"
+    return (
+        f"{path} holds no training record of a known format; {_known()}. --explain shows what the "
+        f"general reader makes of its lines; --format {GENERAL} judges by that: check it first"
+    )
 
 
 def _read_as(path: Path, chosen: Sequence[tuple[Reader, float]]) -> list[RankRecord]:

@@ -105,7 +105,9 @@ def test_the_line_of_the_guide_is_read(log: Path) -> None:
         for n in range(50, 1000, 50)
     ]
     log.write_text("\n".join(lines) + "\n")
-    [run] = read_logs([log])
+    with pytest.raises(RecordError, match="--format general"):
+        read_logs([log])
+    [run] = read_logs([log], format="general")
     table = run.ranks[0].windows
     assert table is not None
     assert table.last_step[-1] == 950
