@@ -1,1 +1,1 @@
-"""Every knob, typed, bounded and documented, and the door through which it comes in."""
+"""Every setting: typed, bounded, documented, loaded and checked."""

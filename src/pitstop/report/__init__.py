@@ -1,1 +1,1 @@
-"""Format: the only rooms that talk to people are this and the command line."""
+"""Text for people: only this package and the command line produce any."""

@@ -1,4 +1,4 @@
-"""Rules of the house that no other tool keeps."""
+"""Rules of the code base that no other tool keeps."""
 
 import ast
 import re
@@ -25,7 +25,7 @@ MOST_MODULES = 20
 STARTED_BY_NAME = {"pitstop_probe.startup.sitecustomize"}
 
 FORBIDDEN_WORDS = ("TODO", "FIXME", "XXX", "HACK")
-FORBIDDEN_ROOMS = {"utils", "common", "helpers", "core", "misc"}
+FORBIDDEN_PACKAGES = {"utils", "common", "helpers", "core", "misc"}
 
 
 def test_the_changelog_begins_with_the_packages_version() -> None:
@@ -80,9 +80,9 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
-def test_no_room_is_a_drawer_for_everything() -> None:
+def test_no_package_is_a_drawer_for_everything() -> None:
     names = {part for path in SOURCES for part in path.relative_to(ROOT).with_suffix("").parts}
-    assert not names & FORBIDDEN_ROOMS
+    assert not names & FORBIDDEN_PACKAGES
 
 
 def test_every_field_of_every_section_is_described() -> None:
