@@ -73,8 +73,10 @@ def _claims() -> list[object]:
         quiet = [pytest.mark.quiet] if row.shares or row.stopwatch or row.first else []
         for claim in CLAIMS:
             reason = row.open.get(claim)
-            # Strict: what is open and holds all the same is open no longer.
-            marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
+            # A number of steps that is open and holds is open no longer; which finding comes first
+            # may also be luck, where another lies on its limit.
+            strict = claim == "steps"
+            marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=strict)]
             if _is_made(row, claim):
                 case = pytest.param(
                     row.name, claim, marks=[*quiet, *marks], id=f"{row.name}, {claim}"
