@@ -53,13 +53,13 @@ def doctor_logs(
     """
     from pitstop.doctor.logs.compare import compare_logs
     from pitstop.doctor.logs.examine import examine_log
-    from pitstop.logs.general.read import Told
+    from pitstop.logs.general.read import FieldHints
     from pitstop.logs.read import read_logs
     from pitstop.report.logs import log_comparison_report, log_report
 
-    told = Told(step=fields[0], time=fields[1], unit=fields[2]) if any(fields) else None
+    hints = FieldHints(step=fields[0], time=fields[1], unit=fields[2]) if any(fields) else None
     records = read_logs(
-        paths, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes, told=told
+        paths, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes, hints=hints
     )
     if len(records) == 1:
         one = examine_log(records[0])
@@ -83,11 +83,11 @@ def explain_logs(
     """
     import typer
 
-    from pitstop.logs.general.read import Told, read_general
+    from pitstop.logs.general.read import FieldHints, read_general
 
-    told = Told(step=step or "", time=time or "", unit=unit or "")
+    hints = FieldHints(step=step or "", time=time or "", unit=unit or "")
     for path in paths:
-        _, understood = read_general(path, told)
+        _, understood = read_general(path, hints)
         typer.echo(f"{path}: {understood.lines} lines")
         for count, what, line in understood.became:
             typer.echo(f"{count:8}  {what:18} {line[:100]}")

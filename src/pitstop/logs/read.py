@@ -23,7 +23,7 @@ from pitstop.logs.formats import (
     transreid,
 )
 from pitstop.logs.general.read import NAME as GENERAL
-from pitstop.logs.general.read import Told, read_general
+from pitstop.logs.general.read import FieldHints, read_general
 from pitstop.logs.group import Read, group, join
 from pitstop.logs.lines import Note, is_packed, portions, sample, stream
 from pitstop.logs.reader import Feed, Reader
@@ -67,7 +67,7 @@ def read_logs(
     format: str | None = None,  # noqa: A002 - the word the user knows
     batch_sizes: Sequence[int] = (),
     world_sizes: Sequence[int] = (),
-    told: Told | None = None,
+    hints: FieldHints | None = None,
 ) -> tuple[RunRecord, ...]:
     """Read logs; files of one run become one record.
 
@@ -76,7 +76,7 @@ def read_logs(
         format: Name of a reader to use instead of the one that is found; see `READERS`.
         batch_sizes: Samples of a step on one rank: one for all, or one for each path in order.
         world_sizes: Ranks of the run, likewise.
-        told: What the caller says of fields; then the general reader is used.
+        hints: What the caller says of fields; then the general reader is used.
 
     Raises:
         RecordError: A path cannot be read or holds no known log, the format does not exist, or
@@ -86,7 +86,7 @@ def read_logs(
     worlds = _one_each(world_sizes, len(paths), "world sizes")
     forced = None if format in (None, OWN, GENERAL) else _named(format)
     if format == GENERAL:
-        told = told or Told()
+        hints = hints or FieldHints()
     own: list[RunRecord] = []
     files: list[Read] = []
     for path, batch, world in zip(map(Path, paths), batches, worlds, strict=True):
@@ -95,8 +95,8 @@ def read_logs(
             own.append(read_run(path))
             continue
         for file in _files(path):
-            if told is not None:
-                rank = read_general(file, told)[0]
+            if hints is not None:
+                rank = read_general(file, hints)[0]
             else:
                 rank = _read(file, forced, is_picked=file != path)
             if rank is not None:

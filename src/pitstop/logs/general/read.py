@@ -25,7 +25,7 @@ _UNIT_S = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class FieldHints:
     """What the user says of a log's fields; empty where nothing."""
 
     step: str = ""
@@ -48,7 +48,7 @@ class Understanding:
 
 @dataclass(slots=True)
 class _Plan:
-    """What will be told to the builder."""
+    """What will be handed to the builder."""
 
     main: Reading
     step: Array
@@ -62,13 +62,13 @@ class _Plan:
     world_size: int | None = None
 
 
-def read_general(path: Path, told: Told | None = None) -> tuple[RankRecord, Understanding]:
+def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecord, Understanding]:
     """Read a log of any shape.
 
     Raises:
         RecordError: No lines count steps or epochs; the message says which came closest.
     """
-    told = told or Told()
+    hints = hints or FieldHints()
     miner = Miner()
     for lines, is_whole in stream(path):
         if not is_whole and miner.lines:
@@ -79,13 +79,13 @@ def read_general(path: Path, told: Told | None = None) -> tuple[RankRecord, Unde
                 miner.feed(line)
             before = line
     families = miner.families
-    if told.time and told.unit:
-        _set_unit(families, told)
-    readings = [decide(family, step=told.step) for family in families]
+    if hints.time and hints.unit:
+        _set_unit(families, hints)
+    readings = [decide(family, step=hints.step) for family in families]
     steps = [one for one in readings if _is_training(one) and one.has_step and _is_one_count(one)]
     if not steps:
         return _read_epochs(path, miner, readings)
-    plan = _plan(max(steps, key=_worth), told, readings)
+    plan = _plan(max(steps, key=_worth), hints, readings)
     builder = LogBuilder(is_rebuilt=_clock_of(plan.main) is not None)
     builder.clock = miner.clock
     reader = _tell(builder, plan, miner, readings)
@@ -96,12 +96,12 @@ def read_general(path: Path, told: Told | None = None) -> tuple[RankRecord, Unde
     return finish(builder, reader, confidence=confidence, file=str(path)), understood
 
 
-def _set_unit(families: list[Family], told: Told) -> None:
+def _set_unit(families: list[Family], hints: FieldHints) -> None:
     """Put the user's unit in place of the printed one."""
     for family in families:
         family.slots = tuple(
-            replace(slot, unit="time", scale=_UNIT_S[told.unit])
-            if slot.name.lower() == told.time.lower()
+            replace(slot, unit="time", scale=_UNIT_S[hints.unit])
+            if slot.name.lower() == hints.time.lower()
             else slot
             for slot in family.slots
         )
@@ -147,7 +147,7 @@ def _elapsed(reading: Reading) -> Array | None:
     return None
 
 
-def _plan(main: Reading, told: Told, readings: list[Reading]) -> _Plan:
+def _plan(main: Reading, hints: FieldHints, readings: list[Reading]) -> _Plan:
     """Count steps over the whole run."""
     step = main.column("step")
     assert step is not None, "chosen for its step"
@@ -161,7 +161,7 @@ def _plan(main: Reading, told: Told, readings: list[Reading]) -> _Plan:
         _epoch_before(plan, readings)
     _over_the_run(plan)
     at = np.array(main.family.at)
-    judge_times(main, plan.step, at=at, told=told.time)
+    judge_times(main, plan.step, at=at, named_time=hints.time)
     return plan
 
 
@@ -179,7 +179,7 @@ def _one_rank(plan: _Plan) -> None:
 
 
 def _is_one_count(reading: Reading) -> bool:
-    """Whether a count without a name goes to one total: of several, none is told apart."""
+    """Whether a count without a name goes to one total: several cannot be distinguished."""
     place = reading.place("step")
     slot = reading.family.slots[place]
     if slot.name or not slot.has_total or reading.family.phase == "train":
@@ -189,7 +189,7 @@ def _is_one_count(reading: Reading) -> bool:
     if len(common) < 2:
         return True
     totals = " and ".join(f"{one:g}" for one in common[:4])
-    evidence = f"bars count to {totals}: which is the training is not told"
+    evidence = f"bars count to {totals}: which is the training is not known"
     reading.settle("not understood", 0.4, evidence, place=place)
     return False
 
@@ -515,7 +515,7 @@ def _warnings(understood: Understanding) -> list[str]:
 
 
 def _no_feed(builder: LogBuilder) -> Feed:
-    """Take no lines: families are mined before anything is told to a builder."""
+    """Take no lines: families are mined before anything is handed to a builder."""
 
     def feed(line: bytes) -> None:
         builder.damaged += bool(line)

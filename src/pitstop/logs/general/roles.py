@@ -280,7 +280,7 @@ def _step_score(slot: Slot, values: Array) -> float:
 def _as_told(reading: Reading, name: str) -> None:
     for place, slot in enumerate(reading.family.slots):
         if slot.name.lower() == name.lower() and not slot.is_total and not slot.is_mean:
-            reading.settle("step", 1.0, "as told", place=place)
+            reading.settle("step", 1.0, "named by the user", place=place)
             return
 
 
@@ -316,19 +316,19 @@ def _usual_share(values: Array) -> float:
     return float(((rises >= middle / 4) & (rises <= middle * 4)).mean())
 
 
-def judge_times(reading: Reading, step: Array, *, at: Array, told: str) -> None:
+def judge_times(reading: Reading, step: Array, *, at: Array, named_time: str) -> None:
     """Decide what the times of a family are, by the clock, by rates and by what they are called.
 
     Args:
         reading: Its step is known.
         step: Steps over the run.
         at: Moments of its lines; NaN without a clock.
-        told: Name of the time of a step, as the user gave it.
+        named_time: Name of the time of a step, as the user gave it.
     """
     for place, decision in enumerate(reading.decisions):
         slot = reading.family.slots[place]
-        if told and slot.name.lower() == told.lower() and not slot.is_mean:
-            reading.settle("time of a step", 1.0, "as told", place=place)
+        if named_time and slot.name.lower() == named_time.lower() and not slot.is_mean:
+            reading.settle("time of a step", 1.0, "named by the user", place=place)
         elif decision.role == "time":
             _judge_time(reading, place, step, at)
 

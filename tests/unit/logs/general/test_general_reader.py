@@ -9,16 +9,18 @@ from hypothesis import strategies as st
 
 from pitstop.doctor.logs.examine import examine_log
 from pitstop.errors import RecordError
-from pitstop.logs.general.read import Told, Understanding, read_general
+from pitstop.logs.general.read import FieldHints, Understanding, read_general
 from pitstop.logs.general.tokens import NUMBER, slots_of
 from pitstop.logs.read import read_logs
 from pitstop.records.logs.windows import WindowTable
 from pitstop.records.run import RankRecord, RunRecord
 
 
-def read(path: Path, lines: list[str], told: Told | None = None) -> tuple[RankRecord, WindowTable]:
+def read(
+    path: Path, lines: list[str], hints: FieldHints | None = None
+) -> tuple[RankRecord, WindowTable]:
     path.write_text("\n".join(lines) + "\n")
-    rank, _ = read_general(path, told)
+    rank, _ = read_general(path, hints)
     assert rank.windows is not None
     return rank, rank.windows
 
@@ -125,7 +127,7 @@ def test_a_time_that_may_be_of_one_step_or_of_ten_is_not_understood(log: Path) -
 
 def test_the_user_says_which_field_is_the_time(log: Path) -> None:
     lines = [f"at step {n}: loss 2.1, took 45" for n in range(0, 500, 10)]
-    _, table = read(log, lines, Told(time="took", unit="ms"))
+    _, table = read(log, lines, FieldHints(time="took", unit="ms"))
     assert np.nanmedian(table.step_s) == pytest.approx(0.045)
 
 
