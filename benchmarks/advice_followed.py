@@ -1,6 +1,7 @@
 """The doctor's advice, followed: time saved over the time that its bound says can be saved.
 
     python -m benchmarks.advice_followed [--device cpu|cuda] [--pairs 5] [--json FILE.json]
+                                         [--turns FILE.jsonl]
 
 `TEN` names the scripts, and for each what the advice says and the script in which somebody has
 done it; it was written down before any of them was run. In each pair the doctor judges the slow
@@ -9,11 +10,13 @@ samples/s, following the advice saved 1 - 1/r of the time; the finding's bound s
 `share + cpu_headroom_share` of it. Their quotient is 1 where the bound is reached.
 
 Its error comes from the pairs: Student's interval, 95 %. A quotient above 1 by more than that is a
-bound that was too low; one below 0.5 is to be explained. A machine that is busy with other things
+bound that was too low; one below 0.5 is to be explained. With `--turns` every pair is kept as it
+ends, and a later call makes only those that are missing. A machine that is busy with other things
 spoils all of it, so each row says how many cores others kept busy.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import platform
@@ -152,22 +155,54 @@ def row_of(followed: Followed, turns: Sequence[Turn]) -> Row:
     )
 
 
-def measure(followed: Followed, *, pairs: int, quiet_s: float) -> Row | None:
-    """Run one script and its fixed version in turns; None where the bottleneck was not found."""
-    case, turns = case_of(followed.case), []
+class Turns:
+    """Pairs that have ended, by case; in a file, too, if one is named."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._found: dict[str, list[Turn | None]] = {}
+        lines = path.read_text(encoding="utf-8").splitlines() if path and path.exists() else ()
+        for line in lines:
+            with contextlib.suppress(ValueError):  # one that was being written when it was cut off
+                found = json.loads(line)
+                turn = None if found["turn"] is None else Turn(**found["turn"])
+                self._found.setdefault(found["case"], []).append(turn)
+
+    def of(self, case: str) -> list[Turn | None]:
+        """Pairs of a case, None where the bottleneck was not found."""
+        return self._found.setdefault(case, [])
+
+    def add(self, case: str, turn: Turn | None) -> None:
+        """Keep a pair."""
+        self.of(case).append(turn)
+        if self._path is not None:
+            entry = {"case": case, "turn": None if turn is None else asdict(turn)}
+            with self._path.open("a", encoding="utf-8") as file:
+                # First: the line before may have been cut off.
+                file.write("\n" + json.dumps(entry))
+
+
+def take_turn(followed: Followed, number: int, *, quiet_s: float) -> Turn | None:
+    """Judge the slow script, and run it and the fixed one; None where it was not found."""
+    case = case_of(followed.case)
     slow, fixed = case.command(fixed=False), case.command(fixed=True)
-    for number in range(pairs):
-        said, busy = alone(lambda: doctor(slow, steps=case.watched_steps), quiet_s)
-        order = (slow, fixed) if number % 2 == 0 else (fixed, slow)
-        rates: dict[str, float] = {}
-        for command in order:
-            rate, others = alone(lambda command=command: bare_rate(command), quiet_s)
-            rates["slow" if command is slow else "fixed"] = rate
-            busy = max(busy, others)
-        turn = turn_of(said, case, followed.advice, (rates["slow"], rates["fixed"], busy))
-        if turn is not None:
-            turns.append(turn)
-    return row_of(followed, turns) if turns else None
+    said, busy = alone(lambda: doctor(slow, steps=case.watched_steps), quiet_s)
+    order = (slow, fixed) if number % 2 == 0 else (fixed, slow)
+    rates: dict[str, float] = {}
+    for command in order:
+        rate, others = alone(lambda command=command: bare_rate(command), quiet_s)
+        rates["slow" if command is slow else "fixed"] = rate
+        busy = max(busy, others)
+    return turn_of(said, case, followed.advice, (rates["slow"], rates["fixed"], busy))
+
+
+def measure(followed: Followed, taken: Turns, *, pairs: int, quiet_s: float) -> Row | None:
+    """Run one script and its fixed version in turns; None where the bottleneck was not found."""
+    while len(taken.of(followed.case)) < pairs:
+        turn = take_turn(followed, len(taken.of(followed.case)), quiet_s=quiet_s)
+        taken.add(followed.case, turn)
+    found = [turn for turn in taken.of(followed.case) if turn is not None]
+    return row_of(followed, found) if found else None
 
 
 def line_of(row: Row) -> str:
@@ -189,17 +224,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=[], help="names of cases")
     parser.add_argument("--json", type=Path, help="where the table goes")
+    parser.add_argument("--turns", type=Path, help="a line for each pair; none is made again")
     parser.add_argument(
         "--quiet-s", type=float, default=0.0, help="wait this long at most for others to be quiet"
     )
     args = parser.parse_args(words)
     rows: list[Row] = []
+    taken = Turns(args.turns)
     for followed in TEN:
         if case_of(followed.case).device != args.device:
             continue
         if args.only and followed.case not in args.only:
             continue
-        row = measure(followed, pairs=args.pairs, quiet_s=args.quiet_s)
+        row = measure(followed, taken, pairs=args.pairs, quiet_s=args.quiet_s)
         if row is None:
             print(f"{followed.case:20} the bottleneck was not found", flush=True)
             continue

@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from overhead import median_with_limit
 from pitstop_probe.attach import attach
-from pitstop_probe.course import Measurement
+from pitstop_probe.measurement import Measurement
 from progress import write
 
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
@@ -178,23 +178,36 @@ def ratio_of(pairs: list[Pair]) -> dict[str, float]:
     return median_with_limit([pair["watched"] / pair["bare"] for pair in pairs])
 
 
-def compare(title: str, plan: Plan, lives: int) -> dict[str, Any]:
-    """Compare over several processes, and the weights with those of one that is not watched."""
-    done = [in_a_process(title, plan, number) for number in range(1, lives + 1)]
-    pairs = [pair for one in done for pair in one["pairs"]]
+def compare(title: str, plan: Plan, lives: int) -> Iterator[dict[str, Any]]:
+    """Compare over several processes, and the weights with those of one that is not watched.
+
+    Gives what is known after each process, for a run may be cut off.
+    """
+    done: list[dict[str, Any]] = []
+    for number in range(1, lives + 1):
+        done.append(in_a_process(title, plan, number))
+        yield known_after(done, plan)
     unwatched = in_a_process(title, plan, 0)
+    yield {
+        **known_after(done, plan),
+        "ratio_when_never_watched": ratio_of(unwatched["pairs"]),
+        "same_weights": all(one["weights"] == unwatched["weights"] for one in done),
+    }
+
+
+def known_after(done: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
+    """Sum up the processes that have ended."""
+    pairs: list[Pair] = [pair for one in done for pair in one["pairs"]]
     bare = sorted(pair["bare"] for pair in pairs)
     return {
         "ratio": ratio_of(pairs),
         "ratio_by_process": [ratio_of(one["pairs"])["median"] for one in done],
         "ratio_of_sums": sum(pair["watched"] for pair in pairs) / sum(bare),
-        "ratio_when_never_watched": ratio_of(unwatched["pairs"]),
         "added_us_per_step": median_with_limit([p["watched"] - p["bare"] for p in pairs]),
         "bare_step_us": bare[len(bare) // 2],
         "steps_in_a_turn": plan.size.steps,
-        "processes": lives,
+        "processes": len(done),
         "modules": 3 * plan.size.layers + 1,
-        "same_weights": all(one["weights"] == unwatched["weights"] for one in done),
     }
 
 
@@ -225,8 +238,9 @@ def main() -> None:
     for title, size in sizes(options.device).items():
         if options.only in (None, title):
             plan = Plan(device=options.device, size=size, pairs=-(-options.pairs // options.lives))
-            report[title] = compare(title, plan, options.lives)
-            write(report, options.output)
+            for known in compare(title, plan, options.lives):
+                report[title] = known
+                write(report, options.output)
     print(json.dumps(report, indent=2))
 
 

@@ -1,7 +1,7 @@
 """Hand-made stand-ins: a clock that moves when told, a device that lags, a sink that keeps."""
 
 from pitstop_probe import Step
-from pitstop_probe.clock import BareSteps
+from pitstop_probe.clock import UnsampledSteps
 
 
 class FakeClock:
@@ -72,21 +72,21 @@ class ListSink:
     def step(self, step: Step) -> None:
         self.steps.append(step)
 
-    def bare_steps(self, steps: BareSteps) -> None:
+    def unsampled_steps(self, steps: UnsampledSteps) -> None:
         self.steps += one_by_one(steps)
 
     def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
         self.events.append((name, step, start_us, wall_us))
 
 
-def one_by_one(steps: BareSteps) -> list[Step]:
+def one_by_one(steps: UnsampledSteps) -> list[Step]:
     """Give steps that were handed over together as if each had come alone."""
     found: list[Step] = []
     start_us = steps.start_us
     for index, (wall_us, samples, micro_steps) in enumerate(zip(*steps[2:], strict=True)):
         step = Step(steps.first + index, start_us)
         step.wall_us, step.samples, step.micro_steps = wall_us, samples, micro_steps
-        step.looked_at = False
+        step.sampled = False
         found.append(step)
         start_us += wall_us
     return found

@@ -1,6 +1,6 @@
 """Attaches the probe to a training process: from its start-up, or by a call.
 
-From start-up: the folder ``startup`` stands first in PYTHONPATH and its ``sitecustomize`` calls
+From start-up: the folder ``inject`` stands first in PYTHONPATH and its ``sitecustomize`` calls
 `from_environment`, in the script's process and in every Python it starts. Nothing happens until
 the script imports torch; then torch's own entry points are observed.
 """
@@ -14,12 +14,12 @@ import sys
 from typing import Any, Callable, Dict, Optional
 
 from pitstop_probe.clock import monotonic_us
-from pitstop_probe.course import Measurement, Settings, was_measured
 from pitstop_probe.doctor import doctor_of
 from pitstop_probe.failures import note_failures
-from pitstop_probe.imports import when_imported
-from pitstop_probe.patches import replace
-from pitstop_probe.start_up import ImportClock
+from pitstop_probe.hooks.imports import when_imported
+from pitstop_probe.hooks.patches import replace
+from pitstop_probe.hooks.start_up import ImportClock
+from pitstop_probe.measurement import Measurement, Settings, was_measured
 
 VARIABLE = "PITSTOP_PROBE"
 
@@ -42,7 +42,7 @@ def from_environment() -> None:
         values["folder"],
         values.get("steps"),
         detach=bool(values.get("detach")),
-        without=values.get("without"),
+        ablate=values.get("ablate"),
         started_us=started_us,
         imports=ImportClock(),
     )

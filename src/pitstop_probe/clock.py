@@ -8,7 +8,7 @@ How a step is timed::
       with clock.span("forward"):
           with clock.span("stage1"):    a child: its time is inside "forward", never beside it
               ...
-      with clock.apart("evaluation"):   happens between borders but is not part of the step
+      with clock.outside_step("evaluation"):   happens between borders but is not part of the step
           ...
     clock.begin_step()
 
@@ -24,7 +24,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
-from pitstop_probe.forks import keep_for_parent, tell_of_forks
+from pitstop_probe.forks import keep_for_parent, notify_of_forks
 
 
 def monotonic_us() -> int:
@@ -84,19 +84,19 @@ class Timeline(NamedTuple):
 class Step:
     """One finished step as the sink receives it. Microseconds throughout.
 
-    ``wall_us`` is border to border less what was spent apart. ``device_wall_us`` and
+    ``wall_us`` is border to border less what lay outside the step. ``device_wall_us`` and
     ``Span``-wise device times are None when no device timer ran or its marks never passed.
     """
 
     __slots__ = (
-        "apart_us",
         "broken",
         "device_us",
         "device_wall_us",
         "host_us",
         "index",
-        "looked_at",
         "micro_steps",
+        "outside_us",
+        "sampled",
         "samples",
         "start_us",
         "timeline",
@@ -107,13 +107,13 @@ class Step:
         self.index = index
         self.start_us = start_us
         self.wall_us = 0
-        self.apart_us = 0
+        self.outside_us = 0
         self.device_wall_us: Optional[int] = None
         self.samples: Optional[int] = None
         self.micro_steps: Optional[int] = None
         self.broken = 0
-        self.looked_at = True
-        """Whether its parts were looked at; if not, spans missing here tell nothing."""
+        self.sampled = True
+        """Whether its parts were sampled; if not, spans missing here tell nothing."""
         self.host_us: Dict["Span", List[int]] = {}
         self.device_us: Dict["Span", int] = {}
         self.timeline: Tuple[Timeline, ...] = ()
@@ -134,10 +134,10 @@ class Step:
         return self.host_us[span][1] - inside
 
 
-class BareSteps(NamedTuple):
+class UnsampledSteps(NamedTuple):
     """Steps in a row of which no more is known than their lengths and what was counted.
 
-    Each begins where the one before ends, and nothing in them lies apart.
+    Each begins where the one before ends, and nothing in them lies outside.
     """
 
     first: int
@@ -163,7 +163,7 @@ class Sink(Protocol):
         ...
 
     def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
-        """Take something that happened apart from the steps."""
+        """Take something that happened outside steps."""
         ...
 
 
@@ -217,7 +217,7 @@ class Span:
         return "Span({!r})".format("/".join(self.path))
 
 
-class _Apart:
+class _OutsideStep:
     """Time between step borders that does not belong to the step."""
 
     __slots__ = ("_clock", "_name", "_opened", "_span")
@@ -225,7 +225,7 @@ class _Apart:
     def __init__(self, clock: "Clock", name: str) -> None:
         self._clock = clock
         self._name = name
-        self._opened: OpenedApart = (0, None, None)
+        self._opened: OpenedOutside = (0, None, None)
         self._span: Optional[Span] = None
 
     def __enter__(self) -> None:
@@ -233,17 +233,18 @@ class _Apart:
         if self._span is not None:
             self._span.__enter__()
             return
-        self._opened = self._clock.open_apart()
+        self._opened = self._clock.open_outside()
 
     def __exit__(self, *exc: object) -> None:
         if self._span is not None:
             self._span.__exit__()
             return
-        self._clock.close_apart(self._name, self._opened)
+        self._clock.close_outside(self._name, self._opened)
 
 
-# Where an apart interval began: host clock, device mark, and the step it is taken out of, if any.
-OpenedApart = Tuple[int, Any, Optional["_Pending"]]
+# Where an interval outside the step began: host clock, device mark, and the step it is taken out
+# of, if any.
+OpenedOutside = Tuple[int, Any, Optional["_Pending"]]
 
 
 class _Nothing:
@@ -265,10 +266,10 @@ class _Pending:
     """A step whose device marks may not have been passed yet."""
 
     __slots__ = (
-        "aparts",
         "end_mark",
         "marks",
         "occurrences",
+        "outside",
         "start_mark",
         "step",
         "wants_timeline",
@@ -280,7 +281,7 @@ class _Pending:
         self.end_mark: Any = None
         self.marks: List[Any] = [] if start_mark is None else [start_mark]
         self.occurrences: List[Occurrence] = []
-        self.aparts: List[Tuple[Any, Any]] = []
+        self.outside: List[Tuple[Any, Any]] = []
         self.wants_timeline = wants_timeline
 
 
@@ -288,7 +289,7 @@ class Clock:
     """Times steps and the spans inside them, and hands each finished step to a sink.
 
     Args:
-        sink: Receives finished steps and apart events, in order.
+        sink: Receives finished steps, and events outside steps, in order.
         device: Marks on the device's time line; None measures the host's clock only.
         now_us: The host's clock, whole microseconds; replaced by a fake in tests.
         timeline_every: Each how many steps the places of all spans are kept, not only totals.
@@ -320,12 +321,12 @@ class Clock:
         self._most_pending = most_pending
         self._next_index = 0
         self._begin_anew()
-        tell_of_forks(self)
+        notify_of_forks(self)
 
     def _begin_anew(self) -> None:
         self.marking = False
         self._root = Span(self, "", None)
-        # Current while something apart is open: nothing in there belongs to the step.
+        # Current while something outside the step is open: nothing in there belongs to the step.
         self._aside = Span(self, "", None)
         self.current = self._root
         self.pending: Optional[_Pending] = None
@@ -376,7 +377,7 @@ class Clock:
         self.collect()
 
     def count(self, *, samples: int, micro_steps: int = 1) -> None:
-        """Add samples and micro-steps to the step under way; nothing while something is apart."""
+        """Add samples and micro-steps to the step under way; nothing outside it."""
         if self.pending is not None and self.current is not self._aside:
             step = self.pending.step
             step.samples = (step.samples or 0) + samples
@@ -385,7 +386,7 @@ class Clock:
     def span(self, name: str) -> Any:
         """Name a part of the step; use as ``with clock.span("forward"):``.
 
-        Outside a step and inside something apart nothing is measured. A span opened by another
+        Outside a step and inside `outside_step` nothing is measured. A span opened by another
         thread than the one that began the step would overlap its spans, so it is not measured but
         counted.
         """
@@ -402,13 +403,13 @@ class Clock:
             child = current.children[name] = Span(self, name, current)
         return child
 
-    def apart(self, name: str) -> _Apart:
+    def outside_step(self, name: str) -> _OutsideStep:
         """Name something that is not part of the step: evaluation, a checkpoint, start-up.
 
         Inside an open span it is measured as a span instead, for time cannot be taken out of the
         middle of a part that was already begun.
         """
-        return _Apart(self, name)
+        return _OutsideStep(self, name)
 
     def inner_span(self, name: str) -> Optional[Span]:
         """Give the span to use for `name` when a span is already open, else None."""
@@ -436,8 +437,8 @@ class Clock:
         self._last_marked = self.now()
         return mark
 
-    def open_apart(self) -> OpenedApart:
-        """Begin an apart interval; called by its context manager.
+    def open_outside(self) -> OpenedOutside:
+        """Begin an interval outside the step; called by its context manager.
 
         Only the outermost one of the step's own thread is taken out of the step: one inside it
         is in its time already, and one of another thread runs beside the step.
@@ -449,8 +450,8 @@ class Clock:
         self.current = self._aside
         return now // self.ticks_per_us, mark, self.pending
 
-    def close_apart(self, name: str, opened: OpenedApart) -> None:
-        """Record an apart interval that ends now; called by its context manager."""
+    def close_outside(self, name: str, opened: OpenedOutside) -> None:
+        """Record an interval outside the step that ends now; called by its context manager."""
         start_us, start_mark, pending = opened
         index = self.step_index
         if pending is None or pending is not self.pending:
@@ -459,8 +460,8 @@ class Clock:
         else:
             end, end_mark = self.point()
             end_us = end // self.ticks_per_us
-            pending.step.apart_us += end_us - start_us
-            pending.aparts.append((start_mark, end_mark))
+            pending.step.outside_us += end_us - start_us
+            pending.outside.append((start_mark, end_mark))
             self.current = self._root
         self._sink.event(name, step=index, start_us=start_us, wall_us=end_us - start_us)
 
@@ -517,7 +518,7 @@ class Clock:
             pending.step.broken += self.current.depth
             self.current = self._root
         step = pending.step
-        step.wall_us = now_us - step.start_us - step.apart_us
+        step.wall_us = now_us - step.start_us - step.outside_us
         pending.end_mark = mark
         self.pending = None
         self._waiting.append(pending)
@@ -576,10 +577,10 @@ def _read_device(pending: _Pending, device: DeviceTimer) -> Places:
         if id(mark) not in places:
             places[id(mark)] = elapsed_us(zero, mark)
     wall_us = _between(places, zero, end_mark)
-    aparts = [_between(places, start, end) for start, end in pending.aparts]
-    if wall_us is None or None in aparts:
+    outside = [_between(places, start, end) for start, end in pending.outside]
+    if wall_us is None or None in outside:
         return {}
-    pending.step.device_wall_us = wall_us - sum(us for us in aparts if us is not None)
+    pending.step.device_wall_us = wall_us - sum(us for us in outside if us is not None)
     if pending.occurrences and pending.occurrences[0][4] is not None:
         _add_span_times(pending, places)
     return places

@@ -4,7 +4,7 @@ A CUDA event, pinned memory or a profile that is destroyed in a forked process e
 since CUDA does not survive a fork; and a file whose buffer is written twice is torn. So everything
 of that kind which the probe makes is named here when it is made. In a child all that still live are
 kept for ever, whoever holds them: in a list, in a frame that the child returns through, in garbage
-that is not collected yet. Things that go on working in a child are told to begin anew.
+that is not collected yet. Things that go on working in a child are notified, and begin anew.
 """
 
 import os
@@ -18,7 +18,7 @@ from pitstop_probe.stderr import say
 # to events and pinned tensors right after a fork crashed workers (Python 3.12, torch 2.11).
 # By identity: tensors compare element by element.
 _own: Dict[int, Any] = {}
-_told: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+_notified: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 # Of all the processes that this one descends from.
 _kept: List[Any] = []
 
@@ -46,9 +46,9 @@ def let_go(thing: Any) -> None:
     _own.pop(id(thing), None)
 
 
-def tell_of_forks(thing: Forks) -> None:
+def notify_of_forks(thing: Forks) -> None:
     """Have `forked` called in every child, for as long as the thing lives."""
-    _told[id(thing)] = thing
+    _notified[id(thing)] = thing
 
 
 def keep_for_parent(thing: Any) -> None:
@@ -70,7 +70,7 @@ def _forked() -> None:
     if _own:
         keep_for_parent(list(_own.values()))
         _own.clear()
-    for reference in _told.valuerefs():
+    for reference in _notified.valuerefs():
         thing = reference()
         if thing is None:
             continue

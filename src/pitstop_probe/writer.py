@@ -24,12 +24,12 @@ from collections import Counter
 from itertools import chain, repeat
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from pitstop_probe.clock import BareSteps, Span, Step, Timeline, known_among, monotonic_us
-from pitstop_probe.forks import keep_for_parent, tell_of_forks
+from pitstop_probe.clock import Span, Step, Timeline, UnsampledSteps, known_among, monotonic_us
+from pitstop_probe.forks import keep_for_parent, notify_of_forks
 from pitstop_probe.masking import mask_command, mask_text
 from pitstop_probe.stderr import say
 
-SCHEMA = 1
+SCHEMA = 2
 BLOCK_STEPS = 256
 BYTES_PER_STEP = 195  # keeps the average under the promised 200, the header included
 FLUSH_EVERY_US = 500_000
@@ -109,7 +109,7 @@ def _from_environment(name: str, default: int) -> int:
     return int(text) if text.isdecimal() else default
 
 
-class _Layout:
+class _RowLayout:
     """What the numbers of a row are: a number, and the line that says so until it is written."""
 
     __slots__ = ("head", "number")
@@ -127,7 +127,7 @@ class _Choice:
     def __init__(self, host_places: List[int], device_places: List[int]) -> None:
         self.host_places = host_places
         self.device_places = device_places
-        self.layout: Optional[_Layout] = None
+        self.layout: Optional[_RowLayout] = None
 
 
 class _Shape:
@@ -142,7 +142,7 @@ class _Shape:
         "device_spans",
         "has_device_wall",
         "host_spans",
-        "is_looked_at",
+        "is_sampled",
         "rows",
     )
 
@@ -150,7 +150,7 @@ class _Shape:
         self.host_spans = list(step.host_us)
         self.device_spans = list(step.device_us)
         self.has_device_wall = step.device_wall_us is not None
-        self.is_looked_at = step.looked_at
+        self.is_sampled = step.sampled
         self.rows: List[_Row] = []
         self.choices = tuple(self._down_to(depth) for depth in (sys.maxsize, 1, 0))
 
@@ -173,22 +173,22 @@ class _Block:
         self.last = 0
         self.start_us = 0
         self.steps = 0
-        self.bare_wall_us: List[int] = []
+        self.unsampled_wall_us: List[int] = []
         self.samples: Optional[int] = None
         self.micro_steps: Optional[int] = None
-        self.apart_us = 0
+        self.outside_us = 0
         self.broken = 0
 
     def add(self, step: Step) -> None:
         self._append(step.index, step.start_us, 1)
-        self.apart_us += step.apart_us
+        self.outside_us += step.outside_us
         self.broken += step.broken
         self.samples = _plus(self.samples, [step.samples])
         self.micro_steps = _plus(self.micro_steps, [step.micro_steps])
 
-    def add_bare(self, steps: BareSteps) -> None:
+    def add_unsampled(self, steps: UnsampledSteps) -> None:
         self._append(steps.first, steps.start_us, len(steps.wall_us))
-        self.bare_wall_us += steps.wall_us
+        self.unsampled_wall_us += steps.wall_us
         self.samples = _plus(self.samples, steps.samples)
         self.micro_steps = _plus(self.micro_steps, steps.micro_steps)
 
@@ -221,7 +221,7 @@ class _Columns:
         self.wall += walls
         if shape.has_device_wall:
             self.device_wall += device_walls
-        if not shape.is_looked_at:
+        if not shape.is_sampled:
             return
         top = shape.choices[1].host_places
         self.unaccounted += [
@@ -270,7 +270,7 @@ class RecordWriter:
         self._bytes_per_step = bytes_per_step
         self._credit = FIRST_CREDIT
         self._span_ids: Dict[Span, int] = {}
-        self._layouts: Dict[Tuple[Tuple[int, ...], Optional[Tuple[int, ...]]], _Layout] = {}
+        self._layouts: Dict[Tuple[Tuple[int, ...], Optional[Tuple[int, ...]]], _RowLayout] = {}
         self._shapes: Dict[Any, _Shape] = {}
         self._block = _Block()
         self._end_us: Optional[int] = None
@@ -287,7 +287,7 @@ class RecordWriter:
         except OSError:
             self._file.raw.close()  # else its buffer would be tried again, by whoever collects it
             raise
-        tell_of_forks(self)
+        notify_of_forks(self)
 
     def forked(self) -> None:
         """Take nothing more, in a process just forked: the file is its parent's."""
@@ -309,12 +309,12 @@ class RecordWriter:
             self._append_timeline(step)
         self._end_steps(1)
 
-    def bare_steps(self, steps: BareSteps) -> None:
-        """Append the rows of steps whose parts were not looked at."""
+    def unsampled_steps(self, steps: UnsampledSteps) -> None:
+        """Append the rows of steps whose parts were not sampled."""
         done = 0
         while done < len(steps.wall_us):
             place = slice(done, done + BLOCK_STEPS - self._block.steps)
-            piece = BareSteps(
+            piece = UnsampledSteps(
                 steps.first + done,
                 steps.start_us + sum(steps.wall_us[:done]),
                 steps.wall_us[place],
@@ -323,8 +323,8 @@ class RecordWriter:
             )
             count = len(piece.wall_us)
             self._credit += self._bytes_per_step * count
-            self._append_bare(piece)
-            self._block.add_bare(piece)
+            self._append_unsampled(piece)
+            self._block.add_unsampled(piece)
             self._end_steps(count)
             done += count
 
@@ -343,7 +343,7 @@ class RecordWriter:
         wall_us: int,
         detail: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        """Append something that happened apart from the steps."""
+        """Append something that happened outside steps."""
         line: Dict[str, Any] = {
             "kind": "event",
             "name": name,
@@ -465,9 +465,9 @@ class RecordWriter:
                 layout.head = b""
                 self._spend(line)
                 break
-        self._end_us = step.start_us + step.apart_us + step.wall_us
+        self._end_us = step.start_us + step.outside_us + step.wall_us
 
-    def _append_bare(self, steps: BareSteps) -> None:
+    def _append_unsampled(self, steps: UnsampledSteps) -> None:
         """Write a row for each; in one go, for there are many."""
         layout = self._layout((), None)
         head, layout.head = layout.head, b""
@@ -489,7 +489,7 @@ class RecordWriter:
 
     def _shape(self, step: Step) -> _Shape:
         has_device = step.device_wall_us is not None
-        key = (tuple(step.host_us), tuple(step.device_us), has_device, step.looked_at)
+        key = (tuple(step.host_us), tuple(step.device_us), has_device, step.sampled)
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) >= MOST_LAYOUTS:
@@ -507,12 +507,12 @@ class RecordWriter:
         return [
             step.index,
             self._gap_us(step.start_us),
-            step.apart_us,
+            step.outside_us,
             step.wall_us,
             *_texts([step.samples, step.micro_steps]),
         ]
 
-    def _layout_of(self, shape: _Shape, choice: _Choice) -> _Layout:
+    def _layout_of(self, shape: _Shape, choice: _Choice) -> _RowLayout:
         """Find the layout of a row with some of its shape's spans, or make it."""
         host = tuple(self._id(shape.host_spans[place]) for place in choice.host_places)
         device = None
@@ -520,14 +520,14 @@ class RecordWriter:
             device = tuple(self._id(shape.device_spans[place]) for place in choice.device_places)
         return self._layout(host, device)
 
-    def _layout(self, host: Tuple[int, ...], device: Optional[Tuple[int, ...]]) -> _Layout:
+    def _layout(self, host: Tuple[int, ...], device: Optional[Tuple[int, ...]]) -> _RowLayout:
         """Find the layout that says what a row's numbers are, or make it."""
         layout = self._layouts.get((host, device))
         if layout is None:
             line: Dict[str, Any] = {"kind": "layout", "id": len(self._layouts), "host": host}
             if device is not None:
                 line["device"] = device
-            layout = self._layouts[host, device] = _Layout(line["id"], _line(line))
+            layout = self._layouts[host, device] = _RowLayout(line["id"], _line(line))
         return layout
 
     def _append_timeline(self, step: Step) -> None:
@@ -544,7 +544,7 @@ class RecordWriter:
         block, self._block = self._block, _Block()
         if block.steps == 0:
             return
-        columns = _Columns(block.bare_wall_us)
+        columns = _Columns(block.unsampled_wall_us)
         for shape in self._shapes.values():
             if shape.rows:
                 columns.add(shape)
@@ -554,7 +554,7 @@ class RecordWriter:
             "first": block.first,
             "last": block.last,
             "start_us": block.start_us - self._origin_us,
-            "apart_us": block.apart_us,
+            "outside_us": block.outside_us,
             "samples": block.samples,
             "micro_steps": block.micro_steps,
             "broken": block.broken,

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.zoo.generate import generate
-from tests.zoo.run import Zoo, judge
+from tests.zoo.run import judge
+from tests.zoo.runs import Zoo
 from tests.zoo.table import OURS, Row, read_table
 
 pytestmark = [

@@ -78,7 +78,7 @@ for step in range(300):
         with clock.span("stage"):
             now[0] += 10
         now[0] += 5
-    with clock.apart("evaluation"):
+    with clock.outside_step("evaluation"):
         now[0] += 7
     clock.count(samples=2)
     writer.scalars(step, {"loss": float("nan")})
@@ -115,6 +115,6 @@ def test_clock_and_writer_run_under_the_oldest_python_here(tmp_path: Path) -> No
     record = read_run(path).first
     summary = summarise(record)
     assert record.notes == ()
-    assert (summary.steps, summary.wall.total_us, summary.apart_us) == (300, 4_500, 2_100)
+    assert (summary.steps, summary.wall.total_us, summary.outside_us) == (300, 4_500, 2_100)
     assert [span.host_self_us for span in summary.spans] == [1_500, 3_000]
     assert summary.samples == 600

@@ -1,9 +1,21 @@
 """What following advice gives is set against what the bound allows, with an error."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.advice_followed import TEN, Followed, Turn, case_of, line_of, row_of, turn_of
+from benchmarks import advice_followed
+from benchmarks.advice_followed import (
+    TEN,
+    Followed,
+    Turn,
+    Turns,
+    case_of,
+    line_of,
+    measure,
+    row_of,
+    turn_of,
+)
 
 from tests.scripts.run_corpus import Said
 
@@ -70,3 +82,27 @@ def test_only_what_lies_beyond_the_error_is_beyond_the_bound() -> None:
 
 def test_a_single_pair_tells_no_error() -> None:
     assert not row_of(FOLLOWED, [turn(100, 400)]).is_beyond_bound
+
+
+def test_pairs_are_kept_as_they_end_and_none_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def take_turn(followed: Followed, number: int, *, quiet_s: float) -> Turn | None:
+        made.append(number)
+        if number == 2:
+            raise KeyboardInterrupt
+        return turn(100, 200) if number else None
+
+    monkeypatch.setattr(advice_followed, "take_turn", take_turn)
+    path = tmp_path / "turns.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        measure(FOLLOWED, Turns(path), pairs=5, quiet_s=0.0)
+    path.write_text(path.read_text() + '\n{"case": "no wor')  # cut off while it was written
+    row = measure(FOLLOWED, Turns(path), pairs=2, quiet_s=0.0)
+    assert made == [0, 1, 2]
+    assert row is not None
+    assert row.turns == [turn(100, 200)]
+    Turns(path).add("no workers", turn(100, 300))
+    assert Turns(path).of("no workers") == [None, turn(100, 200), turn(100, 300)]

@@ -61,12 +61,12 @@ def test_parts_and_unaccounted_are_the_wall_clock_of_a_real_run(tmp_path: Path) 
     assert summary.unaccounted_share is not None
     assert 0 <= summary.unaccounted_share < 0.03
 
-    # Between the first and the last reading lie all steps but one, and what happened apart of them.
+    # Between the first and the last reading lie all steps but one, and what happened outside them.
     assert record.steps is not None
     steps_us = sum(step.wall_us for step in list(record.steps)[1:])
-    apart_us = sum(event.wall_us for event in record.events if event.step < STEPS - 1)
-    outside_us = watch.read_us[-1] - watch.read_us[0]
-    assert steps_us + apart_us == pytest.approx(outside_us, rel=0.01)
+    outside_us = sum(event.wall_us for event in record.events if event.step < STEPS - 1)
+    by_stopwatch_us = watch.read_us[-1] - watch.read_us[0]
+    assert steps_us + outside_us == pytest.approx(by_stopwatch_us, rel=0.01)
     assert {event.name for event in record.events} >= {"log", "progress", "evaluation"}
     named = {span.path[0] for span in summary.spans}
     assert {"data", "copy", "forward", "loss", "backward", "clip", "optimizer"} <= named

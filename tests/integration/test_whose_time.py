@@ -25,7 +25,7 @@ def furthest(said: Said) -> float:
     """How far the part is from the stopwatch that is furthest."""
     assert said.exit_code == 0, said.stderr
     shares = said.verdict["shares"]
-    return max(abs(shares[part] - share) for part, share in stopwatch(said).items())
+    return max(abs(shares.get(part, 0.0) - share) for part, share in stopwatch(said).items())
 
 
 @pytest.mark.quiet
@@ -48,6 +48,18 @@ def test_a_batch_made_between_the_passes_is_data() -> None:
             said = min(said, doctor(line, steps=1_000), key=furthest)
     assert furthest(said) < 2 * POINTS, said.verdict["shares"]
     assert said.codes[0] == "DATA001"
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("kind", ["layer", "model", "function"])
+def test_what_is_computed_without_calling_a_model_is_forward(kind: str) -> None:
+    said = doctor(command("odd/forward_called.py", (kind,)), steps=1_000)
+    assert said.exit_code == 0, said.stderr
+    shares = said.verdict["shares"]
+    computing = shares["forward"] + shares.get("loss", 0.0)
+    assert computing >= stopwatch(said)["forward"] - POINTS, shares
+    assert "data" not in shares
+    assert said.verdict["outcome"] == "healthy"
 
 
 def test_a_step_is_one_step_whatever_its_closure_calls() -> None:

@@ -8,12 +8,14 @@ _SPACES = re.compile(r"\s+")
 
 GROUPS: Mapping[str, str] = {
     "data": "data",
-    "copy": "data",
+    "copy": "copy",
     "backward": "backward",
     "recompute": "backward",
     "optimizer": "optimizer",
 }
 """Parts of the doctor that a stopwatch can time by itself; the others are one group, "rest"."""
+
+TIMED = tuple(dict.fromkeys(GROUPS.values()))
 
 OUTSIDE = frozenset(
     {"evaluation", "checkpoint", "epoch boundary", "compile", "start-up", "pitstop"}
@@ -77,7 +79,7 @@ def true_steps(pattern: str, output: str) -> int | None:
 
 def grouped(shares: Mapping[str, float]) -> dict[str, float]:
     """Shares by what a stopwatch can tell apart."""
-    groups: dict[str, float] = dict.fromkeys(("data", "backward", "optimizer", "rest"), 0.0)
+    groups: dict[str, float] = dict.fromkeys((*TIMED, "rest"), 0.0)
     for part, share in shares.items():
         if part in OUTSIDE:
             continue
@@ -89,7 +91,7 @@ def grouped(shares: Mapping[str, float]) -> dict[str, float]:
 def stopwatch_groups(shares: Mapping[str, float]) -> dict[str, float]:
     """The stopwatch's shares in the same groups; what no clock saw is rest."""
     within = 1.0 - sum(shares.get(name, 0.0) for name in STOPWATCH_OUTSIDE)
-    known = {name: shares.get(name, 0.0) / within for name in ("data", "backward", "optimizer")}
+    known = {name: shares.get(name, 0.0) / within for name in TIMED}
     return {**known, "rest": max(0.0, 1.0 - sum(known.values()))}
 
 

@@ -15,16 +15,22 @@ those took longer than the clean ones is ``outside``, as a share of the whole ti
 held. Where fewer than a quarter of the steps are clean, all count, and what they held is a part.
 A module that trained before, and is called with gradients in evaluation mode, is ``evaluation``,
 too. Of forked processes that train, the last to end is told.
+
+On a GPU the clocks stay on the host and nothing waits for the device: the parts are where the
+program stands, as they are for the doctor. Copies to the device and waits for it are parts of their
+own there. What the device does comes from a torch profile of twelve steps, which count for nothing
+else: how long it was busy, with what, how many kernels, how long the host waited in calls of CUDA.
 """
 
 import ast
 import importlib
 import json
+import re
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import util
 from pathlib import Path
 from statistics import median
@@ -32,9 +38,80 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import dataloader
 
 WARM_UP = 10
+_KERNELS = {
+    "copies": re.compile(r"Memcpy HtoD"),
+    "update": re.compile(r"multi_tensor|FusedAdam|fused_adam"),
+    "products": re.compile(
+        r"(?i)gemm|conv|xmma|cutlass|wgrad|dgrad|fprop|fmha|flash|gemv|winograd"
+    ),
+}
+_TENSOR_CORES = re.compile(r"(?i)tf32|s1688|s16816|bf16|f16|half|hmma|tensorop|flash|fmha")
+_ANNOTATION = re.compile(r"^(Optimizer\.|ProfilerStep|nccl:|## )")
+_WAIT_FOR_DEVICE = torch.cuda.synchronize  # noqa: TID251 - around profiled steps, in a run of its own
+PROFILED = range(WARM_UP + 2, WARM_UP + 14)
+"""Steps under a profiler: twelve hold whole cycles of up to four, and of six, optimizer steps."""
+
+
+class Device:
+    """What a GPU does in the profiled steps."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, float] = {}
+        """A step's microseconds by what was done, and the number of kernels."""
+        self._profile: Any = None
+
+    def at_border(self, seen: int) -> None:
+        """Begin or end the profile where it is time."""
+        if seen == PROFILED.start:
+            _WAIT_FOR_DEVICE()
+            self._profile = profile(activities=[ProfilerActivity.CUDA])
+            self._profile.__enter__()
+        elif seen == PROFILED.stop:
+            _WAIT_FOR_DEVICE()
+            self._profile.__exit__(None, None, None)
+            self.found = device_times(self._profile.profiler.kineto_results.events())
+            self._profile = None
+
+
+def device_times(events: Iterable[Any]) -> dict[str, float]:
+    """Sum up the events of a profile, by step."""
+    found: dict[str, float] = dict.fromkeys(
+        ("busy", "products", "fp32", "update", "copies", "other", "waits"), 0.0
+    )
+    kernels = 0
+    spans: list[tuple[int, int]] = []
+    for event in events:
+        name, took_us = event.name(), event.duration_ns() / 1000
+        if event.device_type() != DeviceType.CUDA:
+            found["waits"] += took_us if "Synchronize" in name else 0.0
+        elif not _ANNOTATION.search(name):
+            kernels += 1
+            spans.append((event.start_ns(), event.start_ns() + event.duration_ns()))
+            kind = kernel_kind(name)
+            found[kind] += took_us
+            if kind == "products" and not _TENSOR_CORES.search(name):
+                found["fp32"] += took_us
+    found |= {"busy": union_ns(spans) / 1000, "kernels": kernels}
+    return {key: us / len(PROFILED) for key, us in found.items()}
+
+
+def kernel_kind(name: str) -> str:
+    """What a kernel does, by its name."""
+    return next((kind for kind, pattern in _KERNELS.items() if pattern.search(name)), "other")
+
+
+def union_ns(spans: list[tuple[int, int]]) -> int:
+    """Time in which at least one span runs."""
+    covered, reached = 0, 0
+    for start, end in sorted(spans):
+        covered += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
 
 
 class Stopwatch:
@@ -52,6 +129,7 @@ class Stopwatch:
         self.seen = 0
         self.by_backward = True
         """Whether backward passes end steps: no optimizer has stepped yet."""
+        self.device = Device() if torch.cuda.is_available() else None
 
     def timed(self, part: str, call: Callable[..., Any], *, spoils: bool = False) -> Any:
         """Wrap a callable."""
@@ -85,13 +163,16 @@ class Stopwatch:
             self.by_backward = False
             self.steps.clear()
             self.seen = 0
+        is_profiled = self.device is not None and self.seen in PROFILED
         self.seen += 1
-        if self.seen > WARM_UP:
+        if self.seen > WARM_UP and not is_profiled:
             held = " and ".join(sorted(self.held))
             self.steps.append((now_s - self.start_s, dict(self.parts), held))
         self.parts.clear()
         self.held.clear()
-        self.start_s = now_s
+        if self.device is not None:
+            self.device.at_border(self.seen)
+        self.start_s = time.perf_counter()
 
     def result(self) -> dict[str, Any]:
         """Shares of the steps that were clean, or of all where hardly one was."""
@@ -109,6 +190,8 @@ class Stopwatch:
             "wall_s": wall_s,
             "shares": shares,
             "outside": self._outside(clean) if counted is clean else {},
+            "step_us": wall_s / len(counted) * 1e6 if counted else 0.0,
+            "device": None if self.device is None else self.device.found,
         }
 
     def _outside(self, clean: list[tuple[float, dict[str, float], str]]) -> dict[str, float]:
@@ -134,6 +217,28 @@ def install(watch: Stopwatch) -> None:
     torch.autograd.grad = watch.timed("backward", torch.autograd.grad)
     torch.save = watch.timed("save", torch.save, spoils=True)
     _optimizers(watch)
+    if watch.device is not None:
+        _transfers(watch)
+
+
+def _transfers(watch: Stopwatch) -> None:
+    """Put clocks around copies to the device and waits for it."""
+    for name in ("to", "cuda"):
+        _only_if(watch, "copy", name, on_device=False)
+    for name in ("item", "cpu", "tolist", "numpy", "__float__", "__int__", "__bool__"):
+        _only_if(watch, "wait", name, on_device=True)
+    torch.cuda.synchronize = watch.timed("wait", _WAIT_FOR_DEVICE)  # noqa: TID251 - the script's
+
+
+def _only_if(watch: Stopwatch, part: str, name: str, *, on_device: bool) -> None:
+    """Time a tensor's method where the tensor is on the device, or is not."""
+    call = getattr(torch.Tensor, name)
+    timed = watch.timed(part, call)
+
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return (timed if self.is_cuda is on_device else call)(self, *args, **kwargs)
+
+    setattr(torch.Tensor, name, method)
 
 
 def _backward(watch: Stopwatch, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.zoo.generate import generate
-from tests.zoo.run import POINTS, Result, Zoo, judge
+from tests.zoo.run import POINTS, Result, judge
+from tests.zoo.runs import Zoo
 from tests.zoo.table import OURS, Row, read_table
 
 ROWS = {row.name: row for row in read_table(OURS) if "cpu" in row.devices}
@@ -108,7 +109,8 @@ def test_the_stopwatch_knows_how_a_step_is_spent(tmp_path: Path) -> None:
     zoo = Zoo(device="cpu", public=None, python=sys.executable)
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    seen = zoo.stopwatch(Row(name="any", script=str(script), timed={"data": ("batch",)}))
+    row = Row(name="any", script=str(script), timed={"data": ("batch",)})
+    seen = zoo.run(row, "stopwatch").timed
     assert seen["steps"] == 30
     assert seen["clean"] == 18  # ten to warm up, and two after which something was evaluated
     assert set(seen["shares"]) >= {"data", "forward", "backward", "optimizer"}
@@ -121,7 +123,7 @@ def test_the_stopwatch_knows_steps_without_optimizer_in_a_forked_process(tmp_pat
     zoo = Zoo(device="cpu", public=None, python=sys.executable)
     script = tmp_path / "train.py"
     script.write_text(BY_HAND, encoding="utf-8")
-    seen = zoo.stopwatch(Row(name="any", script=str(script)))
+    seen = zoo.run(Row(name="any", script=str(script)), "stopwatch").timed
     assert seen["steps"] == 30
     assert seen["clean"] == 0  # each holds a checkpoint, so all count
     assert seen["counted"] == 20

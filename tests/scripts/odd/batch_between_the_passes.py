@@ -5,7 +5,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-STEPS, WARM_UP = 130, 20
+STEPS, WARM_UP = 260, 20
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -123,18 +123,18 @@ def test_a_repeated_span_is_totalled_and_counted() -> None:
     assert (step.samples, step.micro_steps) == (12, 3)
 
 
-def test_evaluation_is_apart_from_the_step_but_on_the_record() -> None:
+def test_evaluation_is_outside_the_step_but_on_the_record() -> None:
     time, sink = FakeClock(), ListSink()
     clock = Clock(sink, FakeDevice(time), now_us=time.now_us)
     clock.begin_step()
     time.advance(100)
-    with clock.apart("evaluation"):
+    with clock.outside_step("evaluation"):
         time.advance(5_000)
     time.advance(20)
     clock.close()
 
     [step] = sink.steps
-    assert (step.wall_us, step.apart_us, step.device_wall_us) == (120, 5_000, 120)
+    assert (step.wall_us, step.outside_us, step.device_wall_us) == (120, 5_000, 120)
     assert sink.events == [("evaluation", 0, 100, 5_000)]
 
 
@@ -142,7 +142,7 @@ def test_evaluation_inside_an_open_span_is_measured_as_a_span() -> None:
     time, sink = FakeClock(), ListSink()
     clock = Clock(sink, now_us=time.now_us)
     clock.begin_step()
-    with clock.span("log"), clock.apart("evaluation"):
+    with clock.span("log"), clock.outside_step("evaluation"):
         time.advance(50)
     clock.close()
 
@@ -151,7 +151,7 @@ def test_evaluation_inside_an_open_span_is_measured_as_a_span() -> None:
         ("log",): 50,
         ("log", "evaluation"): 50,
     }
-    assert (step.wall_us, step.apart_us) == (50, 0)
+    assert (step.wall_us, step.outside_us) == (50, 0)
 
 
 def test_a_span_ends_when_an_exception_leaves_it() -> None:
@@ -299,7 +299,7 @@ def test_spans_are_marked_on_about_half_of_the_steps_and_borders_on_all() -> Non
         time.advance(3)
         with clock.span("forward"):
             time.advance(10)
-        with clock.apart("evaluation"):
+        with clock.outside_step("evaluation"):
             time.advance(5)
     clock.close()
     assert all(step.device_wall_us == 13 for step in sink.steps)

@@ -130,18 +130,18 @@ def test_one_that_fails_to_begin_anew_is_named_and_keeps_no_other_from_it(
             raise ValueError("planted")
 
     class Sound:
-        is_told = False
+        is_notified = False
 
         def forked(self) -> None:
-            self.is_told = True
+            self.is_notified = True
 
     monkeypatch.setattr(forks, "_own", {})
-    monkeypatch.setattr(forks, "_told", forks.weakref.WeakValueDictionary())
+    monkeypatch.setattr(forks, "_notified", forks.weakref.WeakValueDictionary())
     odd, sound = Odd(), Sound()
-    forks.tell_of_forks(odd)
-    forks.tell_of_forks(sound)
+    forks.notify_of_forks(odd)
+    forks.notify_of_forks(sound)
     forks._forked()  # pyright: ignore[reportPrivateUsage]
-    assert sound.is_told
+    assert sound.is_notified
     assert "not measured in a forked process: ValueError('planted')" in capsys.readouterr().err
 
 

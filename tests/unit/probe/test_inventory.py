@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from pitstop_probe import kernel_look
+from pitstop_probe.deep import kernel_profile
+from pitstop_probe.deep.kernel_profile import matrix_rates
 from pitstop_probe.inventory import Float32Products, memory_by_owner
-from pitstop_probe.kernel_look import matrix_rates
 
 MATMUL = torch.backends.cuda.matmul
 
@@ -57,7 +57,7 @@ def test_whatever_the_script_has_set_is_read_and_left_as_it_was(
         seen.append(Float32Products(torch).uses_tf32)
         return 1.0
 
-    monkeypatch.setattr(kernel_look, "_seconds", rate)
+    monkeypatch.setattr(kernel_profile, "_seconds", rate)
     SETTINGS[setting]()
     before = asked_everywhere()
     assert Float32Products(torch).uses_tf32 == (setting not in ("nothing", "new, not"))

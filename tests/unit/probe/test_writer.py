@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pitstop.records import store
 from pitstop.records.summary import summarise
 from pitstop_probe import Clock, RecordWriter, Span, Step
-from pitstop_probe.clock import BareSteps
+from pitstop_probe.clock import UnsampledSteps
 from pitstop_probe.stderr import say
 from pitstop_probe.writer import SKETCH_GROWTH, describe_process, sketch
 from tests.fakes import FakeClock, FakeDevice, one_by_one
@@ -201,25 +201,30 @@ def test_ranks_that_torch_alone_was_told_of_have_their_own_numbers(
     assert describe_process()["rank"] == 0
 
 
-def test_a_step_whose_parts_were_not_looked_at_is_read_without_any(tmp_path: Path) -> None:
-    """Not looked at is not nothing: neither zero parts nor all of it unaccounted."""
+def test_a_step_whose_parts_were_not_sampled_is_read_without_any(tmp_path: Path) -> None:
+    """Not sampled is not nothing: neither zero parts nor all of it unaccounted."""
     writer = RecordWriter(str(tmp_path / "rank-0.jsonl"), now_us=lambda: 0, origin_us=0)
     root = Span(None, "", None)  # type: ignore[arg-type]
     part = Span(None, "forward", root)  # type: ignore[arg-type]
     for number in range(600):
         step = Step(number, number * 100)
         step.wall_us, step.samples, step.micro_steps = 100, 4, 1
-        step.looked_at = number % 10 == 3
-        if step.looked_at:
+        step.sampled = number % 10 == 3
+        if step.sampled:
             step.host_us[part] = [1, 80]
         writer.step(step)
     writer.close()
     record = store.read_run(tmp_path).first
     assert record.steps is not None
     assert record.notes == ()
-    bare, looked = record.steps[2], record.steps[3]
-    assert (bare.wall_us, bare.samples, bare.host_us, bare.unaccounted_us) == (100, 4, {}, None)
-    assert (looked.host_us, looked.unaccounted_us) == ({("forward",): 80}, 20)
+    unsampled, sampled = record.steps[2], record.steps[3]
+    assert (unsampled.wall_us, unsampled.samples, unsampled.host_us, unsampled.unaccounted_us) == (
+        100,
+        4,
+        {},
+        None,
+    )
+    assert (sampled.host_us, sampled.unaccounted_us) == ({("forward",): 80}, 20)
     assert record.steps.start_us.tolist() == [100 * number for number in range(600)]
     summary = summarise(record)
     assert (summary.steps, summary.looked_steps, summary.samples) == (600, 60, 2400)
@@ -234,11 +239,11 @@ def test_a_step_whose_parts_were_not_looked_at_is_read_without_any(tmp_path: Pat
     assert cut.spans[0].share == 0.8
 
 
-def test_a_block_without_any_look_is_written_and_read(tmp_path: Path) -> None:
+def test_a_block_without_any_sample_is_written_and_read(tmp_path: Path) -> None:
     writer = RecordWriter(str(tmp_path / "rank-0.jsonl"), now_us=lambda: 0, origin_us=0)
     for number in range(300):
         step = Step(number, number * 100)
-        step.wall_us, step.looked_at = 100, False
+        step.wall_us, step.sampled = 100, False
         writer.step(step)
     writer.close()
     summary = summarise(store.read_run(tmp_path).first)
@@ -270,8 +275,8 @@ def test_bare_steps_together_are_written_as_one_by_one(
         index = now_us = 0
         for gap_us, rows in runs:
             wall_us, samples, micro_steps = map(list, zip(*rows, strict=True))
-            run = BareSteps(index, now_us + gap_us, wall_us, samples, micro_steps)
-            writers[0].bare_steps(run)
+            run = UnsampledSteps(index, now_us + gap_us, wall_us, samples, micro_steps)
+            writers[0].unsampled_steps(run)
             for step in one_by_one(run):
                 writers[1].step(step)
             index, now_us = index + len(rows), now_us + gap_us + sum(wall_us)
@@ -297,7 +302,7 @@ def _steps_of(choices: list[tuple[int, int]]) -> Iterator[Step]:
     below = [[Span(None, f"block{n}", top) for n in range(8)] for top in tops]  # type: ignore[arg-type]
     for number, (wide, deep) in enumerate(choices):
         step = Step(number, number * 10_000_000)
-        step.wall_us, step.looked_at = 10_000_000, wide > 0
+        step.wall_us, step.sampled = 10_000_000, wide > 0
         for top, children in zip(tops[:wide], below, strict=False):
             step.host_us[top] = [1, 500_000]
             step.host_us.update((child, [1, 1_000]) for child in children[:deep])

@@ -1,6 +1,7 @@
 """Ends a script that has no end of its own, and seeds one that nobody seeded.
 
-It ends after ZOO_STEPS optimizer steps with exit code 0; the seed is ZOO_SEED.
+It ends after ZOO_STEPS optimizer steps with exit code 0; the seed is ZOO_SEED. With ZOO_OLD_NUMPY a
+name that NumPy had before version 1.24 is there again.
 """
 
 import os
@@ -30,6 +31,8 @@ def obey() -> None:
         random.seed(int(seed))
         np.random.seed(int(seed))  # noqa: NPY002 - it is theirs, not ours
         torch.manual_seed(int(seed))
+    if os.environ.get("ZOO_OLD_NUMPY"):
+        np.int = int  # noqa: NPY001 - pyright: ignore[reportAttributeAccessIssue]
     steps = os.environ.get("ZOO_STEPS")
     if steps:
         register_optimizer_step_pre_hook(_Countdown(int(steps)))

@@ -14,6 +14,7 @@ GIB: Final = 1 << 30
 # Four forked workers decoding 4 MB items held 1.9 GB under the C library's default allocator.
 WORKER_BYTES: Final = GIB // 2
 
+# Left to the page cache and to what nobody planned: at the limit the kernel kills the largest.
 KEEP_FREE_SHARE: Final = 0.10
 
 # A cache beyond this share of the limit is warned of when a configuration is loaded.

@@ -20,6 +20,7 @@ from pitstop.records.host.machine import Volume, VolumeRead
 from pitstop.records.quantity import measured
 
 _BLOCK_BYTES: Final = 4 << 20
+# A data set may have millions of files on a slow mount: a sample of the first ones found must do.
 _MAX_FILES_SEEN: Final = 50_000
 _MAX_FILES_READ: Final = 2_000
 _MAX_SEARCH_S: Final = 3.0

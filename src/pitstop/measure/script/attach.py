@@ -20,7 +20,7 @@ from typing import Self
 from pitstop.measure.script.record_folder import fresh_folder, record_in
 from pitstop_probe.attach import attach as attach_probe
 from pitstop_probe.attach import current
-from pitstop_probe.course import Measurement
+from pitstop_probe.measurement import Measurement
 from pitstop_probe.stderr import say
 from pitstop_probe.writer import describe_process
 
@@ -101,9 +101,9 @@ def span(name: str) -> Iterator[None]:
     The part is taken out of whatever holds it, so that parts never overlap.
     """
     measurement = current()
-    entered = measurement is not None and measurement.watch.enter(name)
+    entered = measurement is not None and measurement.tracker.enter(name)
     try:
         yield
     finally:
         if entered and measurement is not None:
-            measurement.watch.leave(name)
+            measurement.tracker.leave(name)

@@ -76,7 +76,7 @@ def run_script(
         "folder": str(folder),
         "steps": steps,
         "detach": detach,
-        "without": ablate,
+        "ablate": ablate,
     }
     begun_s = time.monotonic()
     with _signals_passed_on() as signals, _outside_record(folder) as writer, _alive(folder) as lock:
@@ -168,8 +168,8 @@ def _environment(settings: Mapping[str, Any]) -> dict[str, str]:
     """The user's environment with the probe in it."""
     environment = dict(os.environ)
     before = environment.get("PYTHONPATH")
-    startup = str(_PROBE / "startup")
-    environment["PYTHONPATH"] = startup if not before else startup + os.pathsep + before
+    inject = str(_PROBE / "inject")
+    environment["PYTHONPATH"] = inject if not before else inject + os.pathsep + before
     environment["PITSTOP_PROBE_PATH"] = str(_PROBE)
     environment[VARIABLE] = json.dumps(settings)
     return environment

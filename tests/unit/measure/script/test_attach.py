@@ -17,7 +17,7 @@ from pitstop.records.run import RankRecord
 from pitstop.records.script import Setup, Work
 from pitstop.records.store import decode, read_run
 from pitstop_probe.attach import current
-from pitstop_probe.course import Measurement
+from pitstop_probe.measurement import Measurement
 
 
 def train(steps: int = 30, *, evaluate: bool = False) -> list[torch.Tensor]:
@@ -71,7 +71,7 @@ def test_parts_are_named_and_add_up(tmp_path: Path) -> None:
 
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where something was compiled, no step is slowed down; and other tests compile."""
-    for module in ("course", "deep_profile"):
+    for module in ("measurement", "deep.deep_profile"):
         monkeypatch.setattr(f"pitstop_probe.{module}.compile_counts", lambda: None)
 
 

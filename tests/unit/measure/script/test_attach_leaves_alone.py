@@ -55,7 +55,7 @@ def test_measuring_may_end_in_the_midst_of_the_scripts_own_hooks() -> None:
     measurement = current()
     assert measurement is not None
     # As under --detach, where the last border closes the measurement.
-    measurement.watch.at_border = lambda steps: finish() if steps == 10 else None
+    measurement.tracker.at_border = lambda steps: finish() if steps == 10 else None
     train(network(), 30)
     handle.remove()
     assert measurement.is_closed
@@ -98,7 +98,7 @@ def test_an_input_whose_size_cannot_be_told_is_no_reason_to_fail() -> None:
         optimizer.step()
     measurement = current()
     assert measurement is not None
-    assert measurement.watch.active
+    assert measurement.tracker.active
 
 
 def test_a_tracer_sees_the_same_network() -> None:

@@ -1,0 +1,1 @@
+"""Where torch and the interpreter are observed: what is replaced, and what that tells."""

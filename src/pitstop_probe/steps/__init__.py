@@ -1,0 +1,1 @@
+"""Steps of a training: their borders, their parts, their samples."""
