@@ -12,14 +12,14 @@ the plain version on a CPU, tiny, where only the exactness means something.
 """
 
 import argparse
-import itertools
 import json
-import multiprocessing
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,72 +86,53 @@ SHAPES = (
 )
 SMALL = (6, 16, 24)
 
-# Queries and keys of a tile, programs, warps, stages, bits of the bias in registers.
+# Queries and keys of a tile, programs, warps, stages, registers of a thread.
 Cut = tuple[int, ...]
 FORWARD: dict[str, tuple[Cut, ...]] = {
     "self 128x16": (
-        (64, 128, 1056, 4, 1, 16),
-        (64, 128, 1056, 4, 2, 16),
-        (64, 128, 1056, 4, 3, 16),
-        (64, 128, 2112, 4, 2, 16),
-        (64, 128, 1056, 4, 2, 32),
-        (128, 128, 528, 8, 1, 16),
-        (128, 128, 528, 8, 2, 16),
-        (64, 64, 1584, 4, 2, 16),
-        (64, 64, 1584, 4, 1, 16),
+        (64, 128, 1056, 4, 1),
+        (64, 128, 1056, 4, 2, 128),
+        (64, 128, 1056, 4, 3),
+        (128, 128, 528, 8, 2),
+        (64, 64, 1584, 4, 3, 128),
     ),
-    "mutual 64x16": (
-        (64, 64, 1584, 4, 1, 16),
-        (64, 64, 1584, 4, 2, 16),
-        (64, 64, 1584, 4, 3, 16),
-        (64, 64, 3168, 4, 2, 16),
-    ),
-    "self 384x16": (
-        (64, 64, 528, 4, 1, 16),
-        (64, 64, 528, 4, 2, 16),
-        (64, 128, 528, 4, 1, 16),
-        (64, 32, 528, 4, 1, 16),
-        (128, 64, 264, 8, 1, 16),
-        (64, 64, 1056, 4, 1, 16),
-    ),
-    "self 384x20": ((64, 64, 528, 4, 1, 16), (64, 128, 528, 4, 1, 16), (128, 64, 264, 8, 1, 16)),
-    "self 64x20": (
-        (64, 64, 1584, 4, 1, 16),
-        (64, 64, 1584, 4, 2, 16),
-        (64, 64, 1584, 4, 3, 16),
-        (64, 64, 1584, 4, 2, 32),
-    ),
+    "mutual 64x16": ((64, 64, 1584, 4, 2), (64, 64, 1584, 4, 4), (64, 64, 3168, 4, 3)),
+    "self 384x16": ((64, 64, 528, 4, 1), (64, 128, 528, 4, 1), (64, 64, 1056, 4, 1, 128)),
+    "self 384x20": ((64, 64, 1056, 4, 1, 128), (64, 128, 528, 4, 1), (64, 64, 528, 4, 2)),
+    "self 64x20": ((64, 64, 1584, 4, 1), (64, 64, 1584, 4, 3), (64, 64, 1584, 4, 2, 96)),
 }
-# Tiles of keys; then tiles of queries and their span, where keys fill several tiles.
-BACKWARD: dict[str, tuple[tuple[Cut, Cut, int], ...]] = {
+# All gradients, or those of queries, keys and values; then the bias' where it is a kernel apart.
+TILES: Cut = (64, 64, 528, 4, 2)
+BIAS: Cut = (64, 64, 1056, 4, 2, 128)
+BACKWARD: dict[str, tuple[tuple[Cut, Cut], ...]] = {
     "self 128x16": (
-        ((64, 128, 132, 8, 1, 16), (64, 64, 1, 4, 1, 16), 1),
-        ((64, 128, 264, 8, 1, 16), (64, 64, 1, 4, 1, 16), 1),
-        ((64, 128, 132, 8, 2, 16), (64, 64, 1, 4, 1, 16), 1),
-        ((32, 128, 132, 8, 1, 16), (64, 64, 1, 4, 1, 16), 1),
-        ((64, 64, 528, 4, 1, 16), (64, 64, 528, 4, 1, 16), 2),
-        ((64, 64, 528, 4, 2, 16), (64, 64, 264, 4, 1, 16), 2),
-        ((64, 64, 528, 4, 1, 16), (64, 32, 264, 4, 1, 16), 4),
+        ((64, 128, 264, 8, 1), BIAS),
+        ((64, 128, 264, 8, 2), BIAS),
+        ((128, 128, 264, 8, 1), BIAS),
+        ((64, 64, 528, 4, 1), BIAS),
     ),
-    "mutual 64x16": tuple(
-        ((64, 64, programs, 4, stages, 16), (64, 64, 1, 4, 1, 16), 1)
-        for programs, stages in ((1056, 1), (1056, 2), (2112, 1), (528, 1))
-    ),
+    "mutual 64x16": (((64, 64, 1584, 4, 1), BIAS), ((64, 64, 1584, 4, 3), BIAS)),
     "self 384x16": (
-        ((64, 64, 264, 4, 1, 16), (64, 64, 264, 4, 1, 16), 2),
-        ((64, 64, 528, 4, 1, 16), (64, 64, 528, 4, 1, 16), 2),
-        ((32, 64, 264, 4, 1, 16), (64, 64, 264, 4, 1, 16), 3),
-        ((64, 64, 264, 4, 2, 16), (64, 32, 264, 4, 1, 16), 4),
-        ((64, 64, 264, 4, 1, 16), (64, 128, 264, 4, 1, 16), 1),
-        ((64, 64, 264, 4, 1, 16), (128, 64, 132, 8, 1, 16), 2),
+        (TILES, BIAS),
+        ((64, 64, 528, 4, 3), BIAS),
+        ((64, 64, 1056, 4, 2, 168), BIAS),
+        ((32, 64, 1056, 4, 2, 128), BIAS),
+        ((64, 128, 264, 8, 2), BIAS),
+        (TILES, (64, 64, 1056, 4, 1)),
+        (TILES, (128, 64, 528, 4, 2)),
+        (TILES, (64, 64, 2112, 4, 3, 128)),
     ),
     "self 384x20": (
-        ((64, 64, 264, 4, 1, 16), (64, 64, 264, 4, 1, 16), 2),
-        ((32, 64, 264, 4, 1, 16), (64, 64, 264, 4, 1, 16), 2),
+        (TILES, BIAS),
+        ((64, 64, 528, 4, 1), BIAS),
+        ((64, 64, 792, 4, 2, 200), BIAS),
+        (TILES, (128, 64, 528, 4, 2)),
+        (TILES, (64, 64, 1056, 4, 2)),
     ),
-    "self 64x20": tuple(
-        ((64, 64, programs, 4, stages, 16), (64, 64, 1, 4, 1, 16), 1)
-        for programs, stages in ((528, 1), (528, 2), (264, 1), (1056, 1))
+    "self 64x20": (
+        ((64, 64, 792, 4, 1, 168), BIAS),
+        ((64, 64, 528, 4, 2, 168), BIAS),
+        ((64, 64, 528, 4, 1), BIAS),
     ),
 }
 
@@ -194,19 +175,19 @@ class Case:
 
     def forward(self, launch: Cut | None) -> None:
         """Run the fused forward pass."""
-        from pitstop.kernels.window_attention_triton import Launch, attend
+        from pitstop.kernels.window_attention_triton import attend
 
-        how = None if launch is None else Launch(*launch)
+        how = None if launch is None else launch_of(launch)
         attend(self.qkv, self.table, self.out, self.rows, self.cut(), launch=how)
 
-    def backward(self, plan: tuple[Cut, Cut, int] | None) -> None:
+    def backward(self, plan: tuple[Cut, Cut] | None) -> None:
         """Run the fused backward pass."""
-        from pitstop.kernels.window_attention_triton import Launch, Plan, attend_backward
+        from pitstop.kernels.window_attention_triton import Plan, attend_backward
 
         how = None
         if plan is not None:
-            keys, queries, span = plan
-            how = Plan(Launch(*keys), Launch(*keys), Launch(*queries), span)
+            backward, bias = (launch_of(cut) for cut in plan)
+            how = Plan(backward, backward, bias)
         given = (self.grad, self.qkv, self.table, self.out, self.rows, self.cut(), self.grads)
         attend_backward(*given, plan=how)
 
@@ -246,25 +227,36 @@ def jobs() -> Iterator[tuple[Shape, str, Any]]:
                 yield shape, kind, cut
 
 
-def compile_some(part: list[tuple[Shape, str, Any]]) -> list[str]:
-    """Run kernels once, in a process of its own, so that they lie compiled on disk."""
-    failed = []
-    for shape, kind, cut in part:
-        case = Case(small(shape), torch.device("cuda"), torch.bfloat16)
-        try:
-            case.forward(cut) if kind == "forward" else case.backward(cut)
-            torch.cuda.synchronize()
-        except Exception as error:  # noqa: BLE001 - a cut that does not compile is a result
-            failed.append(f"{shape.name} {kind} {cut}: {str(error)[:200]}")
-    return failed
+def launch_of(cut: Cut) -> Any:
+    """A launch as the kernels take it."""
+    from pitstop.kernels.window_attention_triton import Launch
+
+    queries, keys, programs, warps, stages, *registers = cut
+    return Launch(queries, keys, programs, warps, stages, *registers)
+
+
+def compile_one(number: int) -> None:
+    """Run one kernel once, so that it lies compiled on disk."""
+    shape, kind, cut = list(jobs())[number]
+    case = Case(small(shape), torch.device("cuda"), torch.bfloat16)
+    case.forward(None)
+    case.forward(cut) if kind == "forward" else case.backward(cut)
+    torch.cuda.synchronize()
 
 
 def compile_all(workers: int) -> list[str]:
-    """Compile all kernels by several processes."""
-    parts = [list(itertools.islice(jobs(), first, None, workers)) for first in range(workers)]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        return [line for lines in pool.map(compile_some, parts) for line in lines]
+    """Compile every cut in a process of its own: one that crashes the compiler is a result."""
+
+    def failure(number: int) -> str | None:
+        command = [sys.executable, __file__, "--compile", str(number)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        shape, kind, cut = list(jobs())[number]
+        said = (done.stderr.strip().splitlines() or ["no word"])[-1][:200]
+        return f"{shape.name} {kind} {cut}: {said}" if done.returncode else None
+
+    with ThreadPoolExecutor(workers) as pool:
+        found = pool.map(failure, range(len(list(jobs()))))
+        return [line for line in found if line is not None]
 
 
 def check(shape: Shape, failed: list[str]) -> dict[str, dict[str, list[float]]]:
@@ -393,10 +385,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--compile", type=int, help="Of all cuts, compile this one alone.")
     parser.add_argument("--limit-s", type=float, default=85.0)
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
+    if args.compile is not None:
+        compile_one(args.compile)
+        return
     if not args.smoke and not (torch.cuda.is_available() and has_triton()):
         parser.error("needs a CUDA device and Triton; --smoke runs without")
     report: dict[str, Any] = {

@@ -6,8 +6,13 @@ Every variant has the same weights (drawn once, biases not zero) and trains on o
 frames of 256x256: forward, Charbonnier loss, backward, fused AdamW. Variants take turns, a step
 each, timed by CUDA events; medians with their range. Branches are not dropped at random, so that
 all do the same arithmetic. Before that, each variant's output is held against float32, and every
-parameter's gradient: its error as a multiple of the error that the reference path has in the same
-precision. Launches are counted by the profiler in one step. Out of memory is a result.
+parameter's gradient: its error, over `--inputs` clips, as a multiple of the error that the
+reference path has in the same precision. Launches are counted by the profiler in one step. Out of
+memory is a result. The variant "fused, graph" records the whole step of "fused" as one CUDA graph
+and replays it; being the same kernels, it is not checked again.
+
+`--inference` restores six frames of 1280x720 instead, in the tiles of 256x256 with an overlap of 20
+that the authors take, the same tiles for every variant, and holds the outputs against one another.
 
 CHECKOUT is a folder with the authors' `models/network_vrt.py`; without it ours are compared among
 themselves. It needs torchvision and einops, which stand beside us, not among our dependencies.
@@ -20,6 +25,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +38,7 @@ from progress import say, write
 
 FRAMES, SIDE = 6, 256
 WARM_UP, TURNS = 2, 5
+FRAME, OVERLAP = (720, 1280), 20
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None, "tf32": None}
 RECOMPUTED = ("recompute_attention", "recompute_feed_forward", "recompute_alignment")
 # The authors switch recomputation on for halves of blocks by these names.
@@ -45,9 +52,10 @@ class Variant:
     name: str
     precision: str
     model: nn.Module
+    graph: bool = False
     step_ms: list[float] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    run: Callable[[], None] | None = None
+    run: Callable[[], Any] | None = None
 
 
 def main() -> None:
@@ -58,6 +66,8 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=list(DTYPES))
     parser.add_argument("--only", nargs="+", help="Names of variants.")
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--inputs", type=int, default=1, help="Clips that errors are taken over.")
+    parser.add_argument("--inference", action="store_true", help="Restore instead of training.")
     parser.add_argument("--no-check", action="store_true", help="Leave the gradients out.")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
@@ -73,7 +83,16 @@ def main() -> None:
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         variants = make_variants(precision, options, device)
-        errors = {} if options.no_check else gradient_errors(variants, clip, sharp)
+        if options.inference:
+            rows = restore_in_turns(variants, device, turns=options.turns, smoke=options.smoke)
+            report["rows"] += rows
+            say("\n".join(str(row) for row in rows))
+            write(report, options.output)
+            continue
+        pairs = [clips(device, smoke=options.smoke, seed=seed) for seed in range(options.inputs)]
+        errors = {} if options.no_check else gradient_errors(variants, pairs)
+        # Written before anything is timed: what comes later may be cut off.
+        write({**report, "errors": errors}, options.output)
         rows = take_turns(variants, clip, sharp, turns=1 if options.smoke else options.turns)
         for row in rows:
             row.update(errors.get(row["name"], {}))
@@ -84,10 +103,10 @@ def main() -> None:
         gc.collect()
 
 
-def clips(device: torch.device, *, smoke: bool) -> tuple[Tensor, Tensor]:
+def clips(device: torch.device, *, smoke: bool, seed: int = 0) -> tuple[Tensor, Tensor]:
     """A clip and what it should become: smooth pictures that move, so that flows are not noise."""
     side, frames = (32, 2) if smoke else (SIDE, FRAMES)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(1, 3, side // 8 + 2, side // 8 + 2, generator=generator)
     big = nn.functional.interpolate(coarse, scale_factor=8.0, mode="bicubic").clamp(0, 1)
     moved = [big[..., 2 * i : 2 * i + side, i : i + side] for i in range(frames)]
@@ -114,6 +133,7 @@ def make_variants(
         "reference, recomputed": ("reference", True),
         "fused, recomputed": ("auto", True),
         "fused": ("auto", False),
+        "fused, graph": ("auto", False),
     }
     variants = []
     if options.authors is not None:
@@ -123,7 +143,8 @@ def make_variants(
         model = VRT(kernels=kernels, **settings)  # type: ignore[arg-type]
         if recomputed:
             recompute(model)
-        variants.append(Variant(name=name, precision=precision, model=model))
+        graph = name.endswith("graph") and device.type == "cuda"
+        variants.append(Variant(name=name, precision=precision, model=model, graph=graph))
     chosen = [one for one in variants if options.only is None or one.name in options.only]
     for one in chosen:
         one.model.load_state_dict(weights, strict=False)
@@ -187,37 +208,47 @@ def gradients_of(variant: Variant, clip: Tensor, sharp: Tensor) -> dict[str, Ten
 
 
 def gradient_errors(
-    variants: list[Variant], clip: Tensor, sharp: Tensor
+    variants: list[Variant], pairs: list[tuple[Tensor, Tensor]]
 ) -> dict[str, dict[str, Any]]:
     """Each variant's errors against float32, as multiples of the reference path's own."""
     reference = next((one for one in variants if one.name.startswith("reference")), None)
     if reference is None:
         return {}
-    exact = gradients_of(
-        Variant(name="exact", precision="fp32", model=reference.model), clip, sharp
-    )
-    own = {
-        name: error(value, exact[name])
-        for name, value in gradients_of(reference, clip, sharp).items()
+    alone = [one for one in variants if not one.graph]
+    squares: dict[str, dict[str, float]] = {one.name: {} for one in alone}
+    failed: dict[str, dict[str, Any]] = {}
+    for clip, sharp in pairs:
+        wide = Variant(name="exact", precision="fp32", model=reference.model)
+        exact = gradients_of(wide, clip, sharp)
+        for one in alone:
+            try:
+                found = gradients_of(one, clip, sharp)
+            except torch.OutOfMemoryError as failure:
+                failed[one.name] = {"check": str(failure).splitlines()[0]}
+                continue
+            for name in found.keys() & exact.keys():
+                square = error(found[name], exact[name]) ** 2
+                squares[one.name][name] = squares[one.name].get(name, 0.0) + square
+    own = squares[reference.name]
+    return failed | {
+        one.name: compared(squares[one.name], own, inputs=len(pairs))
+        for one in alone
+        if one.name not in failed
     }
-    results = {}
-    for one in variants:
-        try:
-            found = gradients_of(one, clip, sharp)
-        except torch.OutOfMemoryError as failure:
-            results[one.name] = {"check": str(failure).splitlines()[0]}
-            continue
-        errors = {name: error(found[name], exact[name]) for name in own if name in found}
-        multiple = {name: errors[name] / max(own[name], 1e-7) for name in errors}
-        worst = max(multiple, key=multiple.__getitem__)
-        results[one.name] = {
-            "output_error": errors["output"],
-            "error_over_reference_median": statistics.median(multiple.values()),
-            "error_over_reference_worst": multiple[worst],
-            "worst_tensor": worst,
-            "tensors": len(multiple),
-        }
-    return results
+
+
+def compared(squares: dict[str, float], own: dict[str, float], *, inputs: int) -> dict[str, Any]:
+    """Errors as multiples of the reference path's own, from sums of their squares."""
+    multiple = {name: (square / max(own[name], 1e-14)) ** 0.5 for name, square in squares.items()}
+    worst = sorted(multiple, key=multiple.__getitem__)[-5:]
+    return {
+        "output_error": (squares["output"] / inputs) ** 0.5,
+        "error_over_reference_median": statistics.median(multiple.values()),
+        "error_over_reference_worst": multiple[worst[-1]],
+        "worst_tensors": {name: multiple[name] for name in reversed(worst)},
+        "beyond_1.25": sum(value > 1.25 for value in multiple.values()),
+        "tensors": len(multiple),
+    }
 
 
 def error(value: Tensor, exact: Tensor) -> float:
@@ -231,10 +262,14 @@ def take_turns(
     """Warm all up, then let each train a step in turn."""
     running = []
     for one in variants:
-        optimizer = torch.optim.AdamW(one.model.parameters(), lr=1e-6, fused=clip.is_cuda)
+        optimizer = torch.optim.AdamW(
+            one.model.parameters(), lr=1e-6, fused=clip.is_cuda, capturable=one.graph
+        )
         one.run = step_of(one, optimizer, clip, sharp)
         try:
             peak(one)
+            if one.graph:
+                one.run = recorded(one)
             running.append(one)
         except torch.OutOfMemoryError as failure:
             one.facts["outcome"] = f"out of memory: {str(failure).splitlines()[0][:120]}"
@@ -255,6 +290,71 @@ def take_turns(
     return [{"name": one.name, "precision": one.precision, **one.facts} for one in variants]
 
 
+def restore_in_turns(
+    variants: list[Variant], device: torch.device, *, turns: int, smoke: bool
+) -> list[dict[str, Any]]:
+    """Let each variant restore six large frames in turn; milliseconds, peak and distances."""
+    height, width = (40, 48) if smoke else FRAME
+    generator = torch.Generator().manual_seed(2)
+    frames = 2 if smoke else FRAMES
+    clip = torch.rand(1, frames, 3, height, width, generator=generator).to(device)
+    outputs = []
+    for one in variants:
+        one.model.eval()
+        one.run = partial(restore, one, clip, side=32 if smoke else SIDE)
+        one.run()
+        if device.type != "cuda":
+            outputs.append(one.run())
+            continue
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        outputs.append(one.run())
+        # What a variant holds itself are its weights, which lie there before it runs.
+        own = sum(part.nbytes for part in one.model.state_dict().values())
+        one.facts["peak_gib"] = (torch.cuda.max_memory_allocated() - before + own) / 2**30
+    for _ in range(1 if smoke else turns):
+        for one in variants:
+            one.step_ms.append(timed_ms(one))
+    first = variants[0].step_ms
+    return [
+        {
+            "name": one.name,
+            "precision": one.precision,
+            "restore_ms": statistics.median(one.step_ms),
+            "restore_ms_range": [min(one.step_ms), max(one.step_ms)],
+            "times_as_fast_as_first": statistics.median(
+                base / mine for base, mine in zip(first, one.step_ms, strict=True)
+            ),
+            "distance_from_first": error(output, outputs[0]),
+            **one.facts,
+        }
+        for one, output in zip(variants, outputs, strict=True)
+    ]
+
+
+def restore(one: Variant, clip: Tensor, *, side: int) -> Tensor:
+    """Restore in tiles whose overlaps are averaged, without gradients."""
+    total, count = torch.zeros_like(clip), torch.zeros_like(clip[:1, :1, :1])
+    dtype = DTYPES[one.precision]
+    for top in starts(clip.shape[-2], side):
+        for left in starts(clip.shape[-1], side):
+            part = (..., slice(top, top + side), slice(left, left + side))
+            with (
+                torch.no_grad(),
+                torch.autocast(clip.device.type, dtype=dtype, enabled=dtype is not None),
+            ):
+                total[part] += one.model(clip[part])
+            count[part] += 1
+    return total / count
+
+
+def starts(length: int, side: int) -> list[int]:
+    """Where tiles begin along an axis: a step apart, and the last one at the end."""
+    return [*range(0, length - side, side - OVERLAP), max(length - side, 0)]
+
+
 def step_of(
     one: Variant, optimizer: torch.optim.Optimizer, clip: Tensor, sharp: Tensor
 ) -> Callable[[], None]:
@@ -267,6 +367,25 @@ def step_of(
         optimizer.step()
 
     return step
+
+
+def recorded(one: Variant) -> Callable[[], None]:
+    """Record the step as one CUDA graph; what replays it takes its place."""
+    assert one.run is not None
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        one.run()
+    torch.cuda.current_stream().wait_stream(stream)
+    one.model.zero_grad(set_to_none=True)
+    gc.collect()
+    torch.cuda.empty_cache()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.cuda.graph(graph):
+        one.run()
+    one.facts["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    return graph.replay
 
 
 def peak(one: Variant) -> None:

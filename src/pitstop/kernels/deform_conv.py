@@ -161,7 +161,8 @@ def align_reference(  # noqa: PLR0913 - one signature for all versions
 
     Args:
         frames: (M, C, H, W), any strides.
-        raw: (P, 3 * K * G, H, W), channels read as (tap, (dy, dx, mask), group).
+        raw: (P, at least 3 * K * G, H, W), channels read as (tap, (dy, dx, mask), group); further
+            ones count for nothing.
         flow: (P, 2, H, W): (x, y) steps from each current frame to its neighbour, in pixels.
         weight: (C, C, kh, kw).
         bias: (C,).
@@ -175,7 +176,7 @@ def align_reference(  # noqa: PLR0913 - one signature for all versions
     """
     num_taps, num_frames = weight[0, 0].numel(), frames.shape[0]
     full = torch.promote_types(raw.dtype, torch.float32)
-    learned = raw.to(full) + raw_bias.to(full)[:, None, None]
+    learned = raw[:, : raw_bias.shape[0]].to(full) + raw_bias.to(full)[:, None, None]
     dy, dx, mask = learned.unflatten(1, (num_taps, 3, -1)).transpose(1, 3).unbind(2)
     residue = max_residue * torch.tanh(torch.stack((dy, dx), dim=3))
     offset = residue + flow.to(full).flip(1)[:, None, None]
@@ -315,8 +316,9 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> Non
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    *inputs, weight = ctx.saved_tensors[:6]
-    order = ctx.saved_tensors[6:]
+    saved = ctx.saved_tensors  # what is recomputed may be asked for once only
+    *inputs, weight = saved[:6]
+    order = saved[6:]
     mask, places_bias = inputs[2], inputs[3]
     images, places, grad_weight, bias, *rest = _deform_conv_backward_op(
         grad.contiguous(), *inputs, weight, order, ctx.max_residue

@@ -63,8 +63,8 @@ class Taps(NamedTuple):
     """Places and masks of all taps, and what they are made from.
 
     Plainly: ``places`` (P, 2 G K, H, W) are offsets, channels (group, tap, (dy, dx)), and ``mask``
-    (P, G K, H, W) has channels (group, tap). Guided by a flow: ``places`` (P, 3 K G, H, W) has
-    channels (tap, (dy, dx, mask), group), all of them before bias, tanh and sigmoid.
+    (P, G K, H, W) has channels (group, tap). Guided by a flow: ``places`` (P, 3 K G or more, H, W)
+    has channels (tap, (dy, dx, mask), group), all of them before bias, tanh and sigmoid.
     """
 
     places: Tensor
@@ -79,6 +79,11 @@ class Taps(NamedTuple):
     def guided(self) -> bool:
         """Whether a flow guides the places."""
         return self.flow is not None
+
+    @property
+    def num_values(self) -> int:
+        """Channels of the places that mean something; guided ones may have more."""
+        return self.places.shape[1] if self.places_bias is None else self.places_bias.shape[0]
 
 
 class Scene(NamedTuple):
@@ -192,6 +197,8 @@ def convolve_backward(
     weight_parts = zeros(splits, num_taps, groups * sizes["CHANNELS"], sizes["OUT"])
     out_bias_parts = zeros(splits, sizes["OUT"])
     grad_places = torch.empty_like(taps.places)
+    if taps.num_values < grad_places.shape[1]:
+        grad_places[:, taps.num_values :].zero_()
     grad_mask = None if taps.mask is None else torch.empty_like(taps.mask)
     # Where nothing guides, these are never touched.
     bias_parts = zeros(splits, num_taps, 3, groups) if taps.guided else scale
@@ -256,7 +263,7 @@ def _fitting(launch: Launch, dtype: torch.dtype) -> Launch:
 def _sizes(scene: Scene, taps: Taps, weight: Tensor, launch: Launch) -> dict[str, Any]:
     out_channels, in_channels, taps_y, taps_x = weight.shape
     num_taps = taps_y * taps_x
-    groups = taps.places.shape[1] // ((3 if taps.guided else 2) * num_taps)
+    groups = taps.num_values // ((3 if taps.guided else 2) * num_taps)
     pairs, _, height, width = taps.places.shape
     channels = in_channels // groups
     padded = _power(channels)

@@ -1,22 +1,23 @@
 """Attention inside windows of a video volume for Triton: windows are found by arithmetic.
 
-A program takes one head and one tile of a window's queries (or keys), and goes through many
-windows. Where a window's tokens lie in the volume, shifted and rolled round, and which of them must
-not see each other, follows from the window's number; nothing is rolled, cut or put back in memory.
-The bias of a tile is gathered from its table once a program and stays in registers.
+A program takes one head and goes through many windows, or through one tile of queries of each.
+Where a window's tokens lie in the volume, shifted and rolled round, and which of them must not see
+each other, follows from the window's number; nothing is rolled, cut or put back in memory. The bias
+of a tile is gathered from its table once a program and stays in registers.
 
 Forward keeps, besides the result, one number for each query and head: the logarithm of its sum of
 powers, from which backward makes the weights anew. Where one tile holds all keys of a window,
-backward is one kernel. Otherwise it is two, one over tiles of queries and one over tiles of keys,
-since neither the gradients of a whole window nor its share of the bias' gradient fit on the chip.
-The gradient of the bias is summed over a program's windows in registers, written once a program,
-and summed over programs and places in a fixed order: the same call gives the same bits.
+backward is one kernel. Otherwise it is two, one for queries, keys and values and one for the bias,
+since a window's share of the bias' gradient does not fit on the chip. There the bias comes to the
+scores by a product with the unit matrix, which takes no registers. The gradient of the bias is
+summed over a program's windows in registers, written once a program, and summed over programs and
+places in a fixed order: the same call gives the same bits.
 
 What bounds it, for a volume of 6x256x256 with 6 heads of 16 channels in 2 bytes on an H200 (4.3
 TB/s, 132 multiprocessors at 1.75 GHz, 16 powers of two a cycle each): forward moves 302 MB, 70 us.
 With 128 tokens a window there are 302 million scores, whose powers take 82 us and whose five or six
-other operations take 60; with 384 tokens it is 906 million, 245 and 180 us. So the larger window is
-bound by the powers, not by memory.
+other operations take 60; with 384 tokens it is 906 million, 245 and 180 us. Counters show that
+neither is what holds it: registers leave room for two warps a scheduler, which wait.
 
 This file is imported where Triton is. Under ``TRITON_INTERPRET=1`` it runs on a CPU.
 """
@@ -30,7 +31,7 @@ This file is imported where Triton is. Under ``TRITON_INTERPRET=1`` it runs on a
 # Branches are taken while it is compiled, which knows tuples by their sum alone.
 # ruff: noqa: B007, C901, N803, N806, PLR0912, PLR0913, PLR0915, PLR0917, RUF005
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 import triton
@@ -38,8 +39,8 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2_E: Final = tl.constexpr(1.4426950408889634)
-MASKED_SCORE: Final = tl.constexpr(-100.0 * 1.4426950408889634)
-"""What two tokens get that must not see each other, in powers of two."""
+MASKED_SCORE: Final = tl.constexpr(-100.0)
+"""What two tokens get that must not see each other, before scores become powers of two."""
 
 RUNTIME: Final = (
     "turns",
@@ -94,8 +95,6 @@ class Launch(NamedTuple):
     """Programs that fill a device: each takes as many windows as are left for it."""
     num_warps: int
     num_stages: int
-    bias_bits: int = 16
-    """As what the bias stays in registers, 16 or 32 bits; 0 gathers it again for each window."""
     max_registers: int | None = None
     """Of a thread; None leaves it to the compiler."""
 
@@ -104,12 +103,10 @@ class Plan(NamedTuple):
     """The launches of one operation."""
 
     forward: Launch
-    keys: Launch
-    """Backward over tiles of keys; all of it, where a tile holds all keys."""
-    queries: Launch
-    """Backward over tiles of queries, where it takes two kernels."""
-    span: int = 2
-    """Tiles of keys that one call of it goes through: their bias' gradient stays in registers."""
+    backward: Launch
+    """All gradients where a tile holds all keys; else those of queries, keys and values."""
+    bias: Launch
+    """The gradient of the bias, where a tile does not hold all keys."""
 
 
 def plan_for(tokens: int, channels: int, *, itemsize: int, mutual: bool) -> Plan:
@@ -121,19 +118,22 @@ def plan_for(tokens: int, channels: int, *, itemsize: int, mutual: bool) -> Plan
     block = _block(tokens)
     if itemsize == 4:
         side = min(block, 32)
-        launch = Launch(side, side, 1056, 4, 1, 0)
+        launch = Launch(side, side, 1056, 4, 1)
         return Plan(launch, launch, launch)
     if mutual or block <= 64:
-        launch = Launch(block, block, 1584, max(block // 16, 1), 2)
-        return Plan(launch, launch, launch)
+        warps = max(block // 16, 1)
+        launch = Launch(block, block, 1584, warps, 2)
+        return Plan(launch._replace(num_stages=3 if mutual else 2), launch, launch)
     if block == 128:
-        return Plan(Launch(64, 128, 1056, 4, 2), Launch(64, 128, 264, 8, 1), _QUERIES)
-    # Wider heads would take more shared memory than smaller GPUs have.
-    stages = 2 if channels <= 16 else 1
-    return Plan(Launch(64, 64, 528, 4, stages), Launch(64, 64, 528, 4, 1), _QUERIES)
-
-
-_QUERIES: Final = Launch(64, 64, 528, 4, 1)
+        whole = Launch(128, 128, 264, 8, 2 if channels <= 16 else 1)
+        return Plan(Launch(64, 128, 1056, 4, 2), whole, whole)
+    # Wider heads would take more shared memory than smaller GPUs have, and more registers.
+    if channels <= 16:
+        backward, bias = Launch(64, 64, 792, 4, 2, 168), Launch(64, 64, 1056, 4, 3, 128)
+        return Plan(Launch(64, 64, 528, 4, 2), backward, bias)
+    return Plan(
+        Launch(64, 64, 528, 4, 1), Launch(64, 64, 528, 4, 2), Launch(64, 64, 1056, 4, 1, 128)
+    )
 
 
 def _plan(qkv: Tensor, cut: Cut) -> Plan:
@@ -200,54 +200,106 @@ def attend_backward(
         plan: How the kernels are cut; as `plan_for` has it where nothing is said.
     """
     plan = plan or _plan(qkv, cut)
+    given = (qkv, table, grad, out, rows)
+    if plan.backward.keys >= cut.tokens:
+        parts = _backward_whole(given, cut, grads[0], plan.backward)
+    else:
+        parts = _backward_tiles(given, cut, grads[0], plan)
+    if grads[1] is not None:
+        _fold(parts, grads[1], cut)
+
+
+Given: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]
+"""Projection, table of biases, gradient of the result, result and its rows."""
+
+
+def _backward_whole(given: Given, cut: Cut, grad_qkv: Tensor, launch: Launch) -> Tensor:
+    """One kernel for all gradients; gives what each program summed of the bias' gradient."""
+    qkv, table, grad, out, rows = given
     turns = rows.numel() // (cut.num_heads * cut.tokens)
-    grad_qkv, grad_table = grads
-    shared = (qkv, qkv if table is None else table, grad, out, rows)
-    whole = plan.keys.keys >= cut.tokens
-    delta = rows if whole else torch.empty_like(rows)
-    parts = rows
-    if table is not None:
-        parts = _no_parts(rows, cut, plan.keys if whole else plan.queries, whole=whole)
-    if not whole:
-        launch = plan.queries
-        tiles = triton.cdiv(cut.tokens, launch.queries)
-        groups = _groups(turns, tiles * cut.num_heads, launch)
-        for first_key in range(0, cut.tokens, launch.keys * plan.span):
-            _grad_queries[(groups * tiles * cut.num_heads,)](
-                *shared,
-                delta,
-                grad_qkv,
-                parts,
-                *_volume(qkv, cut, turns, groups),
-                **constants_of(qkv, table, out, cut, launch),
-                FIRST_KEY=first_key,
-                SPAN=plan.span,
-                **_options(launch),
-            )
-    launch = plan.keys
-    tiles = triton.cdiv(cut.tokens, launch.keys)
-    groups = _groups(turns, tiles * cut.num_heads, launch)
-    _grad_keys[(groups * tiles * cut.num_heads,)](
-        *shared,
-        delta,
+    groups = _groups(turns, cut.num_heads, launch)
+    parts = rows if table is None else _no_parts(rows, cut, groups)
+    _grad_whole[(groups * cut.num_heads,)](
+        qkv,
+        qkv if table is None else table,
+        grad,
+        out,
+        rows,
         grad_qkv,
         parts,
         *_volume(qkv, cut, turns, groups),
         **constants_of(qkv, table, out, cut, launch),
-        WHOLE=whole,
         **_options(launch),
     )
-    if grad_table is not None:
-        _fold(parts, grad_table, cut)
+    return parts
 
 
-def _no_parts(rows: Tensor, cut: Cut, launch: Launch, *, whole: bool) -> Tensor:
-    """Buffer for what each program sums of the bias' gradient: (programs, heads, keys, queries)."""
-    tiles = triton.cdiv(cut.tokens, launch.keys if whole else launch.queries)
+def _backward_tiles(given: Given, cut: Cut, grad_qkv: Tensor, plan: Plan) -> Tensor:
+    """One kernel for queries, keys and values, and one for the bias, by programs as above."""
+    qkv, table, grad, out, rows = given
     turns = rows.numel() // (cut.num_heads * cut.tokens)
+    groups = _groups(turns, cut.num_heads, plan.backward)
+    constants = constants_of(qkv, table, out, cut, plan.backward)
+    del constants["TABLE"]
+    delta = torch.empty_like(rows)
+    sums = rows.new_empty(groups * cut.num_heads * cut.tokens * constants["BLOCK_C"])
+    bias = qkv if table is None else _spread(qkv, table, cut)
+    _grad_tiles[(groups * cut.num_heads,)](
+        qkv,
+        bias,
+        grad,
+        out,
+        rows,
+        delta,
+        sums,
+        grad_qkv,
+        *_volume(qkv, cut, turns, groups),
+        **constants,
+        **_options(plan.backward),
+    )
+    if table is None:
+        return rows
+    launch = plan.bias
+    tiles = triton.cdiv(cut.tokens, launch.queries) * triton.cdiv(cut.tokens, launch.keys)
     groups = _groups(turns, tiles * cut.num_heads, launch)
-    shape = (groups, cut.num_heads, cut.tokens, cut.tokens)
-    return torch.empty(shape, dtype=torch.float32, device=rows.device)
+    parts = _no_parts(rows, cut, groups)
+    constants = constants_of(qkv, table, out, cut, launch)
+    del constants["TABLE"]
+    _grad_bias[(groups * tiles * cut.num_heads,)](
+        qkv,
+        bias,
+        grad,
+        rows,
+        delta,
+        parts,
+        *_volume(qkv, cut, turns, groups),
+        **constants,
+        **_options(launch),
+    )
+    return parts
+
+
+def _spread(qkv: Tensor, table: Tensor, cut: Cut) -> Tensor:
+    """The bias of all pairs, (heads, keys, queries), over the scale; as products take it."""
+    dtype = torch.float32 if qkv.dtype == torch.float32 else torch.float16
+    shape = (cut.num_heads, cut.tokens, cut.tokens)
+    bias = torch.empty(shape, dtype=dtype, device=qkv.device)
+    _spread_bias[cut.tokens, cut.num_heads](
+        table,
+        bias,
+        (qkv.shape[-1] // (3 * cut.num_heads)) ** -0.5,
+        HEADS=cut.num_heads,
+        TOKENS=cut.tokens,
+        SIDES=cut.size,
+        TABLE=cut.table_window,
+        BLOCK_QUERIES=_block(cut.tokens),
+    )
+    return bias
+
+
+def _no_parts(rows: Tensor, cut: Cut, groups: int) -> Tensor:
+    """Buffer for what each program sums of the bias' gradient: (programs, heads, keys, queries)."""
+    return rows.new_empty(groups, cut.num_heads, cut.tokens, cut.tokens)
 
 
 def _fold(parts: Tensor, grad: Tensor, cut: Cut) -> None:
@@ -297,7 +349,7 @@ def constants_of(
         "BLOCK_C": _block(channels),
         "MUTUAL": cut.mutual,
         "HAS_BIAS": table is not None,
-        "BIAS_BITS": launch.bias_bits,
+        "HALF": qkv.dtype != torch.float32,
         "PRECISION": "tf32" if tf32 else "ieee",
     }
 
@@ -377,33 +429,35 @@ def _bias(
     TOKENS: tl.constexpr,
     SIDES: tl.constexpr,
     TABLE: tl.constexpr,
-    BITS: tl.constexpr,
 ):
-    """What the scores of queries and keys get, in powers of two; one of the two is a column."""
+    """What the scores of queries and keys get, in float32; one of the two is a column."""
     MIDDLE: tl.constexpr = ((TABLE[0] - 1) * (2 * TABLE[1] - 1) + TABLE[1] - 1) * (2 * TABLE[2] - 1)
     asking = _relative(query, SIDES, TABLE)
     seen = _relative(key, SIDES, TABLE)
     place = asking - seen + (MIDDLE + TABLE[2] - 1)
     here = (query < TOKENS) & (key < TOKENS)
-    bias = tl.load(table_ptr + place * HEADS + head, mask=here, other=0.0).to(tl.float32) * LOG2_E
-    if BITS == 16:
-        # A product with nothing, once a program: what it gives is laid out over threads as scores
-        # are, and so is what stays in registers.
-        rows = tl.zeros((bias.shape[0], 16), tl.float16)
-        columns = tl.zeros((16, bias.shape[1]), tl.float16)
-        bias = tl.dot(rows, columns, acc=bias).to(tl.float16)
-    return bias
+    return tl.load(table_ptr + place * HEADS + head, mask=here, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _widen(bias, turn, BITS: tl.constexpr):
+def _hold(bias):
+    """Bring the bias of a tile to 16 bits in registers, where it stays while windows pass."""
+    # A product with nothing, once a program: what it gives is laid out over threads as scores are,
+    # and so is what stays in registers.
+    rows = tl.zeros((bias.shape[0], 16), tl.float16)
+    columns = tl.zeros((16, bias.shape[1]), tl.float16)
+    return tl.dot(rows, columns, acc=bias).to(tl.float16)
+
+
+@triton.jit
+def _widen(bias, turn):
     """Bring a held bias to float32 where it is used.
 
     The compiler would widen it once, before the loop over windows, and keep twice the registers; so
     this is assembly that claims to depend on the turn. It must not claim effects: then tiles would
     change their layout, through shared memory, in every turn.
     """
-    if BITS == 32 or INTERPRETED:
+    if INTERPRETED:
         wide = bias.to(tl.float32)
     else:
         wide = tl.inline_asm_elementwise(
@@ -418,17 +472,44 @@ def _widen(bias, turn, BITS: tl.constexpr):
 
 
 @triton.jit
+def _unit(SIZE: tl.constexpr):
+    """The matrix that changes nothing: a product with it adds a tile to scores.
+
+    So the bias of a tile lies in shared memory and costs no registers and no instruction for each
+    score; the matrix units have time for it. It pays where registers are what is short.
+    """
+    line = tl.arange(0, SIZE)
+    return (line[:, None] == line[None, :]).to(tl.float16)
+
+
+@triton.jit
+def _scores(
+    left, right, bias, one, HAS_BIAS: tl.constexpr, HALF: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Products of rows and rows, with the bias of their tile, neither of them scaled yet."""
+    if HAS_BIAS and HALF:
+        scores = tl.dot(one, bias)
+        scores = tl.dot(left, tl.trans(right), acc=scores)
+    else:
+        scores = tl.dot(left, tl.trans(right), input_precision=PRECISION)
+        if HAS_BIAS:
+            scores += bias
+    return scores
+
+
+@triton.jit
 def _mask(
     scores,
     query,
     key,
     ends,
     shift,
+    lost,
     TOKENS: tl.constexpr,
     EVEN: tl.constexpr,
     SIDES: tl.constexpr,
 ):
-    """Keep tokens apart that met by rolling, and leave out keys that do not exist."""
+    """Keep tokens apart that met by rolling, by ``lost``, and leave out keys that do not exist."""
     if ends != 0:
         # Made here and from the window's ends, or the compiler keeps these bits in registers that
         # are needed: most windows lie at no end.
@@ -438,7 +519,7 @@ def _mask(
         apart = _wrapped(query, depth, height, width, SIDES) != _wrapped(
             key, depth, height, width, SIDES
         )
-        scores = tl.where(apart, scores + MASKED_SCORE, scores)
+        scores = tl.where(apart, scores + lost, scores)
     if not EVEN:
         scores = tl.where(key < TOKENS, scores, float("-inf"))
     return scores
@@ -472,7 +553,7 @@ def _attend(
     BLOCK_C: tl.constexpr,
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    BIAS_BITS: tl.constexpr,
+    HALF: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     WIDTH: tl.constexpr = HEADS * CHANNELS
@@ -491,14 +572,11 @@ def _attend(
     volume = (depth, height, width)
     shift = (shift_d, shift_h, shift_w)
     biases = ()
-    if HAS_BIAS and BIAS_BITS != 0:
+    if HAS_BIAS and HALF:
         for tile in tl.static_range(TILES_K):
             tokens = tile * BLOCK_K + some_key[None, :]
-            biases = biases + (
-                _bias(
-                    table_ptr, head, query[:, None], tokens, HEADS, TOKENS, SIDES, TABLE, BIAS_BITS
-                ),
-            )
+            held_bias = _bias(table_ptr, head, query[:, None], tokens, HEADS, TOKENS, SIDES, TABLE)
+            biases = biases + (_hold(held_bias * LOG2_E),)
     for turn in range(group, turns, groups):
         window = turn // 2 if MUTUAL else turn
         # The frame that is asked, and at whose places the answers are written.
@@ -518,14 +596,23 @@ def _attend(
             k = tl.load(k_ptrs, mask=here, other=0.0)
             v = tl.load(k_ptrs + WIDTH, mask=here, other=0.0)
             scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
-            if HAS_BIAS and BIAS_BITS != 0:
-                scores += _widen(biases[tile], turn, BIAS_BITS)
+            if HAS_BIAS and HALF:
+                scores += _widen(biases[tile], turn)
             elif HAS_BIAS:
-                scores += _bias(
-                    table_ptr, head, query[:, None], key[None, :], HEADS, TOKENS, SIDES, TABLE, 0
+                bias = _bias(
+                    table_ptr, head, query[:, None], key[None, :], HEADS, TOKENS, SIDES, TABLE
                 )
+                scores += bias * LOG2_E
             scores = _mask(
-                scores, query[:, None], key[None, :], corner[4], shift, TOKENS, EVEN, SIDES
+                scores,
+                query[:, None],
+                key[None, :],
+                corner[4],
+                shift,
+                MASKED_SCORE * LOG2_E,
+                TOKENS,
+                EVEN,
+                SIDES,
             )
             if TILES_K == 1:
                 top = tl.max(scores, axis=1)
@@ -547,13 +634,12 @@ def _attend(
 
 
 @triton.jit(do_not_specialize=RUNTIME)
-def _grad_queries(
+def _grad_whole(
     qkv_ptr,
     table_ptr,
     grad_ptr,
     out_ptr,
     lse_ptr,
-    delta_ptr,
     grad_qkv_ptr,
     parts_ptr,
     turns,
@@ -578,149 +664,21 @@ def _grad_queries(
     BLOCK_C: tl.constexpr,
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    BIAS_BITS: tl.constexpr,
+    HALF: tl.constexpr,
     PRECISION: tl.constexpr,
-    FIRST_KEY: tl.constexpr,
-    SPAN: tl.constexpr,
 ):
-    """Gradients of queries and of the bias, from `SPAN` tiles of keys.
-
-    They are added to what calls for the keys before have written. Also writes each row's sum of its
-    result's gradient times the result.
-    """
-    WIDTH: tl.constexpr = HEADS * CHANNELS
-    TILES_Q: tl.constexpr = (TOKENS + BLOCK_Q - 1) // BLOCK_Q
-    EVEN: tl.constexpr = TOKENS % (BLOCK_K * SPAN) == 0
-    program = tl.program_id(0)
-    head = program % HEADS
-    query = program // HEADS % TILES_Q * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    group = program // (HEADS * TILES_Q)
-    some_key = tl.arange(0, BLOCK_K)
-    channel = tl.arange(0, BLOCK_C)
-    held = channel < CHANNELS
-    column = head * CHANNELS + channel[None, :]
-    asks = (query < TOKENS)[:, None] & held[None, :]
-    volume = (depth, height, width)
-    shift = (shift_d, shift_h, shift_w)
-    biases = ()
-    if HAS_BIAS and BIAS_BITS != 0:
-        for tile in tl.static_range(SPAN):
-            tokens = FIRST_KEY + tile * BLOCK_K + some_key[None, :]
-            biases = biases + (
-                _bias(
-                    table_ptr, head, query[:, None], tokens, HEADS, TOKENS, SIDES, TABLE, BIAS_BITS
-                ),
-            )
-    grad_biases = ()
-    if HAS_BIAS:
-        for tile in tl.static_range(SPAN):
-            grad_biases = grad_biases + (tl.zeros((BLOCK_Q, BLOCK_K), tl.float32),)
-    for turn in range(group, turns, groups):
-        window = turn // 2 if MUTUAL else turn
-        # The frame that is asked, and at whose places the answers are written.
-        frame = turn % 2 * TOKENS if MUTUAL else 0
-        corner = _corner(window, volume, shift, masked, MUTUAL, SIDES)
-        asking = query + TOKENS - frame if MUTUAL else query
-        q_rows = _rows(asking, corner, volume, SIDES)[:, None] * (3 * WIDTH) + column
-        q = tl.load(qkv_ptr + q_rows, mask=asks, other=0.0)
-        out_rows = _rows(frame + query, corner, volume, SIDES)[:, None] * OUT_WIDTH
-        out_rows += OUT_FIRST + column
-        grad = tl.load(grad_ptr + out_rows, mask=asks, other=0.0)
-        out = tl.load(out_ptr + out_rows, mask=asks, other=0.0)
-        delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), axis=1)
-        line = (head * turns + turn).to(tl.int64) * TOKENS
-        # Queries that do not exist get no weights.
-        lse = tl.load(lse_ptr + line + query, mask=query < TOKENS, other=float("inf"))
-        tl.store(delta_ptr + line + query, delta, mask=query < TOKENS)
-        grad_q = tl.zeros((BLOCK_Q, BLOCK_C), tl.float32)
-        summed = ()
-        for tile in tl.static_range(SPAN):
-            key = FIRST_KEY + tile * BLOCK_K + some_key
-            here = (key < TOKENS)[:, None] & held[None, :]
-            k_ptrs = _rows(frame + key, corner, volume, SIDES)[:, None] * (3 * WIDTH) + column
-            k_ptrs = qkv_ptr + k_ptrs + WIDTH
-            k = tl.load(k_ptrs, mask=here, other=0.0)
-            v = tl.load(k_ptrs + WIDTH, mask=here, other=0.0)
-            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
-            if HAS_BIAS and BIAS_BITS != 0:
-                scores += _widen(biases[tile], turn, BIAS_BITS)
-            elif HAS_BIAS:
-                scores += _bias(
-                    table_ptr, head, query[:, None], key[None, :], HEADS, TOKENS, SIDES, TABLE, 0
-                )
-            scores = _mask(
-                scores, query[:, None], key[None, :], corner[4], shift, TOKENS, EVEN, SIDES
-            )
-            weights = tl.exp2(scores - lse[:, None])
-            grad_weights = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
-            grad_scores = weights * (grad_weights - delta[:, None])
-            if HAS_BIAS:
-                summed = summed + (grad_biases[tile] + grad_scores,)
-            grad_q = tl.dot(grad_scores.to(k.dtype), k, acc=grad_q, input_precision=PRECISION)
-        if HAS_BIAS:
-            grad_biases = summed
-        before = tl.load(grad_qkv_ptr + q_rows, mask=asks & (FIRST_KEY > 0), other=0.0)
-        grad_q = (grad_q * scale + before.to(tl.float32)).to(grad_qkv_ptr.dtype.element_ty)
-        tl.store(grad_qkv_ptr + q_rows, grad_q, mask=asks)
-    if HAS_BIAS:
-        line = (group * HEADS + head).to(tl.int64) * (TOKENS * TOKENS)
-        for tile in tl.static_range(SPAN):
-            key = FIRST_KEY + tile * BLOCK_K + some_key
-            pair = key[None, :] * TOKENS + query[:, None]
-            inside = (key < TOKENS)[None, :] & (query < TOKENS)[:, None]
-            tl.store(parts_ptr + line + pair, grad_biases[tile], mask=inside)
-
-
-@triton.jit(do_not_specialize=RUNTIME)
-def _grad_keys(
-    qkv_ptr,
-    table_ptr,
-    grad_ptr,
-    out_ptr,
-    lse_ptr,
-    delta_ptr,
-    grad_qkv_ptr,
-    parts_ptr,
-    turns,
-    groups,
-    depth,
-    height,
-    width,
-    shift_d,
-    shift_h,
-    shift_w,
-    masked,
-    scale,
-    SIDES: tl.constexpr,
-    TABLE: tl.constexpr,
-    HEADS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    OUT_WIDTH: tl.constexpr,
-    OUT_FIRST: tl.constexpr,
-    TOKENS: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    MUTUAL: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BIAS_BITS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
-    """Gradients of keys and values; where all keys are here (`WHOLE`), all gradients.
+    """All gradients, where one tile holds all keys of a window.
 
     Scores stand on their side, a row for each key: so the weights and their gradients are left
     factors of the products that follow, and need not be turned.
     """
     WIDTH: tl.constexpr = HEADS * CHANNELS
     TILES_Q: tl.constexpr = (TOKENS + BLOCK_Q - 1) // BLOCK_Q
-    TILES_K: tl.constexpr = (TOKENS + BLOCK_K - 1) // BLOCK_K
     EVEN: tl.constexpr = TOKENS % BLOCK_K == 0
-    SUMS: tl.constexpr = HAS_BIAS and WHOLE
     program = tl.program_id(0)
     head = program % HEADS
-    key = program // HEADS % TILES_K * BLOCK_K + tl.arange(0, BLOCK_K)
-    group = program // (HEADS * TILES_K)
+    key = tl.arange(0, BLOCK_K)
+    group = program // HEADS
     some_query = tl.arange(0, BLOCK_Q)
     channel = tl.arange(0, BLOCK_C)
     held = channel < CHANNELS
@@ -728,17 +686,15 @@ def _grad_keys(
     here = (key < TOKENS)[:, None] & held[None, :]
     volume = (depth, height, width)
     shift = (shift_d, shift_h, shift_w)
+    powers_of_two = scale * LOG2_E
     biases = ()
-    if HAS_BIAS and BIAS_BITS != 0:
+    if HAS_BIAS and HALF:
         for tile in tl.static_range(TILES_Q):
             tokens = tile * BLOCK_Q + some_query[None, :]
-            biases = biases + (
-                _bias(
-                    table_ptr, head, tokens, key[:, None], HEADS, TOKENS, SIDES, TABLE, BIAS_BITS
-                ),
-            )
+            held_bias = _bias(table_ptr, head, tokens, key[:, None], HEADS, TOKENS, SIDES, TABLE)
+            biases = biases + (_hold(held_bias / scale),)
     grad_biases = ()
-    if SUMS:
+    if HAS_BIAS:
         for tile in tl.static_range(TILES_Q):
             grad_biases = grad_biases + (tl.zeros((BLOCK_K, BLOCK_Q), tl.float32),)
     for turn in range(group, turns, groups):
@@ -765,46 +721,291 @@ def _grad_keys(
             grad = tl.load(grad_ptr + out_rows, mask=asks, other=0.0)
             # Queries that do not exist get no weights.
             lse = tl.load(lse_ptr + line + query, mask=query < TOKENS, other=float("inf"))
-            if WHOLE:
-                out = tl.load(out_ptr + out_rows, mask=asks, other=0.0)
-                delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), axis=1)
-            else:
-                delta = tl.load(delta_ptr + line + query, mask=query < TOKENS, other=0.0)
-            scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (scale * LOG2_E)
-            if HAS_BIAS and BIAS_BITS != 0:
-                scores += _widen(biases[tile], turn, BIAS_BITS)
+            out = tl.load(out_ptr + out_rows, mask=asks, other=0.0)
+            delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), axis=1)
+            scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
+            if HAS_BIAS and HALF:
+                scores += _widen(biases[tile], turn)
             elif HAS_BIAS:
-                scores += _bias(
-                    table_ptr, head, query[None, :], key[:, None], HEADS, TOKENS, SIDES, TABLE, 0
+                bias = _bias(
+                    table_ptr, head, query[None, :], key[:, None], HEADS, TOKENS, SIDES, TABLE
                 )
+                scores += bias / scale
             scores = _mask(
-                scores, query[None, :], key[:, None], corner[4], shift, TOKENS, EVEN, SIDES
+                scores,
+                query[None, :],
+                key[:, None],
+                corner[4],
+                shift,
+                MASKED_SCORE / scale,
+                TOKENS,
+                EVEN,
+                SIDES,
             )
-            weights = tl.exp2(scores - lse[None, :])
+            weights = tl.exp2(scores * powers_of_two - lse[None, :])
             grad_v = tl.dot(weights.to(grad.dtype), grad, acc=grad_v, input_precision=PRECISION)
             grad_weights = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
             grad_scores = weights * (grad_weights - delta[None, :])
-            if SUMS:
+            if HAS_BIAS:
                 summed = summed + (grad_biases[tile] + grad_scores,)
             narrow = grad_scores.to(q.dtype)
             grad_k = tl.dot(narrow, q, acc=grad_k, input_precision=PRECISION)
-            if WHOLE:
-                grad_q = tl.dot(tl.trans(narrow), k, input_precision=PRECISION) * scale
-                grad_q = grad_q.to(grad_qkv_ptr.dtype.element_ty)
-                tl.store(grad_qkv_ptr + q_rows, grad_q, mask=asks)
-        if SUMS:
+            grad_q = tl.dot(tl.trans(narrow), k, input_precision=PRECISION) * scale
+            grad_q = grad_q.to(grad_qkv_ptr.dtype.element_ty)
+            tl.store(grad_qkv_ptr + q_rows, grad_q, mask=asks)
+        if HAS_BIAS:
             grad_biases = summed
         grad_k = (grad_k * scale).to(grad_qkv_ptr.dtype.element_ty)
         tl.store(grad_qkv_ptr + k_rows, grad_k, mask=here)
         grad_v = grad_v.to(grad_qkv_ptr.dtype.element_ty)
         tl.store(grad_qkv_ptr + k_rows + WIDTH, grad_v, mask=here)
-    if SUMS:
+    if HAS_BIAS:
         line = (group * HEADS + head).to(tl.int64) * (TOKENS * TOKENS)
         for tile in tl.static_range(TILES_Q):
             query = tile * BLOCK_Q + some_query
             pair = key[:, None] * TOKENS + query[None, :]
             inside = (key < TOKENS)[:, None] & (query < TOKENS)[None, :]
             tl.store(parts_ptr + line + pair, grad_biases[tile], mask=inside)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def _grad_tiles(
+    qkv_ptr,
+    bias_ptr,
+    grad_ptr,
+    out_ptr,
+    lse_ptr,
+    delta_ptr,
+    sums_ptr,
+    grad_qkv_ptr,
+    turns,
+    groups,
+    depth,
+    height,
+    width,
+    shift_d,
+    shift_h,
+    shift_w,
+    masked,
+    scale,
+    SIDES: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    OUT_WIDTH: tl.constexpr,
+    OUT_FIRST: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    MUTUAL: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HALF: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Gradients of queries, keys and values, where a window's keys fill several tiles.
+
+    A tile of keys stays while all tiles of queries pass. What queries get is summed over tiles of
+    keys in memory that only this program touches, so in one order. Also writes each row's sum of
+    its result's gradient times the result. Scores stand on their side, as in `_grad_whole`.
+    """
+    WIDTH: tl.constexpr = HEADS * CHANNELS
+    EVEN: tl.constexpr = TOKENS % BLOCK_K == 0
+    program = tl.program_id(0)
+    head = program % HEADS
+    group = program // HEADS
+    some_query = tl.arange(0, BLOCK_Q)
+    some_key = tl.arange(0, BLOCK_K)
+    channel = tl.arange(0, BLOCK_C)
+    held = channel < CHANNELS
+    column = head * CHANNELS + channel[None, :]
+    volume = (depth, height, width)
+    shift = (shift_d, shift_h, shift_w)
+    powers_of_two = scale * LOG2_E
+    one = _unit(BLOCK_K)
+    sums_ptr += program.to(tl.int64) * (TOKENS * BLOCK_C)
+    for turn in range(group, turns, groups):
+        window = turn // 2 if MUTUAL else turn
+        # The frame that is asked, and at whose places the answers are written.
+        frame = turn % 2 * TOKENS if MUTUAL else 0
+        corner = _corner(window, volume, shift, masked, MUTUAL, SIDES)
+        line = (head * turns + turn).to(tl.int64) * TOKENS
+        for first in range(0, TOKENS, BLOCK_Q):
+            query = first + some_query
+            asks = (query < TOKENS)[:, None] & held[None, :]
+            out_rows = _rows(frame + query, corner, volume, SIDES)[:, None] * OUT_WIDTH
+            out_rows += OUT_FIRST + column
+            grad = tl.load(grad_ptr + out_rows, mask=asks, other=0.0).to(tl.float32)
+            out = tl.load(out_ptr + out_rows, mask=asks, other=0.0).to(tl.float32)
+            tl.store(delta_ptr + line + query, tl.sum(grad * out, axis=1), mask=query < TOKENS)
+        # What one thread wrote another reads.
+        tl.debug_barrier()
+        for first_key in range(0, TOKENS, BLOCK_K):
+            key = first_key + some_key
+            here = (key < TOKENS)[:, None] & held[None, :]
+            k_rows = _rows(frame + key, corner, volume, SIDES)[:, None] * (3 * WIDTH)
+            k_rows += WIDTH + column
+            k = tl.load(qkv_ptr + k_rows, mask=here, other=0.0)
+            v = tl.load(qkv_ptr + k_rows + WIDTH, mask=here, other=0.0)
+            grad_k = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+            grad_v = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+            is_last = first_key + BLOCK_K >= TOKENS
+            for first in range(0, TOKENS, BLOCK_Q):
+                query = first + some_query
+                exists = query < TOKENS
+                asks = exists[:, None] & held[None, :]
+                asking = query + TOKENS - frame if MUTUAL else query
+                q_rows = _rows(asking, corner, volume, SIDES)[:, None] * (3 * WIDTH) + column
+                q = tl.load(qkv_ptr + q_rows, mask=asks, other=0.0)
+                out_rows = _rows(frame + query, corner, volume, SIDES)[:, None] * OUT_WIDTH
+                out_rows += OUT_FIRST + column
+                grad = tl.load(grad_ptr + out_rows, mask=asks, other=0.0)
+                # Queries that do not exist get no weights.
+                lse = tl.load(lse_ptr + line + query, mask=exists, other=float("inf"))
+                delta = tl.load(delta_ptr + line + query, mask=exists, other=0.0)
+                bias = one
+                if HAS_BIAS:
+                    pair = (head * TOKENS + key)[:, None] * TOKENS + query[None, :]
+                    inside = (key < TOKENS)[:, None] & exists[None, :]
+                    bias = tl.load(bias_ptr + pair, mask=inside, other=0.0)
+                scores = _scores(k, q, bias, one, HAS_BIAS, HALF, PRECISION)
+                scores = _mask(
+                    scores,
+                    query[None, :],
+                    key[:, None],
+                    corner[4],
+                    shift,
+                    MASKED_SCORE / scale,
+                    TOKENS,
+                    EVEN,
+                    SIDES,
+                )
+                weights = tl.exp2(scores * powers_of_two - lse[None, :])
+                grad_v = tl.dot(weights.to(grad.dtype), grad, acc=grad_v, input_precision=PRECISION)
+                grad_weights = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
+                narrow = (weights * (grad_weights - delta[None, :])).to(q.dtype)
+                grad_k = tl.dot(narrow, q, acc=grad_k, input_precision=PRECISION)
+                grad_q = tl.dot(tl.trans(narrow), k, input_precision=PRECISION)
+                sums = sums_ptr + query[:, None] * BLOCK_C + channel[None, :]
+                # Not read ahead under a mask: Triton 3.6 fails to compile that.
+                if first_key > 0:
+                    grad_q += tl.load(sums, mask=asks, other=0.0)
+                if is_last:
+                    result = (grad_q * scale).to(grad_qkv_ptr.dtype.element_ty)
+                    tl.store(grad_qkv_ptr + q_rows, result, mask=asks)
+                else:
+                    tl.store(sums, grad_q, mask=asks)
+            tl.debug_barrier()
+            grad_k = (grad_k * scale).to(grad_qkv_ptr.dtype.element_ty)
+            tl.store(grad_qkv_ptr + k_rows, grad_k, mask=here)
+            grad_v = grad_v.to(grad_qkv_ptr.dtype.element_ty)
+            tl.store(grad_qkv_ptr + k_rows + WIDTH, grad_v, mask=here)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def _grad_bias(
+    qkv_ptr,
+    bias_ptr,
+    grad_ptr,
+    lse_ptr,
+    delta_ptr,
+    parts_ptr,
+    turns,
+    groups,
+    depth,
+    height,
+    width,
+    shift_d,
+    shift_h,
+    shift_w,
+    masked,
+    scale,
+    SIDES: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    OUT_WIDTH: tl.constexpr,
+    OUT_FIRST: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    MUTUAL: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HALF: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The gradient of the bias of one tile of keys and one of queries, over many windows."""
+    WIDTH: tl.constexpr = HEADS * CHANNELS
+    TILES_Q: tl.constexpr = (TOKENS + BLOCK_Q - 1) // BLOCK_Q
+    TILES_K: tl.constexpr = (TOKENS + BLOCK_K - 1) // BLOCK_K
+    EVEN: tl.constexpr = TOKENS % BLOCK_K == 0
+    program = tl.program_id(0)
+    head = program % HEADS
+    query = program // HEADS % TILES_Q * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    key = program // (HEADS * TILES_Q) % TILES_K * BLOCK_K + tl.arange(0, BLOCK_K)
+    group = program // (HEADS * TILES_Q * TILES_K)
+    channel = tl.arange(0, BLOCK_C)
+    held = channel < CHANNELS
+    column = head * CHANNELS + channel[None, :]
+    exists = query < TOKENS
+    asks = exists[:, None] & held[None, :]
+    here = (key < TOKENS)[:, None] & held[None, :]
+    volume = (depth, height, width)
+    shift = (shift_d, shift_h, shift_w)
+    powers_of_two = scale * LOG2_E
+    one = _unit(BLOCK_K)
+    inside = (key < TOKENS)[:, None] & exists[None, :]
+    pair = key[:, None] * TOKENS + query[None, :]
+    bias = tl.load(bias_ptr + head * (TOKENS * TOKENS) + pair, mask=inside, other=0.0)
+    total = tl.zeros((BLOCK_K, BLOCK_Q), tl.float32)
+    for turn in range(group, turns, groups):
+        corner = _corner(turn, volume, shift, masked, MUTUAL, SIDES)
+        line = (head * turns + turn).to(tl.int64) * TOKENS
+        rows = _rows(query, corner, volume, SIDES)[:, None]
+        q = tl.load(qkv_ptr + rows * (3 * WIDTH) + column, mask=asks, other=0.0)
+        grad = tl.load(grad_ptr + rows * OUT_WIDTH + (OUT_FIRST + column), mask=asks, other=0.0)
+        k_rows = _rows(key, corner, volume, SIDES)[:, None] * (3 * WIDTH) + (WIDTH + column)
+        k = tl.load(qkv_ptr + k_rows, mask=here, other=0.0)
+        v = tl.load(qkv_ptr + k_rows + WIDTH, mask=here, other=0.0)
+        # Queries that do not exist get no weights.
+        lse = tl.load(lse_ptr + line + query, mask=exists, other=float("inf"))
+        delta = tl.load(delta_ptr + line + query, mask=exists, other=0.0)
+        scores = _scores(k, q, bias, one, HAS_BIAS, HALF, PRECISION)
+        scores = _mask(
+            scores,
+            query[None, :],
+            key[:, None],
+            corner[4],
+            shift,
+            MASKED_SCORE / scale,
+            TOKENS,
+            EVEN,
+            SIDES,
+        )
+        weights = tl.exp2(scores * powers_of_two - lse[None, :])
+        grad_weights = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
+        total += weights * (grad_weights - delta[None, :])
+    line = (group * HEADS + head).to(tl.int64) * (TOKENS * TOKENS)
+    tl.store(parts_ptr + line + pair, total, mask=inside)
+
+
+@triton.jit
+def _spread_bias(
+    table_ptr,
+    bias_ptr,
+    scale,
+    HEADS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SIDES: tl.constexpr,
+    TABLE: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr,
+):
+    """Write the bias of all pairs, (heads, keys, queries), before scores are scaled."""
+    key = tl.program_id(0)
+    head = tl.program_id(1)
+    query = tl.arange(0, BLOCK_QUERIES)
+    bias = _bias(table_ptr, head, query, key, HEADS, TOKENS, SIDES, TABLE) / scale
+    row = (head * TOKENS + key) * TOKENS
+    tl.store(bias_ptr + row + query, bias, mask=query < TOKENS)
 
 
 @triton.jit

@@ -180,12 +180,14 @@ def guided(version: Run, batch: int, num_frames: int, residue: float = 2.5) -> R
     return run
 
 
-def clips(batch: int, num_frames: int, groups: int, size: tuple[int, int]) -> list[Tensor]:
+def clips(
+    batch: int, num_frames: int, groups: int, size: tuple[int, int], *, spare: int = 0
+) -> list[Tensor]:
     draw, channels = draws(num_frames), 3 * groups
     num_pairs = 2 * batch * (num_frames - 1)
     return [
         draw(batch * num_frames, channels, *size),
-        draw(num_pairs, 27 * groups, *size),
+        draw(num_pairs, 27 * groups + spare, *size),
         2 * draw(num_pairs, 2, *size),
         draw(channels, channels, 3, 3),
         draw(channels),
@@ -193,11 +195,13 @@ def clips(batch: int, num_frames: int, groups: int, size: tuple[int, int]) -> li
     ]
 
 
-@pytest.mark.parametrize(("batch", "num_frames", "groups"), [(1, 4, 2), (2, 2, 3)])
+@pytest.mark.parametrize(
+    ("batch", "num_frames", "groups", "spare"), [(1, 4, 2, 0), (2, 2, 3, 0), (1, 2, 2, 30)]
+)
 def test_guided_convolution_and_all_gradients_are_those_of_float64(
-    batch: int, num_frames: int, groups: int
+    batch: int, num_frames: int, groups: int, spare: int
 ) -> None:
-    inputs = clips(batch, num_frames, groups, (5, 6))
+    inputs = clips(batch, num_frames, groups, (5, 6), spare=spare)
     run, reference = (guided(v, batch, num_frames) for v in (align_fused, align_reference))
     assert_as_exact(run, reference, inputs, tolerance=2e-5)
 

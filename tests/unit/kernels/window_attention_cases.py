@@ -38,9 +38,9 @@ def the_interpreter_counts() -> Iterator[None]:
         yield
 
 
-def plan_of(queries: int, keys: int, *, programs: int = 4, span: int = 2, bits: int = 32) -> Plan:
-    launch = Launch(queries, keys, programs, 4, 1, bits)
-    return Plan(launch, launch, launch, span)
+def plan_of(queries: int, keys: int, *, programs: int = 4) -> Plan:
+    launch = Launch(queries, keys, programs, 4, 1)
+    return Plan(launch, launch, launch)
 
 
 def inputs(
@@ -140,8 +140,6 @@ def cuts(draw: Callable[..., Any], *, mutual: bool) -> tuple[Size, Windows]:
     channels=st.sampled_from([16, 20, 24, 30, 32]),
     tiles=st.sampled_from([(16, 16), (16, 32), (32, 16), (16, 64)]),
     programs=st.sampled_from([1, 5, 1000]),
-    span=st.integers(1, 3),
-    bits=st.sampled_from([0, 32]),
     masked=st.booleans(),
 )
 @settings(max_examples=12, deadline=None)
@@ -154,8 +152,6 @@ def cuts(draw: Callable[..., Any], *, mutual: bool) -> tuple[Size, Windows]:
     channels=20,
     tiles=(16, 16),
     programs=5,
-    span=1,
-    bits=32,
     masked=True,
 )
 def test_any_cut_gives_the_results_and_gradients_of_the_reference(
@@ -167,8 +163,6 @@ def test_any_cut_gives_the_results_and_gradients_of_the_reference(
     channels: int,
     tiles: tuple[int, int],
     programs: int,
-    span: int,
-    bits: int,
     masked: bool,
 ) -> None:
     volume, windows = cut if kind == "self_attention" else mutual_cut
@@ -176,7 +170,7 @@ def test_any_cut_gives_the_results_and_gradients_of_the_reference(
         kind, volume, windows, batch=batch, heads=heads, channels=channels, masked=masked
     )
     with pytest.MonkeyPatch.context() as patch:
-        use(patch, plan_of(*tiles, programs=programs, span=span, bits=bits))
+        use(patch, plan_of(*tiles, programs=programs))
         assert_exact(given_)
 
 

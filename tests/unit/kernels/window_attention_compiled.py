@@ -15,9 +15,14 @@ from triton.compiler import ASTSource
 from pitstop.kernels import window_attention_triton as kernels
 from pitstop.kernels.window_attention_triton import Cut, Launch
 
-OTHERS = (86, 89, 120)
-FLOATS = {"table_ptr", "lse_ptr", "delta_ptr", "parts_ptr", "summed_ptr"}
+ARCHITECTURES = (90, 86, 89, 120)
+FLOATS = {"table_ptr", "lse_ptr", "delta_ptr", "parts_ptr", "summed_ptr", "sums_ptr"}
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+def arguments(name: str) -> list[str]:
+    """Of a kernel."""
+    return getattr(kernels, name).arg_names
 
 
 def compiled(name: str, constants: dict[str, Any], dtype: str, launch: Launch, arch: int) -> int:
@@ -27,6 +32,8 @@ def compiled(name: str, constants: dict[str, Any], dtype: str, launch: Launch, a
     for argument in kernel.arg_names:
         if argument in constants:
             signature[argument] = "constexpr"
+        elif argument == "bias_ptr":
+            signature[argument] = "*fp32" if dtype == "fp32" else "*fp16"
         elif argument.endswith("_ptr"):
             signature[argument] = "*fp32" if argument in FLOATS else f"*{dtype}"
         else:
@@ -35,43 +42,42 @@ def compiled(name: str, constants: dict[str, Any], dtype: str, launch: Launch, a
     pointers = [place for place, kind in enumerate(signature.values()) if kind.startswith("*")]
     aligned = {(place,): [["tt.divisibility", 16]] for place in pointers}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
-    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    options: dict[str, Any] = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    if launch.max_registers is not None:
+        options["maxnreg"] = launch.max_registers
     done: Any = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     return done.metadata.shared
 
 
-def operations() -> Iterator[tuple[Cut, torch.dtype, int, bool]]:
-    """What the published network runs, and what others may: how, type, channels, on all GPUs."""
-    for size, channels, mutual, everywhere in (
-        ((2, 8, 8), 16, False, True),
-        ((2, 8, 8), 16, True, False),
-        ((6, 8, 8), 16, False, True),
-        ((6, 8, 8), 20, False, False),
-        ((1, 8, 8), 20, False, False),
+def operations() -> Iterator[tuple[Cut, torch.dtype, int]]:
+    """What the published network runs, and what others may: how, type, channels."""
+    for size, channels, mutual in (
+        ((2, 8, 8), 16, False),
+        ((2, 8, 8), 16, True),
+        ((6, 8, 8), 16, False),
+        ((6, 8, 8), 20, False),
+        ((1, 8, 8), 20, False),
     ):
-        yield Cut(size, (0, 4, 4), True, 6, size, mutual), torch.bfloat16, channels, everywhere
-    yield Cut((2, 8, 8), (0, 4, 4), True, 2, (6, 8, 8)), torch.float16, 32, False
-    yield Cut((2, 8, 8), (0, 4, 4), True, 6, (2, 8, 8)), torch.float32, 16, False
+        yield Cut(size, (0, 4, 4), True, 6, size, mutual), torch.bfloat16, channels
+    yield Cut((2, 8, 8), (0, 4, 4), True, 2, (6, 8, 8)), torch.float16, 32
+    yield Cut((2, 8, 8), (0, 4, 4), True, 6, (2, 8, 8)), torch.float32, 16
 
 
 def main() -> None:
     """Print a line for each kernel, its shared memory last."""
-    for cut, dtype, channels, everywhere in operations():
+    for cut, dtype, channels in operations():
         how = {"itemsize": dtype.itemsize, "mutual": cut.mutual}
         plan = kernels.plan_for(cut.tokens, channels, **how)
-        whole = plan.keys.keys >= cut.tokens
         qkv = torch.empty(1, 1, 1, 1, 3 * cut.num_heads * channels, dtype=dtype, device="meta")
         out = torch.empty(1, 1, 1, 1, cut.num_heads * channels, dtype=dtype, device="meta")
-        jobs: dict[str, tuple[Launch, dict[str, Any]]] = {
-            "_attend": (plan.forward, {}),
-            "_grad_keys": (plan.keys, {"WHOLE": whole}),
-        }
-        if not whole:
-            jobs["_grad_queries"] = (plan.queries, {"FIRST_KEY": 0, "SPAN": plan.span})
-        for name, (launch, more) in jobs.items():
+        jobs = {"_attend": plan.forward, "_grad_whole": plan.backward}
+        if plan.backward.keys < cut.tokens:
+            jobs = {"_attend": plan.forward, "_grad_tiles": plan.backward, "_grad_bias": plan.bias}
+        for name, launch in jobs.items():
             table = None if cut.mutual else out
-            constants = kernels.constants_of(qkv, table, out, cut, launch) | more
-            for arch in (90, *OTHERS) if everywhere else (90,):
+            constants = kernels.constants_of(qkv, table, out, cut, launch)
+            constants = {key: constants[key] for key in constants if key in arguments(name)}
+            for arch in ARCHITECTURES:
                 shared = compiled(name, constants, TYPES[dtype], launch, arch)
                 text = f"{name} {cut.tokens} tokens {channels} channels sm_{arch} shared {shared}"
                 sys.stdout.write(text + "\n")

@@ -21,6 +21,7 @@ from pitstop.kernels.fallback import runs_fused
 from pitstop.kernels.pairs import neighbour_pairs
 
 TAPS = 9
+CHANNEL_MULTIPLE = 64
 SLOPE = 0.1
 """Of the leaky rectifiers."""
 
@@ -184,7 +185,11 @@ class Alignment(nn.Module):
         return seen
 
     def _last_by_tap(self) -> tuple[Tensor, Tensor]:
-        """The last layer with its channels as (tap, (dy, dx, mask), group)."""
+        """The last layer with its channels as (tap, (dy, dx, mask), group).
+
+        Its weight is filled up to a multiple of 64: cuDNN takes three times as long for the
+        gradient of its input where there are 432 channels.
+        """
         last = self.conv_offset[6]
         assert isinstance(last, nn.Conv2d)
         assert last.bias is not None
@@ -194,7 +199,8 @@ class Alignment(nn.Module):
             offsets = offsets.unflatten(0, (self.deformable_groups, TAPS, 2))
             mask = mask.unflatten(0, (self.deformable_groups, TAPS, 1))
             turned.append(torch.cat((offsets, mask), dim=2).movedim(0, 2).flatten(0, 2))
-        return turned[0], turned[1]
+        missing = -turned[0].shape[0] % CHANNEL_MULTIPLE
+        return functional.pad(turned[0], (0, 0, 0, 0, 0, 0, 0, missing)), turned[1]
 
     def _align(self, current: Tensor, neighbours: list[Tensor], flows: list[Tensor]) -> Tensor:
         """(P, C, h, w) for each of P pairs, from the pair's current frame and its neighbours."""

@@ -5,6 +5,7 @@ methods of their own, and what calls them is an attribute, so that an engine can
 compile or time either half without touching this file.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pitstop.kernels import Kernels, gate, window_attention
+from pitstop.kernels import block as block_ops
+from pitstop.kernels.block import Encoding, Layer, Norm
 from pitstop.kernels.window_attention import Size, Windows
 
 
@@ -79,6 +82,20 @@ class GatedMLP(nn.Module):
         bias = torch.cat((self.fc11.bias, self.fc12.bias))
         return self.fc2(gate.dispatch(self.kernels)(functional.linear(x, weight, bias)))
 
+    def layers(self) -> list[Layer]:
+        """The one that gates, the one that is gated, and the one back."""
+        return [layer_of(layer) for layer in (self.fc11, self.fc12, self.fc2)]
+
+
+def layer_of(linear: nn.Linear) -> Layer:
+    """As kernels take it."""
+    return Layer(linear.weight, linear.bias)
+
+
+def norm_of(norm: nn.LayerNorm) -> Norm:
+    """As kernels take it."""
+    return Norm(norm.weight, norm.bias, norm.eps)
+
 
 class WindowAttention(nn.Module):
     """Self attention in a window and, where asked, mutual attention between its two frames."""
@@ -102,15 +119,39 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor, windows: Windows, regions: Tensor | None) -> Tensor:
         """(B, D, H, W, C) -> same; D, H, W are multiples of the window's sides."""
+        projected = [self.qkv_self(x)]
+        encoding = self.encoding(windows)
+        if encoding is not None:
+            projected.append(self.qkv_mut(block_ops.add_by_place(x, encoding)))
+        return self.proj(self.attend(projected, windows, regions))
+
+    def attend(
+        self, projected: Sequence[Tensor], windows: Windows, regions: Tensor | None
+    ) -> Tensor:
+        """From what the layers of `projections` give to what the output projection takes."""
         attend = window_attention.dispatch(self.shape.kernels)
         table = self.relative_position_bias_table
         bias = (table, self._bias_index(windows.size), regions)
         cut: dict[str, Any] = {"windows": windows, "num_heads": self.shape.num_heads}
         cut["table_window"] = self.shape.window
+        if self.shape.mutual:
+            return attend.joint_attention(*projected, *bias, **cut)
+        return attend.self_attention(*projected, *bias, **cut)
+
+    def projections(self) -> list[Layer]:
+        """To query, key and value; the second one's input has the encoding of places added."""
+        layers = [self.qkv_self, self.qkv_mut] if self.shape.mutual else [self.qkv_self]
+        return [layer_of(layer) for layer in layers]
+
+    def encoding(self, windows: Windows) -> Encoding | None:
+        """What mutual attention adds to tokens by their place."""
         if not self.shape.mutual:
-            return self.proj(attend.self_attention(self.qkv_self(x), *bias, **cut))
-        mutual = self.qkv_mut(self._add_position(x, windows))
-        return self.proj(attend.joint_attention(self.qkv_self(x), mutual, *bias, **cut))
+            return None
+        _, height, width = windows.size
+        table = self.position_bias
+        if (height, width) != self.shape.window[1:]:
+            table = table.view(*self.shape.window[1:], -1)[:height, :width].flatten(0, 1)
+        return Encoding(table, (height, width), windows.shift[1:])
 
     def _bias_index(self, size: Size) -> Tensor:
         """Cut the index of the full window down to a window that shrank to fit its volume."""
@@ -120,14 +161,6 @@ class WindowAttention(nn.Module):
         index = self.relative_position_index.view(*self.shape.window, *self.shape.window)
         index = index[:depth, :height, :width, :depth, :height, :width]
         return index.reshape(depth * height * width, -1)
-
-    def _add_position(self, x: Tensor, windows: Windows) -> Tensor:
-        """Add each token's encoding by its place in its window, which moves with the shift."""
-        _, height, width = windows.size
-        encoding = self.position_bias.view(*self.shape.window[1:], -1)[:height, :width]
-        encoding = encoding.roll(windows.shift[1:], dims=(0, 1))
-        tiles = x.unflatten(3, (-1, width)).unflatten(2, (-1, height))
-        return (tiles + encoding[:, None]).view(x.shape)
 
 
 class AttentionBlock(nn.Module):
@@ -150,6 +183,8 @@ class AttentionBlock(nn.Module):
         windows: Windows,
         regions: Tensor | None,
         scales: BranchScales = KEEP_BOTH,
+        *,
+        layers: Sequence[Layer] | None = None,
     ) -> Tensor:
         """(B, D, H, W, C) -> same.
 
@@ -158,26 +193,52 @@ class AttentionBlock(nn.Module):
             windows: How to cut the padded volume.
             regions: Labels of the shifted cut, from `window_attention.shift_regions`, or None.
             scales: Which branches count, and how much.
+            layers: What `layers` gives, where somebody has prepared it.
         """
+        *attention, gating, gated, back = layers or self.layers()
         if scales.attention is False:
             x = leave_branch(x, [*self.norm1.parameters(), *self.attn.parameters()])
         else:
-            branch = self.recompute_attention(self.attention_part, x, windows, regions)
-            x = _add(x, branch, scales.attention)
+            given = (x, windows, regions, scales.attention, attention)
+            x = self.recompute_attention(self.attention_half, *given)
         if scales.feed_forward is False:
             return leave_branch(x, [*self.norm2.parameters(), *self.mlp.parameters()])
-        branch = self.recompute_feed_forward(self.feed_forward_part, x)
-        return _add(x, branch, scales.feed_forward)
+        given = (x, scales.feed_forward, (gating, gated, back))
+        return self.recompute_feed_forward(self.feed_forward_half, *given)
 
-    def attention_part(self, x: Tensor, windows: Windows, regions: Tensor | None) -> Tensor:
-        """The attention branch alone: norm, pad, attend, crop."""
+    def layers(self) -> list[Layer]:
+        """To query, key and value, the one behind attention, and those of `GatedMLP.layers`."""
+        return [*self.attn.projections(), layer_of(self.attn.proj), *self.mlp.layers()]
+
+    def attention_half(  # noqa: PLR0917 - recomputed with what it was called with
+        self,
+        x: Tensor,
+        windows: Windows,
+        regions: Tensor | None,
+        scale: BranchScale,
+        layers: Sequence[Layer],
+    ) -> Tensor:
+        """Norm, attend, and add to what came in."""
+        volume = (x.shape[1], x.shape[2], x.shape[3])
+        whole = padded_size(volume, windows.size) == volume
+        *projections, back = layers
+        if not whole or not block_ops.fits(self.shape.kernels, x, back):
+            return _add(x, self._attention_branch(x, windows, regions), scale)
+        encoding = self.attn.encoding(windows)
+        x, *projected = block_ops.FUSED.norm_project(x, norm_of(self.norm1), projections, encoding)
+        attended = self.attn.attend(projected, windows, regions)
+        return block_ops.FUSED.project_add(x, attended, back, _factor(scale))
+
+    def feed_forward_half(self, x: Tensor, scale: BranchScale, layers: Sequence[Layer]) -> Tensor:
+        """Norm, gated projections, and add to what came in."""
+        if not block_ops.fits(self.shape.kernels, x, layers[-1]):
+            return _add(x, self.mlp(self.norm2(x)), scale)
+        return block_ops.FUSED.feed_forward_add(x, norm_of(self.norm2), layers, _factor(scale))
+
+    def _attention_branch(self, x: Tensor, windows: Windows, regions: Tensor | None) -> Tensor:
         _, depth, height, width, _ = x.shape
         padded = pad_to_windows(self.norm1(x), windows.size)
         return self.attn(padded, windows, regions)[:, :depth, :height, :width]
-
-    def feed_forward_part(self, x: Tensor) -> Tensor:
-        """The feed-forward branch alone: norm, gated projections."""
-        return self.mlp(self.norm2(x))
 
 
 class BlockGroup(nn.Module):
@@ -199,11 +260,21 @@ class BlockGroup(nn.Module):
         still = Windows(shifted.size, (0, 0, 0))
         regions = self._regions_of(padded_size((depth, height, width), shifted.size), shifted, x)
         scales = draw_scales(self.drop_rates if self.training else (), x)
+        layers = self._layers(x)
         for place, block in enumerate(self.blocks):
             both = scales[place] if scales else KEEP_BOTH
             cut, labels = (shifted, regions) if place % 2 else (still, None)
-            x = block(x, cut, labels, both)
+            x = block(x, cut, labels, both, layers=layers[place])
         return x
+
+    def _layers(self, x: Tensor) -> list[Sequence[Layer]]:
+        """The layers of each block, their weights cast together."""
+        each = [block.layers() for block in self.blocks]  # pyright: ignore[reportCallIssue]
+        flat = [layer for layers in each for layer in layers]
+        if not flat:
+            return []
+        ready = iter(block_ops.prepare(self.shape.kernels, x, flat))
+        return [list(itertools.islice(ready, len(layers))) for layers in each]
 
     def _regions_of(self, volume: Size, windows: Windows, x: Tensor) -> Tensor | None:
         if not any(windows.shift) or len(self.blocks) < 2:
@@ -281,8 +352,23 @@ def _scale_whole(rate: float, x: Tensor, *, draw: float) -> BranchScale:
     return False if draw < rate else x.new_full((1, 1, 1, 1, 1), 1 / (1 - rate))
 
 
+def _factor(scale: BranchScale) -> Tensor | None:
+    return scale if isinstance(scale, Tensor) else None
+
+
 def _add(x: Tensor, branch: Tensor, scale: BranchScale) -> Tensor:
     return x + branch * scale if isinstance(scale, Tensor) else x + branch
+
+
+def project_add(kernels: Kernels, x: Tensor, branch: Tensor, linear: nn.Linear) -> Tensor:
+    """Project what a group of blocks gave, and add it to what went in."""
+    return block_ops.dispatch(kernels).project_add(x, branch, layer_of(linear), None)
+
+
+def norm_project(kernels: Kernels, x: Tensor, norm: nn.LayerNorm, linear: nn.Linear) -> Tensor:
+    """Norm and project each token of a volume."""
+    layers = [layer_of(linear)]
+    return block_ops.dispatch(kernels).norm_project(x, norm_of(norm), layers)[1]
 
 
 def leave_branch(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:

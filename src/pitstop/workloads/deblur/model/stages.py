@@ -6,13 +6,16 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
 
+from pitstop.kernels import Kernels
 from pitstop.workloads.deblur.model.alignment import Alignment, Flows
 from pitstop.workloads.deblur.model.blocks import (
     BlockGroup,
     BlockShape,
     GatedMLP,
     Recompute,
+    norm_project,
     plain_call,
+    project_add,
 )
 
 Resampling: TypeAlias = Literal["none", "down", "up"]
@@ -45,13 +48,29 @@ class Unfold(nn.Module):
         return squares.permute(0, 1, 2, 5, 3, 4, 6).flatten(4, 5).flatten(2, 3)
 
 
-def resampling(kind: Resampling, dim: int) -> nn.Sequential:
+class ReshapeNormProject(nn.Sequential):
+    """Another shape, a norm and a linear layer, the last two as one operation."""
+
+    def __init__(
+        self, reshape: nn.Module, norm: nn.LayerNorm, linear: nn.Linear, *, kernels: Kernels
+    ) -> None:
+        super().__init__(reshape, norm, linear)
+        self.kernels: Kernels = kernels
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - named by the class it extends
+        """(B, D, H, W, C) -> whatever shape, with the channels of the linear layer."""
+        reshape, norm, linear = self
+        return norm_project(self.kernels, reshape(input), norm, linear)  # pyright: ignore[reportArgumentType]
+
+
+def resampling(kind: Resampling, dim: int, kernels: Kernels) -> nn.Sequential:
     """What a stage does first: bring its input to its own scale, and norm it."""
     if kind == "none":
         return nn.Sequential(nn.Identity(), nn.LayerNorm(dim))
     if kind == "down":
         return nn.Sequential(Fold(), nn.LayerNorm(4 * dim), nn.Linear(4 * dim, dim))
-    return nn.Sequential(Unfold(), nn.LayerNorm(dim // 4), nn.Linear(dim // 4, dim))
+    norm, linear = nn.LayerNorm(dim // 4), nn.Linear(dim // 4, dim)
+    return ReshapeNormProject(Unfold(), norm, linear, kernels=kernels)
 
 
 class Stage(nn.Module):
@@ -79,7 +98,8 @@ class Stage(nn.Module):
         dim = shape.dim
         pairs = replace(shape, window=(2, *shape.window[1:]), mutual=True)
         num_self = len(drop_rates) - num_mutual
-        self.reshape = resampling(kind, dim)
+        self.shape = shape
+        self.reshape = resampling(kind, dim, shape.kernels)
         self.residual_group1 = BlockGroup(pairs, drop_rates=drop_rates[:num_mutual])
         self.linear1 = nn.Linear(dim, dim)
         self.residual_group2 = BlockGroup(shape, drop_rates=drop_rates[:num_self])
@@ -100,8 +120,8 @@ class Stage(nn.Module):
     def forward(self, x: Tensor, flows: Flows) -> Tensor:
         """(B, D, H, W, C) -> (B, D, h, w, C) at this stage's scale, whose flows are given."""
         x = self.reshape(x)
-        x = self.linear1(self.residual_group1(x)) + x
-        x = self.linear2(self.residual_group2(x)) + x
+        x = project_add(self.shape.kernels, x, self.residual_group1(x), self.linear1)
+        x = project_add(self.shape.kernels, x, self.residual_group2(x), self.linear2)
         if self.aligns:
             x = self.recompute_alignment(self.alignment_part, x, flows)
         return x
@@ -116,18 +136,24 @@ class ResidualGroup(nn.Module):
 
     def __init__(self, shape: BlockShape, *, drop_rates: Sequence[float]) -> None:
         super().__init__()
+        self.shape = shape
         self.residual_group = BlockGroup(shape, drop_rates=drop_rates)
         self.linear = nn.Linear(shape.dim, shape.dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, D, H, W, C) -> same."""
-        return x + self.linear(self.residual_group(x))
+        return project_add(self.shape.kernels, x, self.residual_group(x), self.linear)
 
 
 class Reconstruction(nn.Sequential):
     """The last stage: widen the channels, then attend at full size without alignment."""
 
     def __init__(self, in_dim: int, groups: Sequence[ResidualGroup], *, out_dim: int) -> None:
-        widen = nn.Sequential(nn.Identity(), nn.LayerNorm(in_dim), nn.Linear(in_dim, out_dim))
+        norm, linear, kernels = (
+            nn.LayerNorm(in_dim),
+            nn.Linear(in_dim, out_dim),
+            groups[0].shape.kernels,
+        )
+        widen = ReshapeNormProject(nn.Identity(), norm, linear, kernels=kernels)
         super().__init__(widen, *groups)
         self.recompute_stage: Recompute = plain_call

@@ -31,7 +31,7 @@ from pitstop.workloads.deblur.model.architecture import (
     Architecture,
     VRTSettings,
 )
-from pitstop.workloads.deblur.model.blocks import BlockShape
+from pitstop.workloads.deblur.model.blocks import BlockShape, norm_project
 from pitstop.workloads.deblur.model.spynet import NUM_SCALES, SpyNet
 from pitstop.workloads.deblur.model.stages import (
     AlignmentShape,
@@ -149,8 +149,8 @@ class VRT(nn.Module):
         flows = self._flows(clip[:, :, :RGB])
         shallow = self.conv_first(self._with_neighbours(clip, flows[0]))
         shallow = shallow.permute(0, 1, 3, 4, 2)
-        deep = self.norm(self._deep_features(shallow, flows, fuse))
-        features = shallow + self.conv_after_body(deep)
+        deep = self._deep_features(shallow, flows, fuse)
+        features = shallow + norm_project(self.kernels, deep, self.norm, self.conv_after_body)
         return self._pictures(
             features.permute(0, 1, 4, 2, 3), x[:, :, : self.architecture.out_chans]
         )

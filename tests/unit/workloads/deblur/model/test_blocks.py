@@ -49,8 +49,9 @@ def test_a_block_compiles_without_a_graph_break(mutual: bool, shifted: bool) -> 
 def test_both_parts_and_the_residuals_make_up_a_block() -> None:
     block, x = AttentionBlock(shape()), torch.randn(1, 2, 8, 8, 8)
     windows = Windows((2, 4, 4), (0, 0, 0))
-    middle = x + block.attention_part(x, windows, None)
-    torch.testing.assert_close(block(x, windows, None), middle + block.feed_forward_part(middle))
+    middle = x + block.attn(block.norm1(x), windows, None)
+    whole = middle + block.mlp(block.norm2(middle))
+    torch.testing.assert_close(block(x, windows, None), whole)
 
 
 def test_a_left_branch_passes_its_input_on_and_gives_its_parameters_zero_gradients() -> None:
