@@ -39,11 +39,13 @@ _pack, _ROW_BYTES = _ROW.pack, _ROW.size
 _MOST_STEP = float(1 << 53)
 _MOST_ROWS = 1 << 17
 _MOST_HELD = 1 << 12
+_MOST_VALUE = 1e18
+_AGAIN_S = 10.0
 _NEVER_NEGATIVE = {
-    "printed": "step times of zero or less",
-    "data": "negative waits for data",
-    "rate": "negative rates",
-    "memory": "negative sizes of memory",
+    "printed": "step times of zero or less, or endless,",
+    "data": "negative or endless waits for data",
+    "rate": "negative or endless rates",
+    "memory": "negative or endless sizes of memory",
 }
 _MOST_POINTS = 1 << 16
 _MOST_NAMES = 512
@@ -182,7 +184,7 @@ class LogBuilder:
         table = np.frombuffer(memoryview(self.flat)).reshape(-1, len(RAW))
         for name, what in _NEVER_NEGATIVE.items():
             column = table[:, RAW.index(name)]
-            bad = column <= 0 if name == "printed" else column < 0
+            bad = (column <= 0 if name == "printed" else column < 0) | (column > _MOST_VALUE)
             if bad.any():
                 column[bad] = NAN
                 self.impossible[what] += int(bad.sum())
@@ -355,6 +357,9 @@ class LogBuilder:
             self._settle()
             # NaN differs from nothing: only what both records tell can differ.
             before = dict(zip(RAW, self.flat[-len(RAW) :], strict=True))
+            if step <= 1 and at - before["at"] > _AGAIN_S:
+                self.restart(f"step {step:.0f} comes again")
+                return False
             differs = abs(printed - before["printed"]) > 0 or abs(at - before["at"]) > 1
             self.repeated += differs
             return True
@@ -411,6 +416,32 @@ class LogBuilder:
         """Take the saving of a checkpoint; the next training record may hold its time."""
         self._event(RawEvent("checkpoint", self.attempt, self.last_step, at, NAN, ""))
         self._pending |= AFTER_CHECKPOINT
+
+    def forget(self) -> None:
+        """Forget all records and events."""
+        self._settle()
+        self.flat, self.code, self.flags = array("d"), bytearray(), bytearray()
+        self.events = []
+
+    def count_epochs_if(self, why: Callable[[Array, Array, int], str]) -> None:
+        """Turn all training records into records of epochs where somebody says why.
+
+        Args:
+            why: Takes their steps and moments and the number of evaluations; empty text for no.
+        """
+        self._settle()
+        codes = np.frombuffer(bytes(self.code), np.uint8)
+        table = np.array(self.flat).reshape(-1, len(RAW))[codes == TRAIN]
+        found = sum(event.name == "evaluation" for event in self.events)
+        text = why(table[:, RAW.index("step")], table[:, RAW.index("at")], found)
+        if text:
+            self.code = bytearray(np.where(codes == TRAIN, EPOCH, codes).astype(np.uint8).tobytes())
+            self.is_steps_known = False
+            self.note(text)
+
+    def other_work(self) -> None:
+        """Say that the next training record may hold more than its steps, and no event is known."""
+        self._pending |= AFTER_EVAL
 
     def mark(self, at: float) -> None:
         """Say that the next training record's time counts from here (an epoch or the run began)."""

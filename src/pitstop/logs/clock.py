@@ -29,6 +29,7 @@ class Clock:
         self._date_s = math.nan
         self._minute = b""
         self._minute_s = math.nan
+        self._days_s = 0.0
         self._year = _ASSUMED_YEAR
         self._ordinal = 0
         self._first_ordinal: int | None = None
@@ -63,6 +64,24 @@ class Clock:
             self.started = f"{day.decode('latin-1')} {time.decode('latin-1')}"
         self._last_s = now
         return now - self._zero_s
+
+    def hour(self, time: bytes) -> float:
+        """Give seconds since the first time of day; a time far before the last is of the next day.
+
+        Args:
+            time: ``HH:MM:SS``, with a fraction or without.
+        """
+        try:
+            now = int(time[:2]) * 3600 + int(time[3:5]) * 60 + float(time[6:])
+        except ValueError:
+            return math.nan
+        now += self._days_s
+        if now < self._last_s - _DAY_S / 2:
+            self._days_s += _DAY_S
+            now += _DAY_S
+        spent = self.unix(now)
+        self.resolution_s = 0.001 if len(time) > len("HH:MM:SS") else 1.0
+        return spent
 
     def unix(self, now_s: float) -> float:
         """Take a moment that is already in seconds."""

@@ -38,7 +38,7 @@ from pitstop.records.logs.windows import (
     Meaning,
     WindowTable,
 )
-from pitstop.records.run import Attempt, Event, RankRecord, ScalarSeries
+from pitstop.records.run import SCHEMA, Attempt, Event, RankRecord, ScalarSeries
 
 _COUNTS = ("steps_per_epoch", "total_steps", "total_epochs", "batch_size", "world_size", "workers")
 _MOST_COUNT = 1 << 53
@@ -394,6 +394,8 @@ def _events(builder: LogBuilder, rows: Rows, reader: Reader) -> tuple[Event, ...
         name = next(name for flag, name in _MARKED if rows.flags[row] & flag)
         if not excess > 0:
             continue
+        if name in waiting and not reader.times_events:
+            continue
         if name in waiting:
             _give_duration(waiting[name], row, excess)
         elif excess > max(steady, _SHORTEST_EVENT_S):
@@ -441,7 +443,7 @@ def _attempts(builder: LogBuilder, reader: Reader) -> tuple[Attempt, ...]:
     reasons = ["the log begins", *builder.restarts]
     return tuple(
         Attempt(
-            schema=1,
+            schema=SCHEMA,
             started_unix_s=None,
             rank=0,
             local_rank=0,
@@ -559,7 +561,9 @@ def _column_notes(builder: LogBuilder, reader: Reader) -> dict[str, ColumnNote]:
         "at_s": _note("last step", "rebuilt", "timestamp - first timestamp"),
         "step_s": step,
         "printed_step_s": _note(reader.step, "printed", joined or reader.step_formula),
-        "data_s": _note(reader.data, "rebuilt" if data_formula else "printed", data_formula),
+        "data_s": _note(
+            reader.data, "rebuilt" if data_formula else "printed", data_formula or reader.data_name
+        ),
         "samples_per_s": _note(reader.rate, "printed", joined),
         "lr": _note("last step", "printed"),
         "memory_bytes": _note("total", "printed", reader.memory_formula),

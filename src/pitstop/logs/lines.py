@@ -7,6 +7,8 @@ when output is redirected, becomes UTF-8.
 
 import codecs
 import re
+import stat
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,7 +20,11 @@ from pitstop.errors import RecordError
 Note = Callable[[str], None]
 
 _CHUNK_BYTES = 1 << 20
-_LONGEST_LINE = 1 << 20
+_LONGEST_TORN = 1 << 20
+LONGEST_LINE = 1 << 14
+"""Bytes of a line that patterns are held against: none is longer, and a pattern may be slow."""
+_MOST_BYTES = 1 << 36
+_MOST_INPUT_BYTES = 1 << 32
 _HEAD_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 17
 _PACKED_BYTES = 1 << 14
@@ -48,8 +54,8 @@ def stream(path: Path, note: Note = _no_note) -> Iterator[tuple[list[bytes], boo
     for chunk in portions(path, note):
         lines = _split(torn + chunk)
         torn = lines.pop()
-        if len(torn) > _LONGEST_LINE:  # no text has such lines: what follows is not worth keeping
-            torn = torn[:_LONGEST_LINE]
+        if len(torn) > _LONGEST_TORN:  # no text has such lines: what follows is not worth keeping
+            torn = torn[:_LONGEST_TORN]
         yield lines, True
     if torn:
         yield [torn], False
@@ -61,6 +67,44 @@ def _split(data: bytes) -> list[bytes]:
     if b"\r" in data:
         data = data.replace(b"\r", b"\n")
     return data.split(b"\n")
+
+
+def cut(line: bytes) -> bytes:
+    """Give as much of a line as patterns are held against."""
+    return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE]
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is no file with an end: a device, a pipe, a file that says it is endless.
+
+    Raises:
+        RecordError: It is none, or longer than any log.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise RecordError(f"{path} is a pipe or a device; give a file, or - for standard input")
+    if found.st_size > _MOST_BYTES:
+        raise RecordError(f"{path} says it has {found.st_size} bytes: too many for a log")
+    if not found.st_size:
+        raise RecordError(f"{path} is empty: there is nothing to read in it")
+
+
+def standard_input(into: Path) -> None:
+    """Keep standard input in a file: a log is read twice, first to find its format.
+
+    Raises:
+        RecordError: It does not end.
+    """
+    taken = 0
+    with into.open("wb") as file:
+        while chunk := sys.stdin.buffer.read(_CHUNK_BYTES):
+            taken += len(chunk)
+            if taken > _MOST_INPUT_BYTES:
+                raise RecordError(f"standard input is longer than {_MOST_INPUT_BYTES >> 30} GiB")
+            file.write(chunk)
 
 
 def portions(path: Path, note: Note = _no_note) -> Iterator[bytes]:

@@ -1,10 +1,14 @@
 """Reads training logs of any known format, however many files, into one record a run."""
 
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
+
+import numpy as np
 
 from pitstop.errors import RecordError
 from pitstop.logs.builder import LogBuilder
@@ -17,15 +21,24 @@ from pitstop.logs.formats import (
     llm,
     meters,
     mm,
-    plain,
     tables,
     tensorboard,
     transreid,
 )
-from pitstop.logs.general.read import NAME as GENERAL
-from pitstop.logs.general.read import FieldHints, read_general
+from pitstop.logs.general.dialect import dialect_of
+from pitstop.logs.general.read import FieldHints, read_general, read_if_sure
+from pitstop.logs.general.tell import NAME as GENERAL
 from pitstop.logs.group import Read, group, join
-from pitstop.logs.lines import Note, is_packed, portions, sample, stream
+from pitstop.logs.lines import (
+    Note,
+    check_regular,
+    cut,
+    is_packed,
+    portions,
+    sample,
+    standard_input,
+    stream,
+)
 from pitstop.logs.reader import Feed, Reader
 from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.store import is_run, read_run
@@ -41,12 +54,14 @@ READERS: Final[tuple[Reader, ...]] = (
     *tables.READERS,
     *bars.READERS,
     *tensorboard.READERS,
-    *plain.READERS,
 )
 OWN: Final = "pitstop"
 """Name of our own format, which `pitstop.records.store` reads."""
 
 _SURE_ENOUGH = 0.5
+_STANDARD_INPUT = "-"
+_SAME = 0.02
+_FEW_DRAWINGS = 3
 _DAMAGE = (
     ValueError,
     KeyError,
@@ -59,6 +74,8 @@ _DAMAGE = (
 )
 _SUFFIXES = frozenset((".log", ".txt", ".json", ".csv", ".out", ".err", ".gz", ".jsonl"))
 _MOST_FILES = 256
+# Of any kind: a home folder is not searched through.
+_MOST_SEEN = 20_000
 
 
 def read_logs(
@@ -72,7 +89,7 @@ def read_logs(
     """Read logs; files of one run become one record.
 
     Args:
-        paths: Files, or folders whose files are looked through.
+        paths: Files, folders whose files are looked through, or ``-`` for standard input.
         format: Name of a reader to use instead of the one that is found; see `READERS`.
         batch_sizes: Samples of a step on one rank: one for all, or one for each path in order.
         world_sizes: Ranks of the run, likewise.
@@ -84,36 +101,43 @@ def read_logs(
     """
     batches = _one_each(batch_sizes, len(paths), "batch sizes")
     worlds = _one_each(world_sizes, len(paths), "world sizes")
+    with TemporaryDirectory() as folder:
+        given = [_kept(path, Path(folder)) for path in paths]
+        return _read_all(list(zip(given, batches, worlds, strict=True)), format, hints)
+
+
+def _kept(path: str | Path, folder: Path) -> Path:
+    """Keep what comes from standard input, given as ``-``, in a file."""
+    if str(path) != _STANDARD_INPUT:
+        return Path(path)
+    kept = folder / "standard-input.log"
+    standard_input(kept)
+    return kept
+
+
+def _read_all(
+    given: Sequence[tuple[Path, int | None, int | None]],
+    format: str | None,  # noqa: A002 - the word the user knows
+    hints: FieldHints | None,
+) -> tuple[RunRecord, ...]:
     forced = None if format in (None, OWN, GENERAL) else _named(format)
     if format == GENERAL:
         hints = hints or FieldHints()
     own: list[RunRecord] = []
     files: list[Read] = []
-    for path, batch, world in zip(map(Path, paths), batches, worlds, strict=True):
-        _refuse_pipe(path)
+    for path, batch, world in given:
+        if path.exists() and not path.is_dir():
+            check_regular(path)
         if _is_own(path) or format == OWN:
             own.append(read_run(path))
             continue
         for file in _files(path):
-            if hints is not None:
-                rank = read_general(file, hints)[0]
-            else:
-                rank = _read(file, forced, is_picked=file != path)
+            rank = _read(file, forced, hints, is_picked=file != path)
             if rank is not None:
                 files.append(_as_given(file, rank, batch, world))
         _require_some(path, files)
     runs = [_run(members) for members in group(files)]
     return (*own, *runs)
-
-
-def _refuse_pipe(path: Path) -> None:
-    """Refuse what can be read once only: a log is read twice, first to find its format."""
-    try:
-        is_pipe = path.exists() and not (path.is_file() or path.is_dir())
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
-    if is_pipe:
-        raise RecordError(f"{path} is a pipe or a device; give a file")
 
 
 def _require_some(path: Path, files: list[Read]) -> None:
@@ -158,20 +182,29 @@ def _files(path: Path) -> list[Path]:
     try:
         if not path.exists():
             raise RecordError(f"there is no file or folder {path}")
-        if not path.is_dir():
-            return [path]
-        found = sorted(
-            file
-            for file in path.rglob("*")
-            if file.is_file() and (file.suffix in _SUFFIXES or "tfevents" in file.name)
-        )
+        return _files_in(path) if path.is_dir() else [path]
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(found) > _MOST_FILES:
-        raise RecordError(
-            f"{path} holds {len(found)} files that may be logs; name the ones to read"
-        )
-    return found
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Give what may be logs in a folder that holds one run, not everything that somebody has."""
+    found: list[Path] = []
+    seen = 0
+    for parent, _, names in os.walk(folder):
+        seen += len(names)
+        found += [
+            file
+            for name in names
+            if (file := Path(parent, name)).suffix in _SUFFIXES or "tfevents" in name
+            if file.is_file()
+        ]
+        if len(found) > _MOST_FILES or seen > _MOST_SEEN:
+            raise RecordError(
+                f"{folder} holds more than {_MOST_FILES} files that may be logs, or more than "
+                f"{_MOST_SEEN:,} files in all; name the logs to read"
+            )
+    return sorted(found)
 
 
 def detect(path: str | Path) -> list[tuple[Reader, float]]:
@@ -188,35 +221,87 @@ def detect(path: str | Path) -> list[tuple[Reader, float]]:
 
 
 def _chosen(path: Path) -> list[tuple[Reader, float]]:
-    """Choose the formats to read: each that is sure enough; pairs of anything only if alone."""
+    """Choose the formats to read: each that is sure enough."""
     found = detect(path)
-    good = [pair for pair in found if pair[1] >= _SURE_ENOUGH and pair[0] is not plain.PLAIN]
+    good = [pair for pair in found if pair[1] >= _SURE_ENOUGH]
     if any(reader.is_binary or reader is tables.CSV for reader, _ in good):
         return good[:1]
     return good or found[:1]
 
 
-def _read(path: Path, forced: Reader | None, *, is_picked: bool) -> RankRecord | None:
-    """Read one file.
+def _read(
+    path: Path, forced: Reader | None, hints: FieldHints | None, *, is_picked: bool
+) -> RankRecord | None:
+    """Read one file: as a known format, else by what repeats in it.
 
     Args:
         path: File to read.
         forced: Format that the caller named.
+        hints: What the caller says of fields; then the general reader is used.
         is_picked: Whether we found the file in a folder; then it need not be a log.
     """
+    if forced is None and hints is None:
+        hints = dialect_of(path)
+    if hints is not None:
+        return read_general(path, hints)[0]
     chosen = [(forced, 1.0)] if forced is not None else _chosen(path)
     if is_picked:
         chosen = [pair for pair in chosen if pair[1] >= _SURE_ENOUGH]
-    ranks = [_read_as(path, chosen)] if chosen else []
-    records = [rank for found in ranks for rank in found if rank.windows and len(rank.windows)]
+    found = _read_as(path, chosen) if chosen else []
+    records = [rank for rank in found if _has_records(rank)]
     if records:
-        return join(records)
+        joined = join(records)
+        return joined if forced is not None else _checked(path, joined)
     if is_picked:
         return None
-    raise RecordError(_why_not(path, forced))
+    if (why := _why_not(path, forced)) is not None:
+        raise RecordError(why)
+    return read_if_sure(path)
 
 
-def _why_not(path: Path, forced: Reader | None) -> str:
+def _checked(path: Path, found: RankRecord) -> RankRecord:
+    """Hold what bars alone say against the general reader: which bar is the training's is a guess.
+
+    Raises:
+        RecordError: There are several bars, and the general reader does not know either.
+    """
+    assert found.windows is not None, "a log's record has a table"
+    log = found.windows.log
+    formats = set(log.format.split(" + "))
+    is_around = "Hugging Face console" in formats and log.total_steps is not None
+    if bars.BARS.name not in formats or bars.ITER_LINES.name in formats or is_around:
+        return found  # a bar of the Trainer that never begins anew goes around the others
+    is_one = not any(note.startswith((bars.LEFT_OUT, bars.SEVERAL)) for note in log.notes)
+    is_one = is_one and len(found.windows) > _FEW_DRAWINGS
+    try:
+        other = read_general(path)[0]
+    except RecordError:
+        if is_one:
+            return found
+        raise
+    is_one = is_one and len(other.attempts) == 1
+    return found if is_one or _agrees(found, other) else other
+
+
+def _agrees(one: RankRecord, other: RankRecord) -> bool:
+    """Whether two readings count as many steps."""
+    counts = [_last_step(rank) for rank in (one, other)]
+    return abs(counts[0] - counts[1]) <= _SAME * max(counts)
+
+
+def _last_step(rank: RankRecord) -> float:
+    assert rank.windows is not None, "a log's record has a table"
+    steps = rank.windows.last_step
+    return float(np.nanmax(steps)) if np.isfinite(steps).any() else np.inf
+
+
+def _has_records(rank: RankRecord) -> bool:
+    table = rank.windows
+    return table is not None and bool((~table.of_kind("eval")).any())
+
+
+def _why_not(path: Path, forced: Reader | None) -> str | None:
+    """Say why a file cannot be read at all; None where its lines may tell something."""
     lines = sample(path)
     if not any(lines) and is_packed(path):
         return f"{path} is cut off or damaged: nothing in it can be unpacked"
@@ -226,13 +311,10 @@ def _why_not(path: Path, forced: Reader | None) -> str:
         return (
             f"{path} holds no record of the format {forced.name}; leave out --format to detect it"
         )
-    text = b"\n".join(lines[:64])[:4096]
-    if b"\0" in text:
-        return f"{path} is a binary file of no known format; {_known()}"
-    return (
-        f"{path} holds no training record of a known format; {_known()}. --explain shows what the "
-        f"general reader makes of its lines; --format {GENERAL} judges by that: check it first"
-    )
+    if any(reader.is_binary for reader, _ in detect(path)):
+        return f"{path} is an event file without values that count steps in one way"
+    text = b"\n".join(lines[:64])[:4096].lstrip(b"\0")
+    return f"{path} is a binary file of no known format; {_known()}" if b"\0" in text else None
 
 
 def _read_as(path: Path, chosen: Sequence[tuple[Reader, float]]) -> list[RankRecord]:
@@ -241,7 +323,7 @@ def _read_as(path: Path, chosen: Sequence[tuple[Reader, float]]) -> list[RankRec
     if chosen[0][0].is_binary:
         _pour(path, feeds[0], builders[0])
     else:
-        _feed_lines(path, feeds, builders)
+        _feed_lines(path, [reader for reader, _ in chosen], feeds, builders)
     records = []
     for (reader, confidence), builder in zip(chosen, builders, strict=True):
         builder.close()
@@ -265,16 +347,20 @@ def _note_in(builders: Sequence[LogBuilder]) -> Note:
     return note
 
 
-def _feed_lines(path: Path, feeds: Sequence[Feed], builders: Sequence[LogBuilder]) -> None:
-    pairs = list(zip(feeds, builders, strict=True))
+def _feed_lines(
+    path: Path, readers: Sequence[Reader], feeds: Sequence[Feed], builders: Sequence[LogBuilder]
+) -> None:
+    long = [reader.takes_long_lines for reader in readers]
+    pairs = list(zip(feeds, builders, long, strict=True))
     before = b""
     note = _note_in(builders)
     for lines, is_whole in stream(path, note):
         if not is_whole and before:
             note("the last line has no end and is left out: killed, or writing now")
             continue
-        for feed, builder in pairs:
-            feed_portion(lines, before, feed, builder)
+        short = list(map(cut, lines))
+        for feed, builder, is_long in pairs:
+            feed_portion(lines if is_long else short, before, feed, builder)
         if lines:
             before = lines[-1]
 

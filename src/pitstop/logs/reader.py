@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pitstop.logs.builder import LogBuilder
+from pitstop.logs.lines import LONGEST_LINE
 from pitstop.logs.rows import Rows
 from pitstop.records.logs.windows import Disagreement, Meaning
 
@@ -37,6 +38,8 @@ class Reader:
     step_formula: str = ""
     data: Meaning = "not known"
     data_formula: str = ""
+    data_name: str = ""
+    """How the wait for data is printed, where that is not in seconds."""
     scalars: Meaning = "not known"
     rate: Meaning = "not known"
     memory_formula: str = ""
@@ -49,6 +52,11 @@ class Reader:
     judge: Callable[[LogBuilder, Rows], list[Disagreement]] | None = None
     """Finds disagreements that only this format can have."""
     notes: tuple[str, ...] = ()
+    takes_long_lines: bool = False
+    """Whether lines come whole: JSON is parsed in linear time, a pattern may not be."""
+    times_events: bool = True
+    """Whether what a record takes beyond its steps is the time of the event before it: not where
+    other events may have gone unseen."""
 
     def sniff(self, lines: Sequence[bytes]) -> float:
         """Say how sure it is that these lines are of this format, 0 to 1.
@@ -59,7 +67,7 @@ class Reader:
             return self.looks(lines)
         matches = 0
         for line in lines:
-            if self.needle in line and self.mark.search(line) is not None:
+            if self.needle in line and self.mark.search(line, 0, LONGEST_LINE) is not None:
                 matches += 1
                 if matches >= _ENOUGH:
                     break

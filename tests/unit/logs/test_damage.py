@@ -126,3 +126,16 @@ def test_random_bytes_are_refused_in_one_line_or_read(
     path = tmp_path_factory.mktemp("random") / "run.log"
     path.write_bytes(data)
     read(path)
+
+
+def test_a_number_in_another_unit_says_how_it_was_printed(tmp_path: Path) -> None:
+    line = "2024-01-01 10:{0:02d}:00 step={1} loss=2.{1} data_time_ms=3.10 memory=812MB\n"
+    path = tmp_path / "train.log"
+    path.write_text("".join(line.format(at, 10 * at) for at in range(1, 30)), encoding="utf-8")
+    run = read(path)
+    assert run is not None
+    table = run.first.windows
+    assert table is not None
+    assert set(table.data_s[np.isfinite(table.data_s)].tolist()) == {0.0031}
+    assert table.note("data_s").formula == "printed as data_time_ms"
+    assert not np.isfinite(table.memory_bytes).any() or table.note("memory_bytes").formula

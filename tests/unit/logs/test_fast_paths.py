@@ -2,7 +2,7 @@
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pitstop.logs import batch, builder, finish, read
 from pitstop.logs.builder import LogBuilder
-from pitstop.logs.formats import bars, huggingface, kair, llm, meters, plain, tables, tensorboard
+from pitstop.logs.formats import bars, huggingface, kair, llm, meters, tables, tensorboard
 from pitstop.logs.reader import Reader
 from pitstop.records.logs.windows import COLUMNS
 from pitstop.records.run import RankRecord
@@ -70,17 +70,6 @@ PATHS = {
             "2024-03-05 10:00:0{5} iter={0} | loss={1} | lr={2}",
         ),
         closed=((bars, "FINITE", NO_NUMBER),),
-    ),
-    "key=value": Path(
-        reader=plain.PLAIN,
-        shapes=(
-            "step={0} loss={1} step_time_ms={2} lr={3}",
-            "2024-03-05 10:00:0{5} step={0} loss={1} data_time={2} samples/s={3}",
-            "epoch: {5} step: {0} loss: {1}, acc: {2}%",
-            "[{5}, {0}] loss={1}",
-            "epoch {5}, batch {0} loss={1}",
-        ),
-        closed=((plain, "FINITE", NO_NUMBER),),
     ),
     "nanoGPT": Path(
         reader=llm.NANOGPT,
@@ -230,24 +219,6 @@ def test_ordinary_lines_are_taken_many_at_a_time(name: str) -> None:
     with patch.object(batch.Batch, "add", lambda _, groups: taken.append(groups)):
         read_lines(path.reader, lines, ())
     assert len(taken) >= 29
-
-
-def test_pairs_are_looked_for_in_the_first_line_of_a_shape_only() -> None:
-    lines = [PATHS["key=value"].shapes[0].format(step, 1, 2, 3, 4).encode() for step in range(30)]
-    looked: list[bytes] = []
-
-    class Watched:
-        def findall(self, line: bytes) -> list[tuple[bytes, bytes]]:
-            looked.append(line)
-            return pattern.findall(line)
-
-        def finditer(self, line: bytes) -> Iterator[re.Match[bytes]]:
-            return pattern.finditer(line)
-
-    pattern: re.Pattern[bytes] = getattr(plain, "_PAIR")  # noqa: B009 - tests look inside
-    with patch.object(plain, "_PAIR", Watched()):
-        read_lines(plain.PLAIN, lines, ())
-    assert looked == lines[:1]
 
 
 def event(tag: bytes, value: float, step: int, wall: float) -> bytes:

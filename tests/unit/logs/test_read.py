@@ -1,6 +1,8 @@
 """What `read_logs` promises beyond single formats: choosing, grouping, given numbers, bounds."""
 
 import gzip
+import io
+import itertools
 import json
 import math
 import os
@@ -8,6 +10,9 @@ import shutil
 import struct
 import time
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +23,12 @@ from pitstop.logs import builder as builder_module
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.clock import Clock
 from pitstop.logs.finish import finish
+from pitstop.logs.formats.llm import NANOGPT
 from pitstop.logs.formats.tensorboard import masked_crc
+from pitstop.logs.lines import LONGEST_LINE
 from pitstop.logs.numbers import number
 from pitstop.logs.read import READERS, detect, read_logs
+from pitstop.logs.reader import Feed, Reader
 from pitstop.records.logs.windows import WindowTable
 from pitstop.records.run import RunRecord
 
@@ -52,13 +60,13 @@ def test_every_reader_names_where_its_format_is_defined() -> None:
 def test_each_format_is_recognised_by_no_other_reader_with_more_confidence() -> None:
     for facts_file in CORPUS.glob("*.facts.json"):
         facts = json.loads(facts_file.read_text(encoding="utf-8"))
-        if "format" not in facts:
+        if facts.get("format", "general") == "general":
             continue
         found = detect(CORPUS / facts_file.name.removesuffix(".facts.json"))
         names = [reader.name for reader, confidence in found if confidence >= 0.5]
         expected = set(facts["format"].split(" + "))
         assert found[0][0].name in expected
-        assert set(names) <= expected | {"key=value lines"}, facts_file.name
+        assert set(names) <= expected, facts_file.name
 
 
 def test_text_and_json_of_one_run_are_one_record() -> None:
@@ -75,6 +83,30 @@ def test_a_run_named_by_its_folder_is_one_record(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("learning rate was too high\n", encoding="utf-8")
     [run] = read_logs([tmp_path])
     assert set(table_of(run).log.format.split(" + ")) == {"mmengine text", "mmengine JSON"}
+
+
+def test_a_folder_of_everything_is_not_searched_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pitstop.logs.read._MOST_SEEN", 40)
+    entered: list[str] = []
+
+    def counted(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for place in itertools.count():
+            entered.append(str(place))
+            yield f"{folder}/{place}", [], [f"{name}.bin" for name in range(10)]
+
+    monkeypatch.setattr("pitstop.logs.read.os.walk", counted)
+    with pytest.raises(RecordError, match="more than 40 files in all; name the logs"):
+        read_logs([tmp_path])
+    assert len(entered) == 5
+
+
+def test_a_folder_of_too_many_logs_is_refused(tmp_path: Path) -> None:
+    for place in range(257):
+        (tmp_path / f"{place}.log").touch()
+    with pytest.raises(RecordError, match="more than 256 files that may be logs"):
+        read_logs([tmp_path])
 
 
 def test_two_runs_with_the_same_losses_stay_two(tmp_path: Path) -> None:
@@ -120,9 +152,9 @@ def test_what_was_not_said_is_not_known() -> None:
 
 
 def test_a_format_can_be_forced_and_must_exist() -> None:
-    path = CORPUS / "key_value.log"
-    [run] = read_logs([path], format="key=value lines")
+    [run] = read_logs([CORPUS / "nanogpt.log"], format="nanoGPT")
     assert table_of(run).log.confidence == 1.0
+    path = CORPUS / "key_value.log"
     with pytest.raises(RecordError, match="no log format 'mmcv'; known formats: mmcv text"):
         read_logs([path], format="mmcv")
     with pytest.raises(RecordError, match="no record of the format KAIR"):
@@ -392,7 +424,8 @@ def pairs(path: Path, *, steps: int = 60, **values: object) -> Path:
 
 
 def test_a_packed_file_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    plain = "".join(f"step={step} step_time=0.{step * 7919 % 10_007 + 1}\n" for step in range(9999))
+    times = [f"0.{step * 7919 % 10_007 + 1}" for step in range(9999)]
+    plain = "".join(f"step={step} step_time_s={time}\n" for step, time in enumerate(times))
     packed = gzip.compress(plain.encode())
     cut = tmp_path / "cut.log.gz"
     cut.write_bytes(packed[: len(packed) // 2])
@@ -409,7 +442,7 @@ def test_a_packed_file_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path)
 
 
 def test_packed_files_joined_into_one_are_read_without_a_complaint(tmp_path: Path) -> None:
-    parts = [f"step={step} step_time=0.5\n".encode() for step in range(1, 60)]
+    parts = [f"step={step} step_time_s=0.5\n".encode() for step in range(1, 60)]
     joined = tmp_path / "joined.log.gz"
     joined.write_bytes(b"".join(map(gzip.compress, parts)) + bytes(100))
     (run,) = read_logs([joined])
@@ -417,24 +450,28 @@ def test_packed_files_joined_into_one_are_read_without_a_complaint(tmp_path: Pat
     assert not any("packed" in note for note in table_of(run).log.notes)
 
 
-@pytest.mark.parametrize("time", ["-0.5", "0", "0.0", "-1e-9"])
-def test_step_times_that_cannot_be_are_left_out_with_a_note(tmp_path: Path, time: str) -> None:
-    table = table_of(read_logs([pairs(tmp_path / "a.log", step_time=time, data_time=-1)])[0])
+@pytest.mark.parametrize("time", [-0.5, 0.0, -1e-9, 1e308])
+def test_step_times_that_cannot_be_are_left_out_with_a_note(time: float) -> None:
+    builder = LogBuilder(is_rebuilt=False)
+    for step in range(1, 60):
+        builder.train(float(step), printed=time, data=-1.0)
+    table = finish(builder, NANOGPT, confidence=1.0, file="a.log").windows
+    assert table is not None
     assert not np.isfinite(table.step_s).any()
     assert not np.isfinite(table.data_s).any()
-    assert "59 step times of zero or less cannot be and are left out" in table.log.notes
-    assert "59 negative waits for data cannot be and are left out" in table.log.notes
+    notes = " ".join(table.log.notes)
+    assert "59 step times of zero or less, or endless, cannot be and are left out" in notes
+    assert "59 negative or endless waits for data cannot be and are left out" in notes
 
 
 def test_a_number_beyond_all_floats_is_none(tmp_path: Path) -> None:
     huge = 10**400
-    path = pairs(tmp_path / "a.log", step_time=0.5, lr=huge)
+    path = pairs(tmp_path / "a.log", step_time_s=0.5, lr=huge)
     with path.open("a") as file:
-        file.write(f"step={huge} step_time=0.5\nstep={10**30} step_time=0.5\n")
+        file.write(f"step={huge} step_time_s=0.5\nstep={10**30} step_time_s=0.5\n")
     table = table_of(read_logs([path])[0])
     assert (len(table), np.nanmax(table.last_step)) == (59, 59)
     assert not np.isfinite(table.lr).any()
-    assert "2 damaged lines left out" in table.log.notes
 
 
 def test_an_announced_count_beyond_all_runs_is_left_out() -> None:
@@ -463,3 +500,42 @@ def test_a_cell_longer_than_the_csv_module_allows_is_a_damaged_row(tmp_path: Pat
     table = table_of(read_logs([path])[0])
     assert len(table) == 29
     assert "1 damaged lines left out" in table.log.notes
+
+
+@pytest.mark.parametrize("reader", [one for one in READERS if not one.is_binary])
+def test_no_pattern_sees_more_of_a_line_than_sixteen_kibibytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Reader
+) -> None:
+    lengths: list[int] = []
+
+    def start(builder: LogBuilder) -> Feed:
+        feed = reader.start(builder)
+
+        def counted(line: bytes) -> None:
+            lengths.append(len(line))
+            feed(line)
+
+        return counted
+
+    path = tmp_path / "long.log"
+    path.write_bytes(b"step 1 loss 0.5 " * 10_000 + b"\n" + b"9" * 150_000 + b"\n\n")
+    watched = replace(reader, start=start)
+    monkeypatch.setattr("pitstop.logs.read.READERS", (watched,))
+    with suppress(RecordError):
+        read_logs([path], format=reader.name)
+    assert lengths
+    assert reader.takes_long_lines or max(lengths) <= LONGEST_LINE
+
+
+def test_standard_input_is_read_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = b"".join(b"step %d loss 0.5\n" % n for n in range(1, 30))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    [run] = read_logs(["-"])
+    assert table_of(run).last_step[-1] == 29
+
+
+def test_what_has_no_end_is_not_opened() -> None:
+    with pytest.raises(RecordError, match="pipe or a device"):
+        read_logs(["/dev/zero"])
+    with pytest.raises(RecordError, match="empty"):
+        read_logs(["/proc/self/status"])

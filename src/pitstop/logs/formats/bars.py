@@ -18,7 +18,7 @@ from pitstop.records.logs.windows import Disagreement
 NAN = math.nan
 _RATE = rb", +(?:(\d+\.?\d*)|\?)(?:(s)/[A-Za-z]+|[A-Za-z]+/s)(?:, ([^\]]*))?\]"
 _ELAPSED = rb" \[((?:\d+:)?\d\d:\d\d)"
-_BAR = re.compile(rb"(\d+)/(\d+)" + _ELAPSED + rb"<[^,\]]*(?:, \d+:\d\d:\d\d)?" + _RATE)
+_BAR = re.compile(rb"(?<![\d.])(\d+)/(\d+)" + _ELAPSED + rb"<[^,\]]*(?:, \d+:\d\d:\d\d)?" + _RATE)
 _LOST = re.compile(rb"(\d+)()[a-z]+" + _ELAPSED + _RATE)
 _WORD = re.compile(rb"[A-Za-z\x80-\xff]+")
 _EVAL = re.compile(rb"(?i)^(?:val|eval|test|infer|extract)")
@@ -30,6 +30,12 @@ _TEXT_BYTES = 400
 _LONG_S = 30.0
 _DRAWN = 2000
 _MOST_BARS = 64
+LEFT_OUT = "other bars are left out"
+SEVERAL = "bars of one name count to several totals"
+_TABLE = re.compile(rb"(?:\d[\d./]{0,16}G? {1,16}){4}")
+"""A row of a table before the bar: its first number is the epoch, and the bar has no name."""
+_NONE = b"\0"
+"""Name of the training's bar where every bar is of an evaluation."""
 
 
 @dataclass(slots=True)
@@ -58,6 +64,10 @@ class _Bars:
         self._lost = False
         self._elapsed = b""
         self._waiting: tuple[bytes, re.Match[bytes]] | None = None
+        self._is_table = False
+        self._ended_s = 0.0
+        self._was_partial = False
+        """Whether this bar was drawn before its end; some logs keep the last drawing alone."""
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
@@ -68,6 +78,9 @@ class _Bars:
         start = max(place - _COUNT_BYTES, line.rfind(b" ", 0, place), line.rfind(b"|", 0, place))
         found = _BAR.search(line, max(start, 0)) or _LOST.search(line, max(start, 0))
         if found is None:
+            return
+        if _TABLE.search(line, 0, place) is not None:
+            self._is_table = True
             return
         if self._held is None:
             self._one_a_second(line, found)
@@ -99,7 +112,8 @@ class _Bars:
         if self._waiting is not None:
             self._take(_update(*self._waiting))
         self._builder.found += self.judge()
-        if not self._epoch and self._builder.steps_per_epoch is not None:
+        is_of_run = b"epoch" not in self._main.lower()
+        if is_of_run and not self._epoch and self._builder.steps_per_epoch is not None:
             # One single bar counts the run.
             self._builder.total_steps = self._builder.steps_per_epoch
             self._builder.steps_per_epoch = None
@@ -112,10 +126,11 @@ class _Bars:
         for update in held:
             if not _EVAL.match(update.bar) and (update.bar in drawn or len(drawn) < _MOST_BARS):
                 drawn[update.bar] = drawn.get(update.bar, 0) + 1
-        self._main = max(drawn, key=lambda bar: drawn[bar]) if drawn else held[0].bar
+        has_bar = drawn and not self._is_table
+        self._main = max(drawn, key=lambda bar: drawn[bar]) if has_bar else _NONE
         if len(drawn) > 1:
             others = b", ".join(bar or b"(no name)" for bar in drawn if bar != self._main)
-            self._builder.note(f"other bars are left out: {others.decode('utf-8', 'replace')}")
+            self._builder.note(f"{LEFT_OUT}: {others.decode('utf-8', 'replace')}")
         for update in held:
             self._take(update)
 
@@ -129,8 +144,13 @@ class _Bars:
         if update.n == 0:
             self._turn(0)
             return
-        if update.n < self._last:
+        is_full = update.n == update.total
+        is_anew = is_full and not self._was_partial and update.elapsed_s != self._ended_s
+        if update.n < self._last or (update.n == self._last and is_anew):
             self._turn(update.n)
+            self._was_partial = False
+        self._was_partial |= not is_full
+        self._ended_s = update.elapsed_s
         self._count(update)
 
     def _turn(self, n: int) -> None:
@@ -146,6 +166,8 @@ class _Bars:
             self._lost = True
             builder.note("the bar lost its total: it ran further than announced")
         if update.total:
+            if builder.steps_per_epoch not in (None, update.total):
+                builder.note(SEVERAL)
             builder.steps_per_epoch = update.total
         rate = _seconds_a_step(update)
         self._late(update, update.n * rate)

@@ -134,6 +134,7 @@ FASTREID_JSON = Reader(
     name="fast-reid JSON",
     defined_by="JDAI-CV/fast-reid: fastreid/utils/events.py (JSONWriter)",
     start=_json,
+    takes_long_lines=True,
     needle=b'"iteration"',
     mark=re.compile(rb'^\{.*"iteration": ?\d+'),
     step="median of the window",

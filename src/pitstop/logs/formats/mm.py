@@ -227,6 +227,7 @@ MMCV_JSON = Reader(
     name="mmcv JSON",
     defined_by="open-mmlab/mmcv (1.x): mmcv/runner/hooks/logger/text.py",
     start=_mmcv_json,
+    takes_long_lines=True,
     needle=b'"mode"',
     mark=re.compile(rb'^\{"mode": ?"(?:train|val)", ?"epoch": ?\d+, ?"iter": ?\d+'),
     step="window mean",
@@ -263,6 +264,7 @@ MMENGINE_JSON = Reader(
         "mmengine/runner/log_processor.py"
     ),
     start=_mmengine_json,
+    takes_long_lines=True,
     needle=b'"step"',
     mark=re.compile(rb'^\{(?=.*"(?:data_time|time|loss)": ).*"step": ?\d+\}'),
     step="window mean",

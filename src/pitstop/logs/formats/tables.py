@@ -189,6 +189,7 @@ def _start(builder: LogBuilder) -> Feed:
 
 CSV = Reader(
     name="metrics.csv",
+    takes_long_lines=True,
     defined_by="Lightning-AI/pytorch-lightning: src/lightning/fabric/loggers/csv_logs.py",
     start=_start,
     mark=_HEADER,

@@ -14,10 +14,11 @@ from re import compile as pattern
 
 import numpy as np
 
-from pitstop.logs.builder import LogBuilder, Series
+from pitstop.logs.builder import Array, LogBuilder, Series
 from pitstop.logs.reader import Feed, Reader
 
 NAN = math.nan
+_FEWEST, _SOME, _MOSTLY, _LONG_STEP_S = 3, 0.05, 0.9, 1.0
 _LONGEST = 1 << 26
 _HEAD = 12
 _FEW = 8
@@ -99,7 +100,7 @@ class _Events:
         self._row: dict[str, float] = {}
         self._step = NAN
         self._at = NAN
-        builder.close = self._end_row
+        builder.close = self._end
 
     def feed(self, data: bytes) -> None:
         """Take the next portion of the file."""
@@ -222,6 +223,24 @@ class _Events:
                 self._begin_row(step, wall)
             self._row[tag] = value
         builder.scalar(tag, step, value)
+
+    def _end(self) -> None:
+        self._end_row()
+        if self._builder.went_back > 1 and self._builder.went_back > _SOME * len(self._builder):
+            self._builder.forget()  # values with several indices: none is surely the step
+        self._builder.count_epochs_if(self._is_of_epochs)
+
+    @staticmethod
+    def _is_of_epochs(step: Array, at: Array, evaluations: int) -> str:
+        """Say why an index may count epochs: then it is no step, and gives no time of one."""
+        rises, spent = np.diff(step), np.diff(at)
+        if len(rises) < _FEWEST or (rises == 1).mean() < _MOSTLY:
+            return ""
+        if evaluations >= _MOSTLY * len(step):
+            return "the index rises by one with an evaluation each: it counts epochs, not steps"
+        if float(np.nanmedian(spent)) >= _LONG_STEP_S:
+            return "the index rises by one in a long time: it may count epochs, so no step is timed"
+        return ""
 
     def _begin_row(self, step: float, wall: float) -> None:
         self._end_row()

@@ -16,19 +16,23 @@ import numpy.typing as npt
 
 from pitstop.logs.clock import Clock
 from pitstop.logs.general.tokens import (
-    LONGEST_LINE,
+    HOUR,
     MOST_NUMBERS,
     NUMBER,
     STAMP,
     Slot,
+    day_of,
     pattern_of,
     segments,
     slots_of,
     value_of,
 )
+from pitstop.logs.lines import cut
 
 Array = npt.NDArray[np.float64]
-Phase = Literal["train", "eval", "", "checkpoint", "resume"]
+Mask = npt.NDArray[np.bool_]
+Index = npt.NDArray[np.intp]
+Phase = Literal["train", "eval", "", "other", "checkpoint", "resume"]
 
 _MOST_ROWS = 1 << 16
 _MOST_HELD = 1 << 10
@@ -55,10 +59,19 @@ _EVAL_WORDS: Final = frozenset(
         "dev",
         "infer",
         "inference",
+        "验证",
+        "测试",
+        "评估",
     ]
 )
+_OTHER_RATES: Final = frozenset(("rate of samples", "rate of tokens", "rate"))
 _COUNTERS: Final = frozenset(("epoch", "epochs", "step", "steps", "iter", "iteration", "batch"))
-_TRAIN_WORDS: Final = frozenset(("train", "training"))
+_TRAIN_WORDS: Final = frozenset(("train", "training", "训练"))
+_SAID: Final[dict[str, Phase]] = {
+    **dict.fromkeys(_EVAL_WORDS, "eval"),
+    **dict.fromkeys(_TRAIN_WORDS, "train"),
+}
+_BAR_WORDS: Final = _TRAIN_WORDS | _COUNTERS | {"iters", "iterations", "loss", "batches", "ep"}
 _SAVES = re.compile(
     rb"(?i)\b(?:sav(?:e|ed|ing)|writing)\b.{0,80}?(?:checkpoint|ckpt|model|weight|state|snapshot"
     rb"|\.pth?\b|\.h5|\.hdf5|\.pkl)|(?:checkpoint|model|weights)\W{1,3}(?:was |has been |is )?saved"
@@ -68,8 +81,11 @@ _RESUMES = re.compile(rb"(?i)\bresum(?:e|ed|ing)\b.{0,40}(?:train|from|epoch|ste
 _EVENT_HINT = re.compile(rb"(?i)sav|resum|writing|\xe4\xbf\x9d\xe5\xad\x98")
 _WORTH = re.compile(rb"(?i)epoch|iter|step|batch|loss|it/s|s/it|\d/\d")
 _IN_BAR = re.compile(rb"\d/\d+ \[\d[\d:]*<")
-_WORD = re.compile(r"[a-z]+")
-_HEADER_WORD = re.compile(r"(?i)^(?:global_)?(?:epoch|step|iter(?:ation)?s?|batch)$")
+_WORD = re.compile(r"[a-z]+|[^\W\d_a-z]+")
+_DIGITS = re.compile(rb"\d+")
+_HMS = re.compile(rb"\d\d:\d\d:\d\d")
+_PAIR = re.compile(r"=\s*-?\d|\s\d")
+_HEADER_WORD = re.compile(r"(?i)^(?:global_|train_)?(?:epochs?|steps?|iter(?:ation)?s?|batch)$")
 
 
 @dataclass(eq=False)
@@ -80,6 +96,9 @@ class Family:
     phase: Phase
     example: str
     number: int = 0
+    is_bar: bool = False
+    shape: int = -1
+    """Length of the dates on its lines; 0 of a time alone, -1 without a clock."""
     count: int = 0
     """Lines seen."""
     stride: int = 1
@@ -121,7 +140,10 @@ class Family:
 
     def column(self, place: int) -> Array:
         """Give one number of every line kept."""
-        return np.array(self.flat[place]) * self.slots[place].scale
+        scale = self.slots[place].scale
+        values = np.array(self.flat[place])
+        # Divided, 3.1 ms are the number that 0.0031 s is.
+        return values / (1 / scale) if scale < 1 else values * scale
 
     def __len__(self) -> int:
         return len(self.line)
@@ -144,16 +166,23 @@ class Miner:
     """Takes a file's lines and gathers families, in one pass."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clocks: dict[int, Clock] = {}
+        self.shape = -1
+        """Shape of the date met last."""
+        self._days: dict[bytes, bytes] = {}
+        self.notes: list[str] = []
+        """What could not be read of the file."""
         self.lines = 0
         self.numbered = 0
-        self.events: list[tuple[int, float, Phase]] = []
-        """Checkpoints and resumptions: line, moment, which."""
+        self.events: list[tuple[int, Phase]] = []
+        """Checkpoints and resumptions: line, which."""
         self._templates: dict[tuple[bytes, ...], Family | _Inverted | Phase] = {}
         self._families: dict[tuple[object, ...], Family] = {}
         self._usual: dict[bytes, tuple[re.Pattern[bytes], Family]] = {}
         """Patterns of the lines met last, by their first bytes: quicker than splitting."""
         self._header: list[str] = []
+        self._commas = 0
+        """Commas in a row of the table."""
         self._made = 0
 
     @property
@@ -167,21 +196,45 @@ class Miner:
     def feed(self, line: bytes) -> None:
         """Take one line."""
         self.lines += 1
-        line = line[:LONGEST_LINE]
+        line = cut(line).lstrip(b"\0")
         at = np.nan
-        if b":" in line:
-            stamp = STAMP.search(line, 0, _STAMP_WITHIN)
-            if stamp is not None:
-                day = stamp[1] or stamp[2][:2] + b"/" + stamp[2][2:]
-                at = self.clock.seconds(day, stamp[3].replace(b",", b"."))
-                line = line[: stamp.start()] + line[stamp.end() :]
+        self.shape = -1
+        if _HMS.search(line, 0, _STAMP_WITHIN) is not None:
+            line, at = self._stamped(line)
         if b"%|" in line or b"<" in line:
             for segment in segments(line):
                 self._take(segment, at)
         else:
             self._take(line, at)
 
+    def _stamped(self, line: bytes) -> tuple[bytes, float]:
+        """Take the timestamp off a line, and give its moment; one clock for each shape of date."""
+        stamp = STAMP.search(line, 0, _STAMP_WITHIN)
+        if stamp is None:
+            hour = HOUR.match(line)
+            if hour is None:
+                return line, np.nan
+            self.shape = 0
+            return line[hour.end() :], self._clock(0).hour(hour[1].replace(b",", b"."))
+        key = stamp[0][: stamp.start(4) - stamp.start()]
+        day = self._days.get(key)
+        if day is None:
+            if len(self._days) > _MOST_TEMPLATES:
+                self._days.clear()
+            day = self._days[key] = day_of(stamp)
+        self.shape = len(day)
+        at = self._clock(self.shape).seconds(day, stamp[4].replace(b",", b"."))
+        return line[: stamp.start()] + line[stamp.end() :], at
+
+    def _clock(self, shape: int) -> Clock:
+        clock = self.clocks.get(shape)
+        if clock is None:
+            clock = self.clocks[shape] = Clock()
+        return clock
+
     def _take(self, line: bytes, at: float) -> None:
+        if self._commas and line.count(b",") == self._commas:
+            line = line.replace(b",", b", ")  # 10,168 is two cells of a row, not ten thousand
         usual = self._usual.get(line[:_START])
         if usual is not None and (match := usual[0].match(line)) is not None:
             self.numbered += 1
@@ -190,28 +243,34 @@ class Miner:
         parts = NUMBER.split(line)
         count = len(parts) // 2
         if not count:
-            self._words(line, at)
-            return
-        if count > MOST_NUMBERS:
-            return
-        key = tuple(parts[::2])
+            self._words(line)
+        elif count <= MOST_NUMBERS:
+            self._sort(line, at, parts)
+
+    def _sort(self, line: bytes, at: float, parts: list[bytes]) -> None:
+        """Put a line to those of its template."""
+        key, texts = tuple(parts[::2]), parts[1::2]
         found = self._templates.get(key)
+        is_known = found is not None
         if found is None:
-            found = self._new(key, parts[1::2], line)
+            key = tuple(_DIGITS.sub(b"#", part) for part in key)  # names of files differ in digits
+            found = self._templates.get(key)
+        if found is None:
+            found = self._new(key, texts, line)
         if isinstance(found, Family):
             self.numbered += 1
-            found.add(self.lines, at, parts[1::2])
-            if found.count % _LEARN == 0 and len(key[0]) >= _START:
+            found.add(self.lines, at, texts)
+            if is_known and found.count % _LEARN == 0 and len(key[0]) >= _START:
                 self._learn(line, key, found)
         else:
-            self._other(at, found, parts[1::2])
+            self._other(at, found, texts)
 
     def _other(self, at: float, found: "_Inverted | Phase", texts: list[bytes]) -> None:
         if isinstance(found, _Inverted):
             self.numbered += 1
             found.add(self.lines, at, texts)
         elif found:
-            self._event(at, found)
+            self._event(found)
 
     def _learn(self, line: bytes, key: tuple[bytes, ...], family: Family) -> None:
         """Expect more lines that begin like this one."""
@@ -219,19 +278,23 @@ class Miner:
             self._usual.clear()
         self._usual[line[:_START]] = (pattern_of(key), family)
 
-    def _words(self, line: bytes, at: float) -> None:
+    def _words(self, line: bytes) -> None:
         """Look at a line without numbers: an event, or the head of a table."""
         if _EVENT_HINT.search(line) is not None:
             phase = _event_of(line)
             if phase:
-                self._event(at, phase)
+                self._event(phase)
         columns = _columns(line)
         if columns:
-            self._header = columns
+            self._table(columns, line)
 
-    def _event(self, at: float, phase: Phase) -> None:
+    def _table(self, columns: list[str], line: bytes) -> None:
+        self._header = columns
+        self._commas = line.count(b",") if line.count(b",") == len(columns) - 1 else 0
+
+    def _event(self, phase: Phase) -> None:
         if len(self.events) < _MOST_EVENTS:
-            self.events.append((self.lines, at, phase))
+            self.events.append((self.lines, phase))
 
     def _new(
         self, key: tuple[bytes, ...], texts: list[bytes], line: bytes
@@ -242,6 +305,10 @@ class Miner:
             return ""
         if len(self._templates) >= _MOST_TEMPLATES:
             self._templates.clear()
+        columns = _columns(line) if b"," in line or b"\t" in line else []
+        if columns:
+            self._table(columns, line)
+            return ""
         phase = _event_of(line)
         found: Family | _Inverted | Phase = phase or self._family(key, texts, line)
         self._templates[key] = found
@@ -260,14 +327,18 @@ class Miner:
                     slots = (*slots[:place], changed, *slots[place + 1 :])
         if self._header:
             slots = _named_by(self._header, key, slots)
-        phase = phase_of(key, slots)
-        identity = (phase, *((s.name.lower(), s.unit, s.is_total, s.is_mean) for s in slots))
+        is_bar = inverted >= 0 or _IN_BAR.search(line) is not None
+        phase = phase_of(key, slots, is_bar=is_bar)
+        names = ((s.name.lower(), s.unit, s.is_total, s.is_mean) for s in slots)
+        identity = (self.shape, phase, *names)
         family = self._families.get(identity)
         if family is None:
             if len(self._families) >= _MOST_FAMILIES and not self._forget():
                 return ""
             text = line.decode("utf-8", "replace").strip()
-            family = Family(slots, phase, text[:160], number=self.lines)
+            family = Family(
+                slots, phase, text[:160], number=self.lines, is_bar=is_bar, shape=self.shape
+            )
             self._families[identity] = family
         return family if inverted < 0 else _Inverted(family, inverted)
 
@@ -286,38 +357,65 @@ def _event_of(line: bytes) -> Phase:
     return "checkpoint" if _SAVES.search(line) is not None else ""
 
 
-def phase_of(literals: Sequence[bytes], slots: Sequence[Slot]) -> Phase:
+def phase_of(literals: Sequence[bytes], slots: Sequence[Slot], *, is_bar: bool = False) -> Phase:
     """Say whether a line is of the training or of an evaluation; empty where it does not tell.
 
     The first such word before the first value decides: the name of a bar, a logger's function, or
-    what the line says of itself. Words in the names of values decide where all agree.
+    what the line says of itself. Words in the names of values decide where all agree. A bar with
+    another name counts something else.
     """
+    if is_bar and any(slot.unit in _OTHER_RATES for slot in slots):
+        return "other"
+    words = _head_words(literals, slots)
+    phase: Phase = ""
+    for word in words:
+        if word in _SAID:
+            phase = _SAID[word]
+            break
+    if not phase and is_bar and words:
+        phase = "train" if _BAR_WORDS & set(words) else "other"
+    return phase or _by_values(slots)
+
+
+def _head_words(literals: Sequence[bytes], slots: Sequence[Slot]) -> list[str]:
+    """Words before the first value, and those right before the first count."""
     counts = 0
     for slot in slots:
         if slot.name and not set(slot.words) & _COUNTERS:
             break
         counts += 1
     head = b" ".join(literals[: max(1, min(counts, len(literals) - 1))])
-    for word in _WORD.findall(head.decode("utf-8", "replace").lower()):
-        if word in _TRAIN_WORDS:
-            return "train"
-        if word in _EVAL_WORDS:
-            return "eval"
+    for place, slot in enumerate(slots):
+        if slot.has_total or set(slot.words) & _COUNTERS:
+            head += b" " + literals[place]  # what a logger prints comes before
+            if not any(_is_trained(one) for one in slots):
+                head += b" " + literals[place + 1 + slot.has_total]
+            break
+    return _WORD.findall(head.decode("utf-8", "replace").lower())
+
+
+def _is_trained(slot: Slot) -> bool:
+    """Whether a value is of the training by its name: a loss that is no evaluation's."""
+    words = set(slot.words)
+    is_loss = any(word.endswith("loss") for word in words)
+    return bool(words & _TRAIN_WORDS) or (is_loss and not words & _EVAL_WORDS)
+
+
+def _by_values(slots: Sequence[Slot]) -> Phase:
     named = [set(slot.words) for slot in slots if slot.name and not slot.is_total]
     values = [words for words in named if not words & {"epoch", "step", "iter", "time", "lr"}]
-    if values and all(words & _EVAL_WORDS for words in values):
-        return "eval"
-    return ""
+    return "eval" if values and all(words & _EVAL_WORDS for words in values) else ""
 
 
 def _columns(line: bytes) -> list[str]:
-    """Read a line without numbers as the head of a table; nothing unless a counter is in it."""
+    """Read a line as the head of a table; nothing unless a counter is in it."""
     text = line.decode("utf-8", "replace").strip().strip("|")
     for separator in (r",", r"\s*\|\s*", r"\t+", r"\s{2,}", r"\s+"):
         names = [name.strip(" \"'") for name in re.split(separator, text)]
         if len(names) > 1 and all(names):
             is_head = any(_HEADER_WORD.match(name) for name in names)
-            return names if is_head and max(map(len, names)) <= 48 else []
+            are_words = all(name[0].isalpha() and not _PAIR.search(name) for name in names)
+            return names if is_head and are_words and max(map(len, names)) <= 48 else []
     return []
 
 
@@ -325,18 +423,20 @@ def _named_by(
     header: list[str], literals: Sequence[bytes], slots: tuple[Slot, ...]
 ) -> tuple[Slot, ...]:
     """Give the numbers of a table's row the names in its head."""
-    if any(slot.name or slot.is_total for slot in slots):
+    commas = sum(text.count(b",") for text in literals)
+    is_row = commas == len(header) - 1
+    if any(slot.name or slot.is_total for slot in slots) and not is_row:
         return slots
-    if any(b"," in text for text in literals[1:-1]):
+    if is_row or any(b"," in text for text in literals[1:-1]):
         places = list(np.cumsum([text.count(b",") for text in literals[:-1]]))
     else:
         places = list(range(len(slots)))
         if len(slots) != len(header):
             return slots
-    if places[-1] >= len(header):
+    if places[-1] >= len(header) or len(set(places)) < len(places):
         return slots
     named = []
     for slot, place in zip(slots, places, strict=True):
         one = slots_of((header[place].encode() + b"=", b""), (b"0",))[0]
-        named.append(one if not slot.unit else slot)
+        named.append(one if not slot.unit else replace(one, unit=slot.unit, scale=slot.scale))
     return tuple(named)

@@ -1,7 +1,8 @@
 """Decides what each number of a family is, from its name, its unit and how it goes on.
 
 Every decision carries a confidence and its evidence. Below `SURE` a number is not understood, and
-is said to be so: it is never called absent.
+is said to be so: it is never called absent. A counter must rise steadily; a time needs a second
+source that agrees (timestamps, time left, a rate), or a name and a unit that leave no doubt.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from pitstop.logs.general.families import Array, Family
+from pitstop.logs.general.families import Array, Family, Mask
+from pitstop.logs.general.hints import HINTS, Hint
 from pitstop.logs.general.tokens import Slot
 
 Role = Literal[
@@ -19,39 +21,51 @@ Role = Literal[
 ]  # fmt: skip
 
 SURE: Final = 0.5
-_STEP_WORDS = frozenset(
-    [
-        "step",
-        "steps",
-        "iter",
-        "iters",
-        "iteration",
-        "iterations",
-        "it",
-        "itr",
-        "batch",
-        "batches",
-        "update",
-        "updates",
-        "minibatch",
-        "i",
-        "globalstep",
-    ]
-)
-_COUNT_WORDS = frozenset(("count", "idx", "n"))
-_EPOCH_WORDS = frozenset(("epoch", "epochs", "ep"))
-_TIME_WORDS = frozenset(
-    ["time", "timer", "timing", "dt", "duration", "took", "takes", "sec", "secs", "seconds", "cost"]
-)
-_LEFT_WORDS = frozenset(("eta", "remaining", "left"))
+FEWEST_ROWS: Final = 3
+_STEP_WORDS = frozenset([
+    "step", "steps", "iter", "iters", "iteration", "iterations", "it", "itr", "batch",
+    "batches", "update", "updates", "minibatch", "globalstep", "niter",
+])  # fmt: skip
+_WEAK_STEP_WORDS = frozenset(("count", "idx", "n", "i"))
+_AROUND_STEP = frozenset(("id", "idx", "index", "no", "number", "current", "global", "train"))
+_NO_STEP = frozenset([
+    "val", "valid", "validation", "test", "eval", "best", "warmup", "max", "num", "per",
+    "every", "interval", "patience", "total", "size", "remaining", "left", "saved", "resume",
+    "resumed", "from",
+])  # fmt: skip
+_EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "epo"))
+_TIME_WORDS = frozenset([
+    "time", "timer", "timing", "dt", "duration", "took", "takes", "sec", "secs", "seconds",
+    "cost", "elapsed",
+])  # fmt: skip
+_LEFT_WORDS = frozenset(("eta", "remaining", "left", "remain"))
 _ELAPSED_WORDS = frozenset(("elapsed", "total", "since", "used", "spent", "wall", "cumulative"))
-_DATA_WORDS = frozenset(("data", "load", "loading", "fetch", "dataloader", "loader"))
-_STEP_TIME_WORDS = _STEP_WORDS | {"per", "dt", "avg", "average"}
-_MEMORY_WORDS = frozenset(("mem", "memory", "vram", "cuda", "alloc", "allocated", "reserved"))
+_DATA_WORDS = frozenset(("data", "load", "loading", "fetch", "dataloader", "loader", "reader"))
+_MEMORY_WORDS = frozenset(
+    ["mem", "memory", "vram", "cuda", "alloc", "allocated", "reserved", "maxmem", "peak", "gpumem"]
+)
 _RANK_WORDS = frozenset(("rank", "gpu", "worker", "proc", "process"))
-_FEWEST_ROWS = 3
+_RATE_WORDS: Final[dict[str, tuple[Role, frozenset[str]]]] = {
+    "samples": (
+        "samples/s",
+        frozenset(("samples", "sample", "imgs", "img", "images", "image", "examples", "seqs")),
+    ),
+    "tokens": ("tokens/s", frozenset(["tokens", "token", "tok", "toks", "words"])),
+    "steps": ("steps/s", _STEP_WORDS),
+}  # fmt: skip
+_BY_NAME, _BEFORE_SLASH, _NAMELESS = "a counter by its name", "stands before a slash", "has no name"
+COUNTS: Final = (_BY_NAME, _BEFORE_SLASH, _NAMELESS)
+"""Evidence of counts that were not chosen as the step."""
+_AGREED: Final[dict[str, Role]] = {
+    "step": "time of a step",
+    "interval": "time of the interval",
+}
 _MOSTLY = 0.6
+_NEARLY = 0.9
+_SOME = 0.3
 _NEAR = 0.2
+_LOST = 0.02
+_FEWEST_LEFT = 10
 
 
 @dataclass(slots=True)
@@ -90,10 +104,9 @@ class Reading:
         name = self.decisions[place].name
         self.decisions[place] = Decision(role, confidence, evidence, name)
 
-    @property
-    def has_step(self) -> bool:
-        """Whether its lines are counted in steps."""
-        return self.place("step") >= 0
+    def has(self, *roles: Role) -> bool:
+        """Whether a number of one of these roles is in it, sure or not."""
+        return any(decision.role in roles for decision in self.decisions)
 
 
 def decide(family: Family, *, step: str = "") -> Reading:
@@ -105,15 +118,16 @@ def decide(family: Family, *, step: str = "") -> Reading:
     """
     reading = Reading(family)
     for place, slot in enumerate(family.slots):
-        values = family.column(place)
-        decision = _by_name(slot, values)
+        decision = _by_name(slot, family.column(place))
         decision.name = slot.name or "(no name)"
         reading.decisions.append(decision)
     _totals(reading)
+    _bar_times(reading)
     if step:
         _as_told(reading, step)
     else:
         _choose_step(reading)
+    _epoch_by_nesting(reading)
     return reading
 
 
@@ -124,83 +138,95 @@ def _by_name(slot: Slot, values: Array) -> Decision:
         return Decision("metric", SURE, "running mean of the number before")
     if slot.is_total:
         return Decision("steps in all", SURE, "stands after a slash")
-    for rule in (_timed, _counted, _measured):
+    for rule in (_rated, _timed, _counted, _measured):
         found = rule(slot, words, values)
         if found is not None:
             return found
     if slot.name:
         return Decision("metric", 0.7, "a named number")
-    return Decision("not understood", 0.0, "has no name")
+    return Decision("not understood", 0.0, _NAMELESS)
 
 
-def _timed(  # noqa: PLR0911 - one return a kind of time
-    slot: Slot, words: set[str], values: Array
-) -> Decision | None:
-    rates: dict[str, Role] = {
+def _rated(slot: Slot, words: set[str], values: Array) -> Decision | None:
+    """Rates: by unit, or by a name such as ``tokens_per_sec``."""
+    del values
+    by_unit: dict[str, Role] = {
         "rate of steps": "steps/s", "rate of samples": "samples/s", "rate of tokens": "tokens/s",
         "time of a step": "time of a step",
     }  # fmt: skip
-    if slot.unit in rates:
-        return Decision(rates[slot.unit], 0.95, "by its unit")
-    if slot.unit == "rate":
+    if slot.unit in by_unit:
+        return Decision(by_unit[slot.unit], 0.95, "by its unit")
+    hint = HINTS.get(slot.name.lower().replace(" ", "_"))
+    if hint is not None and hint.role in ("samples/s", "tokens/s", "steps/s") and not slot.unit:
+        return Decision(hint.role, 0.9, f"as {hint.of} names it")
+    name = slot.name.lower().replace(" ", "").replace("_per_", "/").replace("per", "/")
+    if slot.unit == "rate" or (not slot.unit and name.endswith(("/s", "/sec", "/second"))):
+        for role, known in _RATE_WORDS.values():
+            if words & known and not slot.unit:
+                return Decision(role, 0.9, "by its name")
         return Decision("not understood", 0.3, "a rate of something unknown")
-    if not slot.unit and (rate := _rate_by_name(slot, words)) is not None:
-        return rate
+    return None
+
+
+def _timed(slot: Slot, words: set[str], values: Array) -> Decision | None:
     is_time = slot.unit in ("time", "duration") or bool(words & (_TIME_WORDS | _LEFT_WORDS))
-    if not is_time or (words & {"loss", "step", "epoch"} and slot.unit == "" and _is_count(values)):
+    if not is_time or (words & {"loss", "step", "epoch"} and not slot.unit and _is_count(values)):
         return None
     if words & _LEFT_WORDS:
         return Decision("left", 0.9, "by its name")
     if words & _DATA_WORDS:
-        return Decision("wait for data", 0.9, "by its name")
-    if words & _ELAPSED_WORDS and _rises(values) >= _MOSTLY:
-        return Decision("elapsed", 0.9, "by its name, and it rises")
+        return Decision("time", 0.35, "a wait for data by its name")
     return Decision("time", 0.3, "a time: of a step, of an interval or since the start")
 
 
-def _rate_by_name(slot: Slot, words: set[str]) -> Decision | None:
-    name = slot.name.lower().replace(" ", "").replace("_per_", "/").replace("per", "/")
-    if name.endswith(("/s", "/sec", "/second")):
-        if words & {"samples", "sample", "imgs", "img", "images", "examples"}:
-            return Decision("samples/s", 0.9, "by its name")
-        if words & {"tokens", "tok", "words"}:
-            return Decision("tokens/s", 0.9, "by its name")
-        if words & _STEP_WORDS:
-            return Decision("steps/s", 0.9, "by its name")
-        return Decision("not understood", 0.3, "a rate of something unknown")
-    return None
-
-
-def _counted(  # noqa: C901, PLR0911 - one return a kind of count
-    slot: Slot, words: set[str], values: Array
-) -> Decision | None:
-    last = slot.words[-1] if slot.words else ""
+def _counted(slot: Slot, words: set[str], values: Array) -> Decision | None:
     if slot.unit == "percent":
         return Decision("percent", 0.9, "by its unit")
     if words & {"size", "bs"} and "batch" in words | {"batch" if "bs" in words else ""}:
         return Decision("batch size", 0.9, "by its name")
-    if "loss" in words or "losses" in words or any(word.endswith("loss") for word in words):
+    if any(word.endswith(("loss", "losses", "损失")) for word in words):
         return Decision("loss", 0.9, "by its name")
-    if words & _EPOCH_WORDS and last not in _STEP_WORDS:
-        if _is_count(np.floor(values)):
-            return Decision("epoch", 0.95, "by its name")
-    elif last in _STEP_WORDS | _COUNT_WORDS and _is_count(values):
-        return Decision("not understood", 0.4, "a counter by its name")
-    elif slot.has_total and _is_count(values):
-        return Decision("not understood", 0.35, "stands before a slash")
-    elif words & _RANK_WORDS and _is_count(values) and len(np.unique(values)) > 1:
-        return Decision("rank", 0.6, "by its name")
-    return None
+    return _count_of(slot, words, values) if _is_count(np.floor(values)) else None
+
+
+def _count_of(slot: Slot, words: set[str], values: Array) -> Decision | None:
+    """Say what whole numbers count, by their names."""
+    several = len(np.unique(values)) > 1
+    found = None
+    if words & {"total", "max"} and words & _STEP_WORDS and not several:
+        found = Decision("steps in all", 0.9, "by its name")
+    elif words & _EPOCH_WORDS and not words & (_STEP_WORDS | _NO_STEP):
+        found = Decision("epoch", 0.95, "by its name")
+    elif not _is_count(values):
+        return None
+    elif _names_a_step(slot):
+        found = Decision("not understood", 0.4, _BY_NAME)
+    elif slot.has_total:
+        found = Decision("not understood", 0.35, _BEFORE_SLASH)
+    elif words & _RANK_WORDS and several:
+        found = Decision("rank", 0.6, "by its name")
+    return found
+
+
+def _names_a_step(slot: Slot) -> bool:
+    words = slot.words
+    while len(words) > 1 and words[-1] in _AROUND_STEP:
+        words = words[:-1]
+    if not words or set(words) & _NO_STEP:
+        return False
+    return words[-1] in _STEP_WORDS or (len(words) == 1 and words[0] in _WEAK_STEP_WORDS)
 
 
 def _measured(slot: Slot, words: set[str], values: Array) -> Decision | None:
     del values
     if words and words <= _DATA_WORDS:
-        return Decision("not understood", 0.4, "a wait for data, or another number")
+        return Decision("time", 0.35, "a wait for data, or another number")
     if words & {"lr", "learningrate"} or {"learning", "rate"} <= words:
         return Decision("learning rate", 0.95, "by its name")
-    if slot.unit == "bytes" and (words & _MEMORY_WORDS or not words):
-        return Decision("memory", 0.9 if words else 0.6, "by its unit")
+    if slot.unit == "bytes" and words & _MEMORY_WORDS:
+        return Decision("memory", 0.9, "by its unit")
+    if words & _MEMORY_WORDS:
+        return Decision("not understood", 0.4, "memory without a unit")
     return None
 
 
@@ -222,6 +248,15 @@ def _totals(reading: Reading) -> None:
             reading.settle("not understood", 0.4, "the second of two counts", place=1)
 
 
+def _bar_times(reading: Reading) -> None:
+    """Know the two durations of a bar: ``[01:13<02:16``."""
+    slots = reading.family.slots
+    for place in range(len(slots) - 1):
+        if slots[place].unit == "duration" and slots[place + 1].opens == "<":
+            reading.settle("elapsed", 0.95, "stands before < in a bar", place=place)
+            reading.settle("left", 0.95, "stands behind < in a bar", place=place + 1)
+
+
 def _choose_step(reading: Reading) -> None:
     """Choose the counter of steps: it rises by a constant, and is no epoch."""
     best, best_score = -1, 0.0
@@ -230,9 +265,7 @@ def _choose_step(reading: Reading) -> None:
     ):
         if decision.role != "not understood" or slot.is_total or slot.unit:
             continue
-        if _may_be_anything(slot, reading):
-            continue
-        score = _step_score(slot, reading.family.column(place))
+        score = _step_score(slot, reading, reading.family.column(place))
         if score > best_score:
             best, best_score = place, score
     if best < 0 or best_score < SURE:
@@ -240,41 +273,59 @@ def _choose_step(reading: Reading) -> None:
     evidence = f"a counter that rises by {_usual_rise(reading.family.column(best)):g}"
     reading.settle("step", min(best_score, 0.99), evidence, place=best)
     for place, decision in enumerate(reading.decisions):
-        if place != best and decision.role == "steps in all" and place != best + 1:
+        is_other = reading.family.slots[place].is_total and place != best + 1
+        if decision.role == "steps in all" and is_other:
             reading.settle("metric", SURE, "the total of another count", place=place)
 
 
-def _may_be_anything(slot: Slot, reading: Reading) -> bool:
-    """Whether a count is of images, files or solutions as well as of steps."""
-    if set(slot.words) & _COUNT_WORDS:
-        return reading.place("loss") < 0
-    return not slot.name and not _is_of_steps(reading)
+def _step_score(slot: Slot, reading: Reading, values: Array) -> float:
+    """Say how sure it is that a count is the step's; a share of its rises must be the same."""
+    is_named = _names_a_step(slot)
+    is_strong = is_named and not set(slot.words) <= _WEAK_STEP_WORDS
+    may_be = is_named or (not slot.name and (slot.has_total or slot.opens in "[,"))
+    if not may_be or not (is_strong or _is_of_steps(reading)) or not _moves(reading, values):
+        return 0.0
+    rises = _rises(values)
+    is_even = reading.family.is_bar or _usual_share(values) >= SURE
+    if rises < _MOSTLY or not (is_even or (is_strong and rises >= _NEARLY)):
+        return 0.0
+    score = 0.5 * rises + 0.15 * is_even
+    score += 0.3 * is_strong + 0.15 * slot.has_total
+    return score + (0.1 if "global" in slot.words else 0.0)
+
+
+def _moves(reading: Reading, values: Array) -> bool:
+    """Whether a count changes from line to line often enough; bars and ranks repeat it."""
+    if not _is_count(values) or len(values) < FEWEST_ROWS:
+        return False
+    repeats = reading.family.is_bar or reading.has("rank")
+    return repeats or float((np.diff(values) != 0).mean()) >= _SOME
 
 
 def _is_of_steps(reading: Reading) -> bool:
     """Whether something beside a count without a name says that it counts steps."""
-    return reading.place("loss") >= 0 or any(
-        slot.opens == "<" or slot.unit in ("rate of steps", "time of a step")
-        for slot in reading.family.slots
-    )
+    is_timed = reading.family.phase == "train" and reading.has("left")
+    return is_timed or reading.family.is_bar or reading.has("loss", "steps/s", "time of a step")
 
 
-def _step_score(slot: Slot, values: Array) -> float:
-    if not _is_count(values) or len(values) < _FEWEST_ROWS:
-        return 0.0
-    words = set(slot.words)
-    rises = _rises(values)
-    if rises < _MOSTLY or _usual_share(values) < 0.4:
-        return 0.0
-    score = 0.5 * rises
-    score += 0.3 if words & (_STEP_WORDS | _COUNT_WORDS) else 0.0
-    score += 0.15 if slot.has_total else 0.0
-    score += 0.1 if "global" in words else 0.0
-    if not slot.name and not slot.has_total:
-        score = 0.5 * rises + (0.1 if slot.opens == "[" else -0.1)
-    if words and not words & (_STEP_WORDS | _COUNT_WORDS):
-        score = 0.0
-    return score
+def _epoch_by_nesting(reading: Reading) -> None:
+    """Find the epoch that no name tells: a count left of the step that rises where that resets."""
+    step = reading.column("step")
+    if step is None or reading.has("epoch"):
+        return
+    back = np.diff(step) < 0
+    if back.sum() < 2:
+        return
+    for place, slot in enumerate(reading.family.slots[: reading.place("step")]):
+        values = reading.family.column(place)
+        if slot.is_total or slot.unit or not _is_count(values):
+            continue
+        rises = np.diff(values)
+        if (rises[back] == 1).mean() >= _NEARLY and (rises[~back] == 0).mean() >= 1 - _LOST:
+            reading.settle("epoch", 0.8, "rises where the step begins anew", place=place)
+            if place + 1 < len(reading.decisions) and reading.family.slots[place + 1].is_total:
+                reading.settle("epochs in all", 0.8, "stands after the epoch", place=place + 1)
+            return
 
 
 def _as_told(reading: Reading, name: str) -> None:
@@ -307,72 +358,190 @@ def _usual_rise(values: Array) -> float:
 
 
 def _usual_share(values: Array) -> float:
-    """Share of the rises that are the usual one; bars are drawn by time, so near ones count."""
+    """Share of the rises that are the usual one."""
     rises = np.diff(values)
     rises = rises[rises > 0]
-    if not len(rises):
-        return 0.0
-    middle = float(np.median(rises))
-    return float(((rises >= middle / 4) & (rises <= middle * 4)).mean())
+    return float((rises == _usual_rise(values)).mean()) if len(rises) else 0.0
 
 
-def judge_times(reading: Reading, step: Array, *, at: Array, named_time: str) -> None:
-    """Decide what the times of a family are, by the clock, by rates and by what they are called.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What is known of the time of a step from elsewhere than a printed time of it."""
+
+    step: Array
+    """Steps over the run."""
+    at: Array
+    """Moments of the lines; NaN without a clock."""
+    left: Array
+    """Steps left at each line; NaN where that is not known."""
+    left_in_epoch: Array
+    """The same in the epoch."""
+    within: Mask
+    """Whether a line goes on from the one before, in the same epoch."""
+
+    @property
+    def usual(self) -> float:
+        """Steps between two lines, mostly."""
+        rises = np.diff(self.step)
+        return float(np.median(rises[rises > 0])) if (rises > 0).any() else 1.0
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether timestamps tell the time between lines."""
+        good = np.isfinite(self.at)
+        return bool(good.mean() > _NEARLY) and float(np.ptp(self.at[good])) > 0
+
+
+def judge_times(reading: Reading, pace: Pace, *, named_time: str) -> None:
+    """Decide what the times of a family are: by the clock, by time left, by rates, by names.
 
     Args:
         reading: Its step is known.
-        step: Steps over the run.
-        at: Moments of its lines; NaN without a clock.
+        pace: What other sources say.
         named_time: Name of the time of a step, as the user gave it.
     """
     for place, decision in enumerate(reading.decisions):
         slot = reading.family.slots[place]
         if named_time and slot.name.lower() == named_time.lower() and not slot.is_mean:
             reading.settle("time of a step", 1.0, "named by the user", place=place)
-        elif decision.role == "time":
-            _judge_time(reading, place, step, at)
+        elif decision.role == "time" and not set(slot.words) & _DATA_WORDS:
+            _judge_time(reading, place, pace)
+        elif decision.role in ("time of a step", "steps/s") and not reading.family.is_bar:
+            _judge_printed(reading, place, pace)
+    for place, decision in enumerate(reading.decisions):
+        if decision.role == "time":
+            _judge_wait(reading, place, pace)
 
 
-def _judge_time(reading: Reading, place: int, step: Array, at: Array) -> None:
+def _judge_printed(reading: Reading, place: int, pace: Pace) -> None:
+    """Believe a time of a step or its rate unless the clock contradicts it."""
+    values = reading.family.column(place)
+    if reading.decisions[place].role == "steps/s":
+        values = 1 / np.where(values > 0, values, np.nan)
+    if pace.has_clock and _agreement(values, reading, pace) not in ("step", ""):
+        reading.settle("not understood", 0.4, "the timestamps contradict it", place=place)
+
+
+def _judge_time(reading: Reading, place: int, pace: Pace) -> None:
     slot, values = reading.family.slots[place], reading.family.column(place)
-    words = set(slot.words)
-    rises = np.diff(step)
-    usual = float(np.median(rises[rises > 0])) if (rises > 0).any() else 1.0
-    by = _against(values[1:], np.diff(at), rises)
-    rate = reading.column("steps/s")
-    if by == "" and rate is not None:
-        with np.errstate(divide="ignore"):
-            by = _against(values, usual / rate, np.full(len(values), usual))
-    if _is_running(values, step):
-        reading.settle("elapsed", 0.8, "rises from line to line", place=place)
-    elif by == "step":
-        reading.settle("time of a step", 0.95, "agrees with the clock, times steps", place=place)
-    elif by == "interval":
-        reading.settle("time of the interval", 0.95, "agrees with the clock", place=place)
-    elif slot.unit == "duration":
-        reading.settle("not understood", 0.3, "a duration of something", place=place)
-    elif usual == 1 and not words & _ELAPSED_WORDS and np.isnan(at).all():
-        reading.settle("time of a step", 0.75, "every step is printed", place=place)
-    elif words & _STEP_TIME_WORDS and np.isnan(at).all():
-        reading.settle("time of a step", 0.8, "by its name", place=place)
+    agrees = _agreement(_mean_of(reading, place, values), reading, pace)
+    has_unit = slot.unit in ("time", "duration")
+    if _is_running(values, pace) and (has_unit or agrees == "running"):
+        if not pace.has_clock or agrees == "running":
+            reading.settle("elapsed", 0.8, "rises from line to line", place=place)
+        else:
+            reading.settle("not understood", 0.4, "rises unlike the timestamps", place=place)
+    elif agrees in _AGREED:
+        reading.settle(_AGREED[agrees], 0.95, "agrees with a second source", place=place)
+    elif not agrees and _is_plain(slot, pace):
+        reading.settle("time of a step", 0.8, "by its name and unit", place=place)
     else:
-        evidence = f"a time of one step or of {usual:g}: the log does not tell"
+        evidence = f"a time of one step or of {pace.usual:g}: the log does not tell"
+        if agrees:
+            evidence = "a second source contradicts it as the time of a step"
         reading.settle("not understood", 0.4, evidence, place=place)
 
 
-def _is_running(values: Array, step: Array) -> bool:
+def _is_plain(slot: Slot, pace: Pace) -> bool:
+    """Whether name and unit leave no doubt: a known name, or each step's own line."""
+    hint = HINTS.get(slot.name.lower().replace(" ", "_"))
+    is_each = slot.unit == "time" and _is_each_step(slot, pace)
+    return _is_hinted(slot, hint) or is_each
+
+
+def _is_hinted(slot: Slot, hint: Hint | None) -> bool:
+    if hint is None or hint.role != "time of a step" or slot.unit == "duration":
+        return False
+    return slot.unit == "time" or not hint.needs_unit
+
+
+def _is_each_step(slot: Slot, pace: Pace) -> bool:
+    return pace.usual == 1 and not set(slot.words) & (_ELAPSED_WORDS | _EPOCH_WORDS)
+
+
+def _mean_of(reading: Reading, place: int, values: Array) -> Array:
+    """The mean in brackets where there is one: time left is computed from it."""
+    slots = reading.family.slots
+    if place + 1 < len(slots) and slots[place + 1].is_mean:
+        return reading.family.column(place + 1)
+    return values
+
+
+def _judge_wait(reading: Reading, place: int, pace: Pace) -> None:
+    """Believe a wait for data that is part of a known time of a step."""
+    slot, values = reading.family.slots[place], reading.family.column(place)
+    whole = _known_step(reading, pace)
+    is_plain = slot.unit == "time" and bool(set(slot.words) & _TIME_WORDS)
+    if whole is None or not np.isfinite(whole):
+        if is_plain:
+            reading.settle("wait for data", 0.7, "by its name and unit", place=place)
+            return
+        evidence = "a wait for data, or another number"
+    elif np.nanmedian(values) <= 1.1 * whole and (slot.unit or reading.has("time of a step")):
+        reading.settle("wait for data", 0.8, "by its name, and part of the step", place=place)
+        return
+    else:
+        evidence = "longer than the step, so no wait within it"
+    reading.settle("not understood", 0.4, evidence, place=place)
+
+
+def _known_step(reading: Reading, pace: Pace) -> float | None:
+    """Seconds of a step as far as they are known by now."""
+    printed = reading.column("time of a step")
+    if printed is not None:
+        return float(np.nanmedian(printed))
+    if pace.has_clock:
+        spent, steps = np.diff(pace.at), np.diff(pace.step)
+        good = (spent > 0) & (steps > 0)
+        return float(np.median(spent[good] / steps[good])) if good.any() else None
+    return None
+
+
+def _is_running(values: Array, pace: Pace) -> bool:
     """Whether a time only rises while steps do: then it counts from a start."""
-    together = np.diff(values)[np.diff(step) > 0]
-    return len(together) >= _FEWEST_ROWS and float((together > 0).mean()) > 0.95
+    together = np.diff(values)[(np.diff(pace.step) > 0) & pace.within[1:]]
+    return len(together) >= FEWEST_ROWS and float((together > 0).mean()) > 0.95
 
 
-def _against(values: Array, spent: Array, steps: Array) -> str:
-    """Hold times against what went by: are they of a step, or of all steps in between?"""
-    good = np.isfinite(spent) & (spent > 0) & (steps > 0) & (values > 0)
-    if good.sum() < _FEWEST_ROWS:
-        return ""
-    whole = float(np.median(values[good] / spent[good]))
-    single = float(np.median(values[good] * steps[good] / spent[good]))
-    if abs(single - 1) < _NEAR:
-        return "step"
-    return "interval" if abs(whole - 1) < _NEAR else ""
+def _agreement(values: Array, reading: Reading, pace: Pace) -> str:
+    """Hold times against other sources: are they of a step, of all steps in between, running?
+
+    Returns:
+        ``""`` without another source, ``"no"`` where none agrees.
+    """
+    found = ""
+    for spent, steps in _sources(reading, pace):
+        good = np.isfinite(spent) & (spent > 0) & (steps > 0) & (values > 0)
+        several = good & (steps > 1)
+        if several.sum() >= FEWEST_ROWS:
+            good = several  # of single steps, a step and an interval are the same
+        if good.sum() < FEWEST_ROWS:
+            continue
+        whole = float(np.median(values[good] / spent[good]))
+        single = float(np.median(values[good] * steps[good] / spent[good]))
+        if abs(single - 1) < _NEAR:
+            return "step"
+        if abs(whole - 1) < _NEAR:
+            return "interval"
+        rising = np.diff(values[good])
+        if len(rising) and abs(float(np.median(rising / spent[good][1:])) - 1) < _NEAR:
+            return "running"
+        found = "no"
+    return found
+
+
+def _sources(reading: Reading, pace: Pace) -> list[tuple[Array, Array]]:
+    """Times and how many steps they are for: by timestamps, by a rate, by what is left."""
+    count = len(pace.step)
+    steps = np.diff(pace.step, prepend=np.nan)
+    found: list[tuple[Array, Array]] = []
+    if pace.has_clock:
+        found.append((np.diff(pace.at, prepend=np.nan), steps))
+    if not found and (rate := reading.column("steps/s")) is not None:
+        with np.errstate(divide="ignore"):
+            found.append((steps / rate, steps))
+    if not found and (left := reading.column("left")) is not None:
+        for steps_left in (pace.left, pace.left_in_epoch):
+            each = left / np.where(steps_left >= _FEWEST_LEFT, steps_left, np.nan)
+            found.append((each * pace.usual, np.full(count, pace.usual)))
+    return found

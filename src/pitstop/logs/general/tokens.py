@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
-LONGEST_LINE = 1 << 14
-MOST_NUMBERS = 48
+MOST_NUMBERS = 256
 
 # Digit runs are bounded: no count has more, and a longer run is an identifier.
 _DURATION = rb"\d{1,4}+:\d\d(?::\d\d)?(?:\.\d{1,6})?(?![\d:])"
-_THOUSANDS = rb"(?<![,])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])"
+_THOUSANDS = rb"(?<![,])\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,18})?(?!\d|,\d)"
 _PLAIN = rb"(?:\d{1,18}\.?\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d{1,3})?(?!\d)"
 _SPECIAL = rb"(?:[nN]a[nN]|[iI]nf)(?![A-Za-z])"
 NUMBER = re.compile(
@@ -22,9 +21,11 @@ _ANY = (
     + rb"))[ \t]*+"
 )  # fmt: skip
 STAMP = re.compile(
-    rb"(?:(\d{4}[-/]\d\d[-/]\d\d|\b\d\d[-/]\d\d)[ T_]|\b[IWE](\d{4}) +)"
+    rb"(?:(\d{4}[-/.]\d\d[-/.]\d\d|\b\d\d[-/.]\d\d[-/.](?:\d{4}|\d\d)|\b\d\d[-/]\d\d)[ T_|,]{1,2}"
+    rb"|\b[IWE](\d{8}|\d{4}) +|\b([A-Z][a-z]{2} [ \d]?\d) )"
     rb"(\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?:Z|[+-]\d\d:?\d\d)?"
 )
+HOUR = re.compile(rb"\A\W{0,2}(\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?=[\]\s|,)])(?! *<)")
 _DRAWN = re.compile(rb"%\|[^|]{0,512}\|")
 _BAR_END = re.compile(rb"\[\d[\d:]*<[^\]]{0,256}\]")
 
@@ -49,12 +50,16 @@ _UNITS = (
     ("bytes", re.compile(r"([kmg]i?b)", re.IGNORECASE)),
     ("percent", re.compile(r"%")),
 )
-_AFTER_UNIT = re.compile(r"(?![A-Za-z/_])")
+_EACH = re.compile(rf"(?i)(ms|s|sec|secs)(?:/| per ){_STEP_WORD}")
+# A unit before a colon or an equals sign is the name of the next number.
+_AFTER_UNIT = re.compile(r"(?![A-Za-z0-9/_]|\s*[=:])")
 _IN_BRACKETS = re.compile(r"[(\[](ms|s|sec|secs|seconds|min|GB|MB|MiB|GiB)[)\]]$")
 _TOTAL = re.compile(r"\s*\]?\s*(?:/|\bof\b)\s*\[?\s*")
 _CUT = re.compile(r"[|,;:()\[\]{}<>\"'\t]|\s{2,}|\s[-=~]+\s|->+|\s/\s|&")
+_GROUP = re.compile(r"\([A-Za-z_ ]{0,24}\)$")
 _ENDS = " \t:=([{\"'|,>~-#*"
-_LINKS = frozenset(("is", "at", "and", "the", "of", "was", "a"))
+_LINKS = frozenset(("is", "at", "and", "the", "of", "was", "a", "in"))
+_BEHIND = re.compile(r"(?:-| ?)(epochs?|steps?|iters?|iterations?|batch(?:es)?)\b(?![ \t]*[:=#\[])")
 _MOST_WORDS = 3
 
 
@@ -80,6 +85,29 @@ class Slot:
         """The name in single words, in lower case."""
         spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", self.name)
         return re.findall(r"[a-z]+|[^\W\d_a-zA-Z]+", spaced.lower())
+
+
+_MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
+
+
+def day_of(stamp: "re.Match[bytes]") -> bytes:
+    """Give a stamp's date as ``YYYY-MM-DD`` or, without a year, as ``MM-DD``.
+
+    Of ``03.24.23`` the month comes first unless it cannot; ``23-03-24`` begins with the year.
+    """
+    if (short := stamp[2]) is not None:
+        year = short[:-4] + b"-" if len(short) == len("YYYYMMDD") else b""
+        return year + short[-4:-2] + b"-" + short[-2:]
+    if (spoken := stamp[3]) is not None:
+        return b"%02d-%02d" % (_MONTHS.find(spoken[:3]) // 3 + 1, int(spoken[4:]))
+    day = stamp[1]
+    parts = re.split(rb"[-/.]", day)
+    if len(parts) == 2 or len(parts[0]) == 4:
+        return b"-".join(parts)
+    if len(parts[2]) == 2 and b"-" in day:
+        return b"20" + b"-".join(parts)
+    month, of_month, year = parts if int(parts[0]) <= 12 else (parts[1], parts[0], parts[2])
+    return (b"20" if len(year) == 2 else b"") + b"-".join((year, month, of_month))
 
 
 def segments(line: bytes) -> list[bytes]:
@@ -125,6 +153,11 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
         before, after = words[place], words[place + 1]
         if place:
             before = before[_unit(before)[2] :]
+        if found and _may_be_named(found[-1]):
+            behind = _BEHIND.match(before)
+            if behind is not None and before[behind.end() :].strip():
+                found[-1] = replace(found[-1], name=behind[1])
+                before = before[behind.end() :]
         is_total = place > 0 and _TOTAL.fullmatch(before) is not None
         name, unit, scale = _name(before)
         kind, factor, _ = _unit(after)
@@ -149,6 +182,11 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
     return tuple(found)
 
 
+def _may_be_named(slot: Slot) -> bool:
+    """Whether the text behind a number may name it: ``0-epoch``, ``INFO:0-epoch``."""
+    return not (slot.is_total or slot.unit) and (not slot.name or slot.name.isupper())
+
+
 def _unit(after: str) -> tuple[str, float, int]:
     """Find the unit at the beginning of a text: its kind, factor and length."""
     for kind, pattern in _UNITS:
@@ -171,7 +209,7 @@ def _name(before: str) -> tuple[str, str, float]:
         word = found[1].lower()
         unit, scale = ("bytes", _BYTES[word]) if word in _BYTES else ("time", _SECONDS[word])
         text = text[: found.start()]
-    text = text.rstrip(_ENDS)
+    text = _GROUP.sub("", text.rstrip(_ENDS)).rstrip(_ENDS)
     last = [piece for piece in _CUT.split(text)[-1:] if piece.strip()]
     words = last[0].split() if last else []
     while words and words[-1] in _LINKS:
@@ -179,6 +217,8 @@ def _name(before: str) -> tuple[str, str, float]:
     while words and words[0] in _LINKS:
         words.pop(0)
     name = " ".join(words[-_MOST_WORDS:]).strip(" -=>#*.!?\\/")
+    if not unit and (each := _EACH.fullmatch(name)) is not None:
+        unit, scale = "time of a step", _SECONDS[each[1].lower()]
     if not unit and (ending := re.search(r"_(ms|us|s|sec|secs|seconds|min|gb|mb|mib|gib)$", name)):
         word = ending[1]
         unit, scale = ("bytes", _BYTES[word]) if word in _BYTES else ("time", _SECONDS[word])

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pitstop.cli.doctor_logs import doctor_logs, explain_logs
+from pitstop.errors import RecordError
+from pitstop.logs.read import read_logs
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def test_an_explanation_says_what_lines_became_and_what_was_not_understood(
     assert explain_logs([log], step=None, time=None, unit=None) == 0
     said = capsys.readouterr().out
     assert "39  training records   step 10 loss 0.5 took 30" in said
-    assert "step: step (80% sure: a counter that rises by 10)" in said
+    assert "step: step (95% sure: a counter that rises by 10)" in said
     assert "not understood: took, e.g. step 10 loss 0.5 took 30" in said
 
 
@@ -29,3 +32,26 @@ def test_the_users_fields_make_a_time_of_a_step(
 ) -> None:
     doctor_logs([log], fields=("step", "took", "ms"))
     assert "30.0 ms" in capsys.readouterr().out
+
+
+def test_what_was_said_of_a_log_can_be_kept_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "own.log"
+    log.write_text("".join(f"mark {n} loss 0.5 took 30\n" for n in range(10, 400, 10)))
+    assert explain_logs([log], step="mark", time="took", unit="ms") == 0
+    kept = capsys.readouterr().out.split(".dialect:\n")[1]
+    (tmp_path / "own.log.dialect").write_text(kept)
+    table = read_logs([log])[0].first.windows
+    assert table is not None
+    assert table.last_step[-1] == 390
+    assert np.nanmedian(table.step_s) == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize("text", ["unit = 'parsec'", "steps = 'mark'", "step = 3", "step ="])
+def test_a_dialect_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    log = tmp_path / "own.log"
+    log.write_text("step 1 loss 2\n" * 9)
+    (tmp_path / "own.log.dialect").write_text(text)
+    with pytest.raises(RecordError, match=r"own\.log\.dialect"):
+        read_logs([log])

@@ -107,9 +107,7 @@ def test_the_line_of_the_guide_is_read(log: Path) -> None:
         for n in range(50, 1000, 50)
     ]
     log.write_text("\n".join(lines) + "\n")
-    with pytest.raises(RecordError, match="--format general"):
-        read_logs([log])
-    [run] = read_logs([log], format="general")
+    [run] = read_logs([log])
     table = run.ranks[0].windows
     assert table is not None
     assert table.last_step[-1] == 950
@@ -138,16 +136,14 @@ def test_the_time_of_one_step_gives_no_time_of_an_evaluation_of_ten(log: Path) -
             lines.append(f"validation loss {2 - n / 400:.3f} over 20 batches")
         lines.append(f"step {n} loss 2.1 step_time {9.0 if n % 100 == 0 else 0.5} s")
     rank, _ = read(log, lines)
-    known = [event.wall_us for event in rank.events if event.name == "evaluation"]
-    assert known
-    assert not any(known)
+    assert not any(event.name == "evaluation" for event in rank.events)
 
 
 def test_a_gap_between_two_processes_is_no_slow_step(log: Path) -> None:
     first = [f"{clock(10 * n)} step {n} loss 0.5" for n in range(1, 40)]
-    start = [f"loading part {n} of module {n * n}" for n in range(60)]
+    start = [f"loading part {n} of module {n * n}" for n in range(9)]
     second = [f"{clock(10_016 + 10 * n)} step {n} loss 0.4" for n in range(40, 80)]
-    _, table = read(log, [*first, *start, *second])
+    _, table = read(log, [*start, *first, *start, *second])
     assert np.nanmax(table.step_s) < 11
     assert table.attempt.max() == 1
 
@@ -182,7 +178,7 @@ def test_an_evaluations_bar_is_not_the_training(log: Path) -> None:
     training = table.of_kind("train", "epoch start", "first", "after eval")
     assert table.last_step[training].max() == 400
     assert table.log.steps_per_epoch == 100
-    assert sum(event.name == "evaluation" for event in rank.events) == 4
+    assert not rank.events  # their number is not stated: others may go unseen
 
 
 def test_bars_without_names_that_count_to_two_totals_are_not_guessed(log: Path) -> None:
@@ -201,8 +197,8 @@ def test_checkpoint_lines_are_no_records(log: Path) -> None:
         if n % 20 == 0:
             lines.append(f"{clock(60 * n)} Saving checkpoint at iter {n} with loss 0.5")
     rank, table = read(log, lines)
-    assert table.of_kind("train", "first", "after checkpoint").sum() == 59
-    assert sum(event.name == "checkpoint" for event in rank.events) == 2
+    assert table.of_kind("train", "first", "after eval").sum() == 59
+    assert not rank.events
 
 
 def test_of_ranks_that_write_into_one_file_one_is_read(log: Path) -> None:
@@ -261,3 +257,80 @@ def test_what_is_not_understood_is_not_called_absent(log: Path) -> None:
     summary = examine_log(RunRecord(source="own", ranks=(rank,))).summary
     assert "wait for data" not in summary.gaps
     assert any(note.startswith("not understood: Data, e.g.") for note in summary.notes)
+
+
+def test_bars_of_an_evaluation_alone_are_no_training(log: Path) -> None:
+    lines = [f"eval model: {n}%|##| {n}/72 [00:{n // 4:02}<00:09, 4.00it/s]" for n in range(1, 72)]
+    log.write_text("\n".join(lines * 3) + "\n")
+    with pytest.raises(RecordError, match="no lines that count"):
+        read_logs([log])
+
+
+def test_a_bar_that_prepares_the_training_data_is_no_training(log: Path) -> None:
+    lines = [
+        f"Tokenizing train dataset: {n}%|#| {n * 90}/9000 [00:{n % 60:02}<00:09, 90.0 examples/s]"
+        for n in range(1, 99)
+    ]
+    with pytest.raises(RecordError, match="no lines that count"):
+        read(log, [*lines, *(f"loss 0.{n}" for n in range(9))])
+
+
+def test_rows_of_a_table_before_bars_are_not_guessed_at(log: Path) -> None:
+    lines = []
+    for epoch in range(9):
+        lines += [
+            f"  {epoch}/8   3.62G   0.12{n}   0.0632   0.0279   32{n}   640:  {n}%|#| {n}/40 "
+            f"[00:{n:02}<00:40,  1.27it/s]"
+            for n in range(1, 40)
+        ]
+        lines.append("   Class  Images  Labels  P  R: 100%|####| 1/1 [00:00<00:00,  1.53it/s]")
+    log.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecordError, match="no lines that count"):
+        read_logs([log])
+
+
+def test_lines_that_give_results_of_a_validation_are_no_records(log: Path) -> None:
+    lines = [f"{clock(9 * n)} Step {n} - Validation score: 0.{n}" for n in range(500, 900, 50)]
+    with pytest.raises(RecordError, match="no lines that count"):
+        read(log, lines)
+
+
+def test_rows_of_a_table_have_no_thousands(log: Path) -> None:
+    lines = ["epoch,time,train/loss", *(f"{n},{n * 100 + 3}.5,0.4" for n in range(1, 60))]
+    _, table = read(log, lines)
+    assert table.epoch.tolist() == list(range(1, 60))
+
+
+def test_a_count_may_stand_before_its_name(log: Path) -> None:
+    _, table = read(log, [f"{n}/300 in 0 epoch finished, Loss is 0.5" for n in range(40)])
+    assert table.log.steps_per_epoch == 300
+    assert table.log.total_steps is None
+    assert table.last_step[-1] == 39
+
+
+def test_the_last_epoch_alone_is_not_the_first(log: Path) -> None:
+    lines = [f"Epoch [6/6], Step [{n}/100], Loss: 0.5" for n in range(10, 101, 10)]
+    _, table = read(log, lines)
+    assert table.last_step.tolist() == list(range(510, 601, 10))
+
+
+def test_lines_with_a_field_less_are_of_the_same_run(log: Path) -> None:
+    lines = [f"iter: {n} eta: {'1 day, ' if n < 20 else ''}3:00:00 loss: 0.5" for n in range(1, 60)]
+    _, table = read(log, lines)
+    assert table.last_step.tolist() == list(range(1, 60))
+    assert table.attempt.max() == 0
+
+
+def test_a_name_is_no_unit_of_the_number_before_it(log: Path) -> None:
+    lines = [f"step={n} loss=0.5 data_time_ms=3.1 samples/s=256" for n in range(1, 40)]
+    _, table = read(log, lines)
+    assert np.allclose(table.samples_per_s, 256)
+    assert np.allclose(table.data_s, 0.0031)
+
+
+def test_a_log_of_doubtful_lines_is_refused_until_asked_for(log: Path) -> None:
+    log.write_text("\n".join(f"{n}/972 - 40s - loss: 0.7" for n in range(1, 300)) + "\n")
+    with pytest.raises(RecordError, match="`--format general` judges by that"):
+        read_logs([log])
+    [run] = read_logs([log], format="general")
+    assert run.first.windows is not None

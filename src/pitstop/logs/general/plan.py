@@ -1,0 +1,295 @@
+"""Counts a family's records over the whole run: epochs, totals, ranks, lines of other shapes."""
+
+from array import array
+from dataclasses import dataclass, field, replace
+from math import nan
+from typing import Final
+
+import numpy as np
+
+from pitstop.logs.general.families import Array, Family, Index, Mask
+from pitstop.logs.general.roles import Pace, Reading, Role, decide, judge_times
+from pitstop.logs.general.tokens import Slot
+
+NAN: Final = nan
+_MOST_RANKS = 4096
+_MOST_STEP = float(1 << 52)
+_MOSTLY = 0.8
+_NEARLY_ALL = 0.9
+
+
+@dataclass(slots=True)
+class Plan:
+    """What will be handed to the builder."""
+
+    main: Reading
+    step: Array
+    inside: Array
+    epoch: Array
+    keep: Mask
+    notes: list[str] = field(default_factory=list)
+    total_steps: int | None = None
+    total_epochs: int | None = None
+    steps_per_epoch: int | None = None
+    world_size: int | None = None
+
+    @property
+    def lines(self) -> Array:
+        """Lines of the records."""
+        return np.array(self.main.family.line)
+
+
+def one_series(main: Reading, readings: list[Reading], *, role: Role, step: str = "") -> Reading:
+    """Join lines that print the same counter with some fields more or less.
+
+    They are one series only if their counts fit in between each other.
+    """
+    slot = main.family.slots[main.place(role)]
+    variants = [one for one in readings if one is not main and _is_variant(one, main, slot, role)]
+    for one in sorted(variants, key=lambda one: -one.family.count):
+        there = one.family.slots[one.place(role)] if one.place(role) >= 0 else slot
+        joined = decide(_joined(main.family, one.family, (slot, there)), step=step)
+        allowed = 1.5 * (_backs(main, role) + _backs(one, role)) + 2
+        if joined.place(role) >= 0 and _backs(joined, role) <= allowed:
+            main = joined
+    return main
+
+
+def _is_variant(one: Reading, main: Reading, slot: Slot, role: Role) -> bool:
+    first, second = one.family, main.family
+    return (
+        bool(slot.name)
+        and not second.is_bar
+        and (first.phase, first.shape) == (second.phase, second.shape)
+        and (first.stride, first.is_bar) == (second.stride, second.is_bar)
+        and (
+            any(_key(other) == _key(slot) for other in first.slots)
+            or (role == "epoch" and one.place(role) >= 0 and one.has("loss") and main.has("loss"))
+        )
+    )
+
+
+def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> Plan:
+    """Count the steps of a family over the run, and decide on its times.
+
+    Args:
+        main: The family whose lines are the records.
+        readings: All families.
+        step: Name that the user gave for the step.
+        time: Name that the user gave for the time of a step.
+    """
+    main = one_series(main, readings, role="step", step=step)
+    column = main.column("step")
+    assert column is not None, "chosen for its step"
+    nothing = np.full(len(column), NAN)
+    plan = Plan(main, column.copy(), nothing, nothing.copy(), np.abs(column) < _MOST_STEP)
+    _one_rank(plan)
+    if main.family.is_bar or main.family.shape < 0:
+        plan.keep &= np.diff(column, prepend=NAN) != 0  # a bar may be drawn twice at one count
+    _one_total(plan)
+    if (epoch := main.column("epoch")) is not None:
+        plan.epoch = np.floor(epoch)
+    else:
+        _epoch_before(plan, readings)
+    _over_the_run(plan)
+    judge_times(main, _pace(plan), named_time=time)
+    return plan
+
+
+def _key(slot: Slot) -> tuple[object, ...]:
+    return slot.name, slot.unit, slot.is_total, slot.is_mean
+
+
+def _backs(reading: Reading, role: Role) -> int:
+    """How often the count goes back or stands still."""
+    column = reading.column(role)
+    return 0 if column is None else int((np.diff(column) <= 0).sum())
+
+
+def _joined(main: Family, other: Family, counters: tuple[Slot, Slot]) -> Family:
+    """Put two families' lines in order; what one does not print is NaN."""
+    lines = np.concatenate((np.array(main.line), np.array(other.line)))
+    order = np.argsort(lines, kind="stable")
+    places: dict[tuple[object, ...], int] = {}
+    for place, slot in enumerate(other.slots):
+        places.setdefault(_key(slot), place)
+        if slot is counters[1]:
+            places.setdefault(_key(counters[0]), place)
+    joined = Family(
+        main.slots, main.phase, main.example, number=main.number, is_bar=main.is_bar,
+        shape=main.shape, count=main.count + other.count, stride=main.stride,
+    )  # fmt: skip
+    joined.line = array("q", lines[order].tolist())
+    joined.at = array("d", np.concatenate((np.array(main.at), np.array(other.at)))[order].tolist())
+    for place, slot in enumerate(main.slots):
+        there = places.get(_key(slot))
+        rest = np.full(len(other), NAN) if there is None else np.array(other.flat[there])
+        values = np.concatenate((np.array(main.flat[place]), rest))
+        joined.flat.append(array("d", values[order].tolist()))
+    return joined
+
+
+def _one_rank(plan: Plan) -> None:
+    ranks = plan.main.column("rank")
+    if ranks is None or len(np.unique(ranks)) > _MOST_RANKS:
+        return
+    first, several = ranks == ranks.min(), len(np.unique(ranks))
+    steps = plan.step[first]
+    if len(np.unique(steps)) < 0.9 * len(steps) or len(np.unique(plan.step)) > 1.2 * len(steps):
+        return
+    plan.keep &= first
+    plan.world_size = several
+    plan.notes.append(f"{several} ranks write into the log: the first one's lines are read")
+
+
+def _one_total(plan: Plan) -> None:
+    """Of counts without a name, keep those to the usual total: others are of an evaluation."""
+    place = plan.main.place("step")
+    slot = plan.main.family.slots[place]
+    if slot.name or not slot.has_total:
+        return
+    total = plan.main.family.column(place + 1)
+    found, counts = np.unique(total, return_counts=True)
+    if counts.max() >= _NEARLY_ALL * counts.sum():
+        plan.keep &= total == found[np.argmax(counts)]
+
+
+def _epoch_before(plan: Plan, readings: list[Reading]) -> None:
+    """Take the epoch from lines of its own, where the count begins anew with them."""
+    back = np.flatnonzero(np.diff(plan.step) < 0) + 1
+    for reading in readings:
+        epoch = reading.column("epoch")
+        if epoch is None or reading.family.phase == "eval" or not len(back):
+            continue
+        place = np.searchsorted(np.array(reading.family.line), plan.lines) - 1
+        found = np.where(place >= 0, epoch[np.maximum(place, 0)], epoch[0] - 1)
+        if (np.diff(found)[back - 1] > 0).mean() > _MOSTLY:
+            plan.epoch = found
+            return
+
+
+def _over_the_run(plan: Plan) -> None:
+    """Turn a count that begins anew in each epoch into one over the run."""
+    rows = np.flatnonzero(plan.keep)
+    step, epoch = plan.step[rows], plan.epoch[rows]
+    total = _totals(plan, rows, step)
+    back = np.flatnonzero(np.diff(step) < 0) + 1
+    plan.total_epochs = total_epochs(plan.main)
+    turns = np.diff(epoch, prepend=epoch[:1]) > 0
+    inner = bool(len(back)) and bool(turns[back].mean() > _MOSTLY)
+    has_total = bool(np.isfinite(total).all())
+    is_full = step[back - 1] >= 0.9 * total[back - 1]
+    ended = bool(len(back)) and has_total and bool(is_full.mean() > _MOSTLY)
+    # One epoch of several alone: its count is of that epoch.
+    alone = (
+        not len(back) and has_total and (plan.total_epochs or 1) > 1 and len(np.unique(epoch)) == 1
+    )
+    if inner or ended or alone:
+        _count_on(plan, rows, total, inner=inner or alone)
+    elif has_total and (total == total[0]).all() and total[0] > 0:
+        _set_total(plan, int(total[0]), epoch)
+
+
+def _set_total(plan: Plan, total: int, epoch: Array) -> None:
+    """Say of what a count's total is: of the epoch or of the run; of neither where both may be."""
+    turns = len(np.unique(epoch[np.isfinite(epoch)]))
+    if turns == 1 and plan.total_epochs != 1:
+        step, place = plan.main.place("step"), plan.main.place("epoch")
+        is_of_run = plan.main.family.slots[step].name and 0 <= step < place
+        if not is_of_run or plan.total_epochs is not None:
+            plan.steps_per_epoch = total
+            return
+    plan.total_steps = total
+
+
+def _totals(plan: Plan, rows: Index, step: Array) -> Array:
+    """Numbers behind the slash; NaN where there are none, or where counts go beyond them."""
+    place = plan.main.place("step")
+    named = plan.main.column("steps in all")
+    if plan.main.family.slots[place].has_total:
+        named = plan.main.family.column(place + 1)
+    if named is None:
+        return np.full(len(rows), NAN)
+    total = named[rows]
+    if (step > total).any():
+        plan.notes.append("counts go beyond the total behind the slash: it is left out")
+        return np.full(len(rows), NAN)
+    return total
+
+
+def _count_on(plan: Plan, rows: Index, total: Array, *, inner: bool) -> None:
+    step, epoch = plan.step[rows], plan.epoch[rows]
+    back = np.flatnonzero(np.diff(step) < 0) + 1
+    has_total = bool(np.isfinite(total).all())
+    zero = 1.0 if step.min() == 0 and not (has_total and (step == total).any()) else 0.0
+    per = float(np.median(total)) if has_total else NAN
+    plan.inside[rows] = step + zero
+    first = _first_epoch(plan, epoch)
+    if inner and has_total and (total == per).all() and first is not None:
+        plan.step[rows] = (epoch - first) * per + step + zero
+        formula = "epochs before x steps of an epoch + step of the epoch"
+    else:
+        plan.total_epochs = None  # epochs before this log are not counted
+        base = np.zeros(len(rows))
+        base[back] = total[back - 1] if has_total else step[back - 1] + zero
+        new = np.diff(epoch, prepend=epoch[:1]) < 0
+        plan.step[rows] = _since_each(np.cumsum(base), new) + step + zero
+        last = "steps" if has_total else "last printed step"
+        formula = f"printed step + {last} of each epoch before"
+        if not has_total:
+            formula += "; the steps of an epoch are not printed, so this is the least it can be"
+        if np.isnan(epoch).all():
+            number = np.zeros(len(rows))
+            number[back] = 1
+            plan.epoch[rows] = np.cumsum(number)
+    plan.steps_per_epoch = int(per) if has_total and per > 0 and (total == per).all() else None
+    plan.notes.append(f"steps are counted anew in each epoch: step = {formula}")
+
+
+def _first_epoch(plan: Plan, epoch: Array) -> float | None:
+    """Number of the run's first epoch: 0, 1, or not known of a log that begins later."""
+    known = epoch[np.isfinite(epoch)]
+    if not len(known):
+        return None
+    if known.min() in (0, 1):
+        return float(known.min())
+    return 1.0 if known.max() == plan.total_epochs else None
+
+
+def _since_each(sums: Array, new: Mask) -> Array:
+    """Let sums begin anew where another run begins."""
+    begin = np.maximum.accumulate(np.where(new, np.arange(len(sums)), 0))
+    return sums - np.where(begin > 0, sums[begin], 0)
+
+
+def total_epochs(reading: Reading) -> int | None:
+    """How many epochs there will be; ``0/69`` to ``69/69`` are seventy."""
+    totals, epoch = reading.column("epochs in all"), reading.column("epoch")
+    if totals is None or epoch is None or not (totals == totals[0]).all():
+        return None
+    return int(totals[0]) + bool((epoch == 0).any() and (epoch == totals[0]).any())
+
+
+def _pace(plan: Plan) -> Pace:
+    end = plan.total_steps
+    if end is None and plan.steps_per_epoch and plan.total_epochs:
+        end = plan.steps_per_epoch * plan.total_epochs
+    left = np.full(len(plan.step), NAN) if end is None else end - plan.step
+    in_epoch = (plan.steps_per_epoch or NAN) - plan.inside
+    step = np.where(plan.keep, plan.step, NAN)
+    return Pace(
+        step=step,
+        at=np.array(plan.main.family.at),
+        left=left,
+        left_in_epoch=in_epoch,
+        within=~(np.diff(plan.inside, prepend=NAN) < 0),
+    )
+
+
+def with_unit(families: list[Family], name: str, scale: float) -> None:
+    """Put the user's unit in place of the printed one."""
+    for family in families:
+        family.slots = tuple(
+            replace(slot, unit="time", scale=scale) if slot.name.lower() == name.lower() else slot
+            for slot in family.slots
+        )
