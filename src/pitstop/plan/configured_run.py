@@ -1,0 +1,130 @@
+"""A plan of a configuration: its own step, what other choices would cost, what to change first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pitstop.config.load import load_config
+from pitstop.config.sections import RunConfig
+from pitstop.plan.advice import advise
+from pitstop.plan.dry_run.request import Answer, Request, trace_all
+from pitstop.plan.memory import Gpu, plan_memory
+from pitstop.plan.speed import Ceilings, plan_speed
+from pitstop.plan.table import batch_law, plan_table
+from pitstop.records.plans.plan import MemoryPlan, SpeedPlan, StepTrace, WhatIf
+from pitstop.workloads.catalogue import outside_kinds
+
+_RECOMPUTE: Final = ("none", "full")
+_PRECISIONS: Final = ("fp32", "bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to plan, and for which GPU."""
+
+    config: Path
+    overrides: tuple[str, ...] = ()
+    gpu: Gpu
+    ceilings: Ceilings | None = None
+    ranks: int = 1
+    what_if: tuple[str, ...] = ()
+    with_table: bool = True
+
+
+def plan_config(wanted: Wanted) -> MemoryPlan:
+    """Plan a configuration.
+
+    Raises:
+        PitstopError: Where its own step cannot be run on shapes alone.
+    """
+    kinds = outside_kinds()
+    config = load_config(wanted.config, wanted.overrides, kinds=kinds).config
+    changes = _variants(config) if wanted.with_table else []
+    questions = [(change,) for change in wanted.what_if]
+    answers = trace_all([_request(wanted, extra) for extra in [(), *questions, *changes]])
+    own = answers[0].require()
+    asked, others = answers[1 : 1 + len(questions)], answers[1 + len(questions) :]
+    plan = plan_memory(str(wanted.config), own, wanted.gpu, ranks=wanted.ranks)
+    plan = replace(plan, speed=_speed(own, config, wanted.ceilings))
+    if wanted.with_table:
+        plan = _with_table(plan, own, others, wanted)
+    notes = [*plan.notes, *_failures(changes, others)]
+    if own.fused_operations:
+        notes.append(f"assumes the fused kernels {', '.join(own.fused_operations)}")
+    return replace(
+        plan,
+        notes=tuple(notes),
+        what_if=tuple(
+            _what_if(change, answer, plan, wanted)
+            for change, answer in zip(wanted.what_if, asked, strict=True)
+        ),
+    )
+
+
+def _request(wanted: Wanted, extra: Sequence[str]) -> Request:
+    return Request(config=str(wanted.config), overrides=(*wanted.overrides, *extra))
+
+
+def _variants(config: RunConfig) -> list[tuple[str, ...]]:
+    """Changes that get a dry run of their own: twice the batch first."""
+    train = config.train
+    ways = [
+        (f"train.recompute={recompute}", f"train.precision={precision}")
+        for recompute in dict.fromkeys((_policy(train.recompute), *_RECOMPUTE))
+        for precision in dict.fromkeys((train.precision, *_PRECISIONS))
+        if (recompute, precision) != (_policy(train.recompute), train.precision)
+        and (recompute in _RECOMPUTE)
+        and precision in {train.precision, *_PRECISIONS}
+    ]
+    return [(f"train.batch_size={2 * train.batch_size}",), *ways]
+
+
+def _policy(recompute: str | tuple[str, ...]) -> str:
+    return recompute if isinstance(recompute, str) else "some"
+
+
+def _with_table(
+    plan: MemoryPlan, own: StepTrace, others: Sequence[Answer], wanted: Wanted
+) -> MemoryPlan:
+    twice, *rest = others
+    law = batch_law(own, twice.trace)
+    traces = [own, *(answer.trace for answer in rest if answer.trace is not None)]
+    table = plan_table(traces, law, plan.usable_bytes, ceilings=wanted.ceilings)
+    laid_out = replace(plan, table=table, batch_growth=law.growth)
+    return replace(laid_out, advice=advise(laid_out))
+
+
+def _failures(changes: Sequence[tuple[str, ...]], answers: Sequence[Answer]) -> list[str]:
+    return [
+        f"{' '.join(change)} is not in the table: {answer.error}"
+        for change, answer in zip(changes, answers, strict=True)
+        if answer.error is not None
+    ]
+
+
+def _speed(trace: StepTrace, config: RunConfig, ceilings: Ceilings | None) -> SpeedPlan | None:
+    if ceilings is None:
+        return None
+    train = config.train
+    speed = plan_speed(trace, ceilings, accumulate=train.accumulate, samples=trace.epoch_samples)
+    if train.steps is not None:
+        return replace(speed, total_s=train.steps * speed.step_s)
+    if speed.epoch_s is None or train.epochs is None:
+        return speed
+    return replace(speed, total_s=train.epochs * speed.epoch_s)
+
+
+def _what_if(change: str, answer: Answer, plan: MemoryPlan, wanted: Wanted) -> WhatIf:
+    if answer.trace is None:
+        return WhatIf(change=change, problem=answer.error)
+    other = plan_memory(plan.source, answer.trace, wanted.gpu, ranks=wanted.ranks)
+    speed = None if wanted.ceilings is None else plan_speed(answer.trace, wanted.ceilings)
+    return WhatIf(
+        change=change,
+        peak_bytes=other.peak_bytes,
+        fit=other.fit,
+        more_bytes=other.peak_bytes - plan.peak_bytes,
+        step_s=None if speed is None else speed.step_s,
+        samples_per_s=None if speed is None else speed.samples_per_s,
+    )

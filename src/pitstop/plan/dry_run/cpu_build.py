@@ -1,0 +1,125 @@
+"""What a build of torch without CUDA lacks to fake a GPU, put there for a process of its own.
+
+Builds with CUDA bring it along even where there is no GPU: a guard of devices that does nothing,
+and the answer that CUDA is the accelerator. Here both are made of what the build has: tables of
+C++ methods are copied and single entries replaced. No file is changed, nothing is compiled.
+"""
+# pyright: reportPrivateUsage=false
+
+import ctypes
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pitstop.errors import PitstopError
+
+_GUARDS: Final = "_ZN3c104impl26device_guard_impl_registryE"
+_GUARD_HEADER: Final = "include/c10/core/impl/DeviceGuardImplInterface.h"
+_HOOKS: Final = "_ZN2at6detail12getCUDAHooksEv"
+_CUDA, _META, _DEVICE_TYPES = 1, 14, 22
+_ANSWERED: Final = (
+    "type",
+    "exchangeDevice",
+    "getDevice",
+    "getStream",
+    "getDefaultStream",
+    "exchangeStream",
+)
+_METHODS: Final = 40
+"""At least as many as either table has; what lies behind them is copied and never called."""
+
+_kept: list[Any] = []
+
+
+def pretend_cuda() -> None:
+    """Make this process able to fake a GPU, whatever its torch was built for.
+
+    Raises:
+        PitstopError: Where that is not possible.
+    """
+    if torch.version.cuda is not None:
+        return
+    libraries = Path(torch.__file__).parent / "lib"
+    if not (libraries / "libc10.so").exists():
+        raise PitstopError(
+            "planning needs Linux, or a build of torch with CUDA; this torch "
+            f"({torch.__version__}) has neither"
+        )
+    _set_guard(ctypes.CDLL(str(libraries / "libc10.so")))
+    _set_accelerator(ctypes.CDLL(str(libraries / "libtorch_cpu.so")))
+
+
+def _set_guard(library: ctypes.CDLL) -> None:
+    """Guard CUDA devices as meta tensors are guarded: by doing nothing, events included."""
+    guards = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(library, _GUARDS)
+    methods = _methods_of(guards[_META])
+    place = {name: number for number, name in enumerate(_order_of_methods())}
+    methods[place["record"]] = methods[place["block"]] = methods[place["setDevice"]]
+    # A type, a device and a stream all begin with the byte of the type; the index 0 follows. What
+    # else a stream holds does not matter where nothing waits for events.
+    first_gpu = _method(ctypes.c_uint64, lambda *_: _CUDA)
+    for name in _ANSWERED:
+        methods[place[name]] = first_gpu
+    guard = ctypes.pointer(methods)
+    _kept.append(guard)
+    guards[_CUDA] = ctypes.addressof(guard)
+
+
+def _order_of_methods() -> list[str]:
+    """Read the order of a guard's methods off the header that comes with torch."""
+    text = (Path(torch.__file__).parent / _GUARD_HEADER).read_text(encoding="utf-8")
+    return re.findall(r"^  virtual [\w\s*]+?(\w+)\(", text, flags=re.MULTILINE)
+
+
+def _set_accelerator(library: ctypes.CDLL) -> None:
+    """Have torch say that CUDA is there, and that none of its devices is in use."""
+    get_hooks = getattr(library, _HOOKS)
+    get_hooks.restype = ctypes.c_void_p
+    table = ctypes.cast(get_hooks(), ctypes.POINTER(ctypes.c_void_p))
+    methods = _methods_of(ctypes.cast(table, ctypes.c_void_p).value)
+    table[0] = ctypes.addressof(methods)
+    _replace_one(methods, _method(ctypes.c_bool, lambda _: True), _is_accelerator)
+    _replace_one(methods, _method(ctypes.c_bool, lambda _: True), _goes_backward)
+
+
+def _replace_one(methods: Any, method: int | None, works: Callable[[], bool]) -> None:
+    """Replace the entry that makes something work: it is found by trying each in turn."""
+    for place in range(_METHODS):
+        before, methods[place] = methods[place], method
+        if works():
+            return
+        methods[place] = before
+    raise PitstopError(f"torch {torch.__version__} without CUDA cannot be made to plan for a GPU")
+
+
+def _is_accelerator() -> bool:
+    found = torch._C._accelerator_getAccelerator()
+    return getattr(found, "type", None) == "cuda"  # None where there is none, whatever stubs say
+
+
+def _goes_backward() -> bool:
+    with FakeTensorMode():
+        leaf = torch.empty(1, device="cuda", requires_grad=True)
+        try:
+            (leaf * 2).sum().backward()
+        except RuntimeError:
+            return False
+    return True
+
+
+def _methods_of(address: Any) -> Any:
+    """Copy the table of methods of a C++ object."""
+    table = ctypes.cast(address, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))
+    methods = (ctypes.c_void_p * _METHODS)(*table[0][:_METHODS])
+    _kept.append(methods)
+    return methods
+
+
+def _method(returns: Any, body: Callable[[Any], Any]) -> int | None:
+    function = ctypes.CFUNCTYPE(returns, ctypes.c_void_p)(body)
+    _kept.append(function)
+    return ctypes.cast(function, ctypes.c_void_p).value

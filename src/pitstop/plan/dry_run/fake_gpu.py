@@ -1,0 +1,147 @@
+"""A GPU that is not there: tensors on it have shapes, strides and types, and no numbers.
+
+What lies on the host stays real, since a step looks at it (draws, masks, calibrations); what is
+sent to the device becomes fake. Only for a process of its own: it changes torch for good.
+"""
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.nn import functional
+from torch.optim.optimizer import _foreach_supported_types
+from torch.utils import _pytree as pytree
+
+from pitstop.errors import PitstopError
+from pitstop.plan.dry_run.cpu_build import pretend_cuda
+
+DEVICE: Final = torch.device("cuda", 0)
+
+_FLASH_DTYPES: Final = frozenset({torch.float16, torch.bfloat16})
+
+
+class CannotFakeError(PitstopError):
+    """An operation that has to see numbers, or has no rule for shapes alone."""
+
+    def __init__(self, operation: str, reason: str) -> None:
+        super().__init__(f"{operation} cannot be planned: {reason}")
+        self.operation = operation
+        self.reason = reason
+
+
+@contextmanager
+def fake_gpu() -> Iterator[None]:
+    """Let `DEVICE` be a GPU of the newest kind inside this context, for memory alone.
+
+    Raises:
+        CannotFakeError: Where an operation needs numbers.
+    """
+    pretend_cuda()
+    _allow_autocast()
+    # Else torch takes the loop over single tensors for what it updates, which no GPU would.
+    if FakeTensor not in _foreach_supported_types:
+        _foreach_supported_types.append(FakeTensor)
+    plain_attention = functional.scaled_dot_product_attention
+    functional.scaled_dot_product_attention = _attend
+    try:
+        with _HostStaysReal(allow_non_fake_inputs=True):
+            yield
+    except DataDependentOutputException as error:
+        raise CannotFakeError(str(error.func), "it reads numbers back from the device") from error
+    except DynamicOutputShapeException as error:
+        raise CannotFakeError(
+            str(error.func), "the shape of its result depends on numbers"
+        ) from error
+    except UnsupportedOperatorException as error:
+        raise CannotFakeError(str(error.func), "it has no rule for shapes alone") from error
+    finally:
+        functional.scaled_dot_product_attention = plain_attention
+
+
+class _HostStaysReal(FakeTensorMode):
+    """Fakes what touches the device; runs what lies on the host."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if not _on_device(args, given):
+            return _on_host(func, args, given)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            # A loss that is logged, a flag that says "finite": any number will do for shapes.
+            return torch.zeros((), dtype=args[0].dtype, device="cpu").item()
+        if _changes_only(func):
+            return args[0] if len(func._schema.returns) == 1 else None
+        return super().__torch_dispatch__(func, types, args, given)
+
+
+def _on_device(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == DEVICE.type:
+        return True
+    return any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs)))
+
+
+def _on_host(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    made = func(*args, **kwargs)
+    # A branch that is dropped at random takes no memory: the step to plan for keeps all of them.
+    return made.fill_(1) if func is torch.ops.aten.rand.default else made
+
+
+def _changes_only(func: Any) -> bool:
+    """Whether an operation over many tensors changes them in place and makes none."""
+    name = func._schema.name
+    updates = ("aten::_fused_", "aten::_amp_foreach", "aten::_amp_update", "aten::_foreach")
+    return name.startswith(updates) and name.endswith("_")
+
+
+def _allow_autocast() -> None:
+    torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+    torch.cuda.is_bf16_supported = lambda including_emulation=True: True  # noqa: ARG005
+
+
+def _attend(  # noqa: PLR0913, PLR0917 - torch's own signature
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: FBT001, FBT002
+) -> Tensor:
+    """Choose the version of attention that a GPU would; torch without CUDA cannot."""
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
+        query, key, value = (part.to(dtype) for part in (query, key, value))
+        attn_mask = _masked_in(attn_mask, dtype)
+    del enable_gqa
+    if attn_mask is None and query.dtype in _FLASH_DTYPES:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    bias = _masked_in(attn_mask, query.dtype)
+    if bias is not None:
+        bias = bias.expand(*query.shape[:-1], key.shape[-2])
+    wants_gradient = torch.is_grad_enabled() and any(
+        part.requires_grad for part in (query, key, value)
+    )
+    return efficient(query, key, value, bias, wants_gradient, dropout_p, is_causal, scale=scale)[0]
+
+
+def _masked_in(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return mask if mask is None or mask.dtype == dtype else mask.to(dtype)

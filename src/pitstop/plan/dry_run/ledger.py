@@ -1,0 +1,140 @@
+"""Keeps an account of device memory: every piece, when it came and went, and what made it.
+
+A piece is what torch's allocator hands out: the storage that a tensor and its views share. Pieces
+come with the operation that makes them and go with the last thing that holds them, as on a GPU.
+"""
+# pyright: reportPrivateUsage=false
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pitstop.plan.dry_run.fake_gpu import DEVICE
+from pitstop.plan.dry_run.hidden import hidden_bytes
+from pitstop.plan.dry_run.operations import OperationCounter
+
+ROUND_BYTES: Final = 512
+"""The caching allocator hands out multiples of this (CUDACachingAllocator, kMinBlockSize)."""
+
+Place = tuple[str, ...]
+"""Where in the step: its part, then what is inside it."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """Device memory that was handed out once."""
+
+    size: int
+    """Rounded as the allocator does."""
+    born: int
+    """Number of the event."""
+    place: Place
+    operation: str
+    died: int | None = None
+    owner: str | None = None
+
+
+class Ledger(TorchDispatchMode):
+    """Sees every operation inside its context.
+
+    Args:
+        place: Says where in the step things are.
+        device_type: Whose memory is kept account of.
+    """
+
+    def __init__(self, place: Callable[[], Place], device_type: str = DEVICE.type) -> None:
+        super().__init__()
+        self.pieces: list[Piece] = []
+        self.events = 0
+        self.counter = OperationCounter()
+        self.backward_began: list[int] = []
+        self._place = place
+        self._device_type = device_type
+        self._live: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._in_backward = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operation and enter what it made."""
+        del types
+        given = dict(kwargs or {})
+        made = func(*args, **given)
+        if func.namespace == "prim":  # asks for a property, does nothing
+            return made
+        place = self._place()
+        self._watch_backward(place)
+        tensors = self._tensors(made)
+        for tensor in tensors:
+            self._enter(tensor, place, func)
+        if hidden := hidden_bytes(func, args):
+            self._pass_by(hidden, place, func)
+        if tensors or self._tensors((args, given)):
+            self.counter.count(func, args, given, made, place=place)
+        return made
+
+    def own(self, owner: str, tensors: Iterable[Tensor | None]) -> None:
+        """Say whose the pieces of these tensors are; who came first stays."""
+        for tensor in tensors:
+            if tensor is not None and tensor.device.type == self._device_type:
+                piece = self.pieces[self._number(tensor)]
+                piece.owner = piece.owner or owner
+
+    def _tensors(self, tree: Any) -> list[Tensor]:
+        leaves = pytree.tree_leaves(tree)
+        return [
+            leaf
+            for leaf in leaves
+            if isinstance(leaf, Tensor) and leaf.device.type == self._device_type
+        ]
+
+    def _number(self, tensor: Tensor) -> int:
+        key = tensor.untyped_storage()._cdata
+        if key not in self._live:
+            self._enter(tensor, self._place(), None)
+        return self._live[key][0]
+
+    def _watch_backward(self, place: Place) -> None:
+        now = bool(place) and place[0] == "backward"
+        if now and not self._in_backward:
+            self.backward_began.append(self.events)
+        self._in_backward = now
+
+    def _enter(self, tensor: Tensor, place: Place, func: Any) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._live or not storage.nbytes():
+            return
+        number = len(self.pieces)
+        name = "" if func is None else _name(func)
+        self.pieces.append(Piece(_rounded(storage.nbytes()), self.events, place, name))
+        self.events += 1
+        self._live[key] = (number, weakref.ref(storage, lambda _: self._leave(key)))
+
+    def _pass_by(self, size: int, place: Place, func: Any) -> None:
+        """Enter what an operation holds while it runs and nobody sees."""
+        piece = Piece(_rounded(size), self.events, place, _name(func), died=self.events + 1)
+        self.pieces.append(piece)
+        self.events += 2
+
+    def _leave(self, key: int) -> None:
+        number, _ = self._live.pop(key)
+        self.pieces[number].died = self.events
+        self.events += 1
+
+
+def _name(func: Any) -> str:
+    return func._schema.name.partition("::")[2]
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ROUND_BYTES) * ROUND_BYTES

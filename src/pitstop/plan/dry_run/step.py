@@ -1,0 +1,154 @@
+"""One step of the engine on a GPU that is not there: the run's own model, loss and optimizer."""
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from pitstop.config.sections import RunConfig
+from pitstop.plan.dry_run.account import settle
+from pitstop.plan.dry_run.fake_gpu import DEVICE, fake_gpu
+from pitstop.plan.dry_run.ledger import Ledger
+from pitstop.records.plans.plan import OperationRow, StepTrace
+from pitstop.train.model.part_spans import named_parts, part_spans
+from pitstop.train.optim.build import planned_state_bytes
+from pitstop.train.ranks import Ranks
+from pitstop.train.setup import build_trainer
+from pitstop.train.state.training_state import bare_model
+from pitstop.train.step import Trainer, apply_update
+from pitstop.train.task import MakesBlankBatches, Task
+from pitstop_probe import Clock, Step
+
+OPTIMIZERS: Final = ("adamw", "adamw_bf16", "adamw8bit", "sgd")
+
+
+class _Nobody:
+    """Takes no steps: nothing is timed in a dry run."""
+
+    def step(self, step: Step) -> None:
+        """Take none."""
+
+    def event(self, name: str, *, step: int, start_us: int, wall_us: int) -> None:
+        """Take none."""
+
+
+def trace_step(config: RunConfig, task: Task[Any]) -> StepTrace:
+    """Run one optimizer step on shapes alone.
+
+    Raises:
+        CannotFakeError: Where an operation needs numbers.
+        ConfigError: Where a setting cannot be honoured.
+    """
+    clock = Clock(_Nobody())
+    ledger = Ledger(lambda: clock.current.path)
+    batch = _batch(task, config.train.batch_size)
+    with fake_gpu(), ledger:
+        trainer = build_trainer(config, task, Ranks(), DEVICE).trainer
+        model = bare_model(trainer.model)
+        _own_lasting(ledger, trainer, model)
+        make_optimizer_state(trainer.optimizer, model)
+        ledger.own("optimizer state", _state_tensors(trainer.optimizer))
+        _own_gradients(ledger, model)
+        ledger.counter.counts.clear()
+        first_event = ledger.events
+        clock.begin_step()
+        with part_spans(named_parts(task, model), clock):
+            trainer.train_step(repeat(batch), step=0, clock=clock)
+        clock.end_step()
+    return _trace(config, ledger, model, first_event)
+
+
+def make_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Update once, so that the state is there as it is from the second step on."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+    apply_update(optimizer, torch.zeros((), device=DEVICE))
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _batch(task: Task[Any], batch_size: int) -> Any:
+    """A batch of the run's shapes: blank where the task can make one, else of its own data."""
+    if isinstance(task, MakesBlankBatches):
+        return task.blank_batch(batch_size)
+    samples = task.train_samples()
+    return task.collate([samples.sample(0, index) for index in range(batch_size)])
+
+
+def _own_lasting(ledger: Ledger, trainer: Trainer[Any], model: nn.Module) -> None:
+    ledger.own("parameters", model.parameters())
+    ledger.own("buffers", model.buffers())
+    if trainer.average is not None:
+        ledger.own("averaged weights", trainer.average.state_dict().values())
+    if trainer.teacher is not None:
+        ledger.own("teacher", trainer.teacher.model.parameters())
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, Tensor):
+                yield value
+
+
+def _own_gradients(ledger: Ledger, model: nn.Module) -> None:
+    def enter(parameter: Tensor) -> None:
+        ledger.own("gradients", [parameter.grad])
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(enter)
+
+
+def _trace(config: RunConfig, ledger: Ledger, model: nn.Module, first_event: int) -> StepTrace:
+    account = settle(ledger, first_event)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rows = operation_rows(ledger)
+    momentum = config.optimizer.momentum
+    return StepTrace(
+        model=type(model).__name__,
+        parameters=sum(parameter.numel() for parameter in trained),
+        batch_size=config.train.batch_size,
+        precision=config.train.precision,
+        recompute=_named(config.train.recompute),
+        kernels=config.model.kernels,
+        optimizer=config.optimizer.kind,
+        owners=account.owners,
+        peak_bytes=account.peak_bytes,
+        peak_place=account.place,
+        peak_operation=account.operation,
+        saved_bytes=account.saved_bytes,
+        gradient_bytes=sum(parameter.nbytes for parameter in trained),
+        reserved_bytes=account.reserved_bytes,
+        optimizer_bytes={
+            kind: planned_state_bytes(kind, trained, momentum=momentum) for kind in OPTIMIZERS
+        },
+        operations=rows,
+        fused_operations=fused_names(ledger),
+    )
+
+
+def operation_rows(ledger: Ledger) -> tuple[OperationRow, ...]:
+    """List the operations of a step, the most frequent first."""
+    return tuple(
+        OperationRow(
+            part=one.part,
+            name=one.name,
+            flops=one.flops,
+            num_bytes=one.num_bytes,
+            dtype=one.dtype,
+            count=count,
+        )
+        for one, count in ledger.counter.counts.most_common()
+    )
+
+
+def fused_names(ledger: Ledger) -> tuple[str, ...]:
+    """Name the fused kernels among the operations."""
+    return tuple(sorted(ledger.counter.fused))
+
+
+def _named(policy: str | tuple[str, ...]) -> str:
+    return policy if isinstance(policy, str) else ", ".join(policy)

@@ -1,0 +1,85 @@
+"""Does a step fit: the pieces of its dry run, what comes on top of them, and a GPU's size."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pitstop.records.plans.plan import Fit, LedgerRow, MemoryPlan, StepTrace
+
+_MIB: Final = 2**20
+
+WORKSPACE_BYTES: Final = 64 * _MIB
+"""cuBLAS and cuBLASLt, 32 MiB each on the newest GPUs, taken from torch's own memory (torch's
+documentation of CUBLAS_WORKSPACE_CONFIG)."""
+CONTEXT_BYTES: Final = 600 * _MIB
+"""Driver, kernels and libraries of one process, outside torch's memory; estimated."""
+RANKS_BYTES: Final = 400 * _MIB
+"""Buffers of NCCL where several GPUs exchange gradients; estimated."""
+CLOSE: Final = 0.05
+"""Within this share of the GPU's memory no verdict is given."""
+LOW, HIGH = 0.97, 1.10
+"""What measured peaks were of planned ones, at the least and at the most (docs/accuracy.md)."""
+
+_ORDER: Final = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "averaged weights",
+    "teacher",
+    "buffers",
+    "batch",
+    "activations",
+    "temporary",
+    "other",
+    "shards",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What is planned for."""
+
+    name: str
+    num_bytes: int
+
+
+def plan_memory(source: str, trace: StepTrace, gpu: Gpu, *, ranks: int = 1) -> MemoryPlan:
+    """Hold a step against a GPU."""
+    ledger = ledger_rows(trace, ranks=ranks)
+    peak = sum(row.num_bytes for row in ledger)
+    usable = gpu.num_bytes - CONTEXT_BYTES
+    return MemoryPlan(
+        source=source,
+        gpu=gpu.name,
+        gpu_bytes=gpu.num_bytes,
+        usable_bytes=usable,
+        fit=fit_of(peak, usable),
+        peak_bytes=peak,
+        low_bytes=round(peak * LOW),
+        high_bytes=round(peak * HIGH),
+        ledger=ledger,
+        trace=trace,
+        notes=trace.notes,
+    )
+
+
+def fit_of(peak_bytes: int, usable_bytes: int) -> Fit:
+    """Judge a peak; close to the border nobody can say."""
+    if peak_bytes <= (1 - CLOSE) * usable_bytes:
+        return "fits"
+    return "does not fit" if peak_bytes > (1 + CLOSE) * usable_bytes else "too close"
+
+
+def ledger_rows(trace: StepTrace, *, ranks: int = 1) -> tuple[LedgerRow, ...]:
+    """List what holds memory at the peak of a step, allowances last."""
+    rows = [
+        LedgerRow(owner=owner, num_bytes=trace.owners[owner], basis="dry run")
+        for owner in _ORDER
+        if trace.owners.get(owner)
+    ]
+    rows.append(LedgerRow(owner="workspaces", num_bytes=WORKSPACE_BYTES, basis="allowance"))
+    if ranks > 1:
+        # Gradients are views of the buckets that are exchanged, so they are there all the time.
+        missing = trace.gradient_bytes - trace.owners.get("gradients", 0)
+        rows.append(LedgerRow(owner="gradient buckets", num_bytes=max(0, missing), basis="dry run"))
+        rows.append(LedgerRow(owner="exchange", num_bytes=RANKS_BYTES, basis="estimated"))
+    return tuple(rows)

@@ -1,0 +1,40 @@
+"""A plan of somebody's own model, from a function that builds it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from pitstop.plan.dry_run.request import Request, trace_in_child
+from pitstop.plan.memory import Gpu, plan_memory
+from pitstop.plan.speed import Ceilings, plan_speed
+from pitstop.records.plans.plan import MemoryPlan
+
+
+def plan_build(
+    build: str,
+    gpu: Gpu,
+    ceilings: Ceilings | None,
+    *,
+    settings: tuple[int | None, str, str],
+) -> MemoryPlan:
+    """Plan one training step of what a function gives.
+
+    Args:
+        build: `module:function`; the module lies in the present folder or is installed.
+        gpu: What is planned for.
+        ceilings: Its rates, where they are known.
+        settings: Batch size (None for the batch as built), precision and optimizer.
+
+    Raises:
+        PitstopError: Where the function cannot be used.
+    """
+    batch_size, precision, optimizer = settings
+    request = Request(
+        build=build,
+        folder=str(Path.cwd()),
+        batch_size=batch_size,
+        precision=precision,
+        optimizer=optimizer,
+    )
+    trace = trace_in_child(request).require()
+    plan = plan_memory(build, trace, gpu)
+    return plan if ceilings is None else replace(plan, speed=plan_speed(trace, ceilings))

@@ -1,0 +1,1 @@
+"""What a run will need, as planned before it runs."""

@@ -1,0 +1,109 @@
+"""A plan as text for a terminal: the verdict, who holds the memory, what other choices cost."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pitstop.records.plans.plan import MemoryPlan, PlanRow, SpeedPlan, WhatIf
+from pitstop.records.units import bytes_text, seconds_text, share_text
+
+
+def plan_report(plan: MemoryPlan) -> RenderableType:
+    """Lay out a plan: result first, evidence second, next command last."""
+    parts: list[RenderableType] = [Text(line) for line in verdict_lines(plan)]
+    parts[0] = Text(verdict_lines(plan)[0], style="bold")
+    parts += [Text(), Text("memory at the peak", style="bold"), _ledger(plan)]
+    if plan.speed is not None:
+        parts += [Text(), Text("time (estimated)", style="bold")]
+        parts += [Text(f"  {line}") for line in speed_lines(plan.speed)]
+    if plan.what_if:
+        parts += [Text(), Text("what if", style="bold")]
+        parts += [Text(f"  {what_if_line(one)}") for one in plan.what_if]
+    if plan.table:
+        parts += [Text(), Text("other choices", style="bold"), _table(plan)]
+    if plan.advice:
+        parts += [Text(), Text("change first", style="bold")]
+        parts += [Text(f"  {line}") for line in plan.advice]
+    if plan.notes:
+        parts += [Text(), Text("notes", style="bold")]
+        parts += [Text(f"  {note}") for note in plan.notes]
+    return Group(*parts)
+
+
+def verdict_lines(plan: MemoryPlan) -> list[str]:
+    """Say whether it fits, how close that is, and where the peak lies."""
+    share = plan.peak_bytes / plan.usable_bytes
+    trace = plan.trace
+    place = ", ".join(trace.peak_place) or "outside the step"
+    largest = max(plan.ledger, key=lambda row: row.num_bytes)
+    return [
+        f"{plan.fit}: {bytes_text(plan.peak_bytes)} of {bytes_text(plan.usable_bytes)} that "
+        f"{plan.gpu} has for tensors ({share:.0%})",
+        f"between {bytes_text(plan.low_bytes)} and {bytes_text(plan.high_bytes)}, by the errors of "
+        "earlier plans; batch "
+        f"{trace.batch_size}, {trace.precision}, recompute {trace.recompute}, {trace.optimizer}",
+        f"the peak is in {place} ({trace.peak_operation}); most of it: {largest.owner}",
+    ]
+
+
+def speed_lines(speed: SpeedPlan) -> Iterator[str]:
+    """Say how long steps, epochs and the whole take."""
+    low, high = seconds_text(speed.low_s), seconds_text(speed.high_s)
+    yield (
+        f"a step {seconds_text(speed.step_s)} ({low} to {high}), "
+        f"{speed.samples_per_s:.3g} samples/s on {speed.gpu} ({speed.basis})"
+    )
+    yield (
+        f"{speed.kernels} operations: {seconds_text(speed.device_s)} on the device, "
+        f"{seconds_text(speed.launch_s)} to start them"
+    )
+    if speed.epoch_s is not None:
+        yield f"an epoch {seconds_text(speed.epoch_s)}"
+    if speed.total_s is not None:
+        yield f"the whole training {seconds_text(speed.total_s)}"
+
+
+def what_if_line(one: WhatIf) -> str:
+    """Say what a change would do."""
+    if one.peak_bytes is None or one.more_bytes is None:
+        return f"{one.change}: cannot be planned: {one.problem}"
+    sign = "+" if one.more_bytes >= 0 else "-"
+    step = "" if one.step_s is None else f", a step {seconds_text(one.step_s)} (estimated)"
+    return (
+        f"{one.change}: {one.fit}, {bytes_text(one.peak_bytes)} "
+        f"({sign}{bytes_text(abs(one.more_bytes))}){step}"
+    )
+
+
+def _ledger(plan: MemoryPlan) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for row in plan.ledger:
+        share = share_text(row.num_bytes / plan.peak_bytes)
+        table.add_row(f"  {row.owner}", bytes_text(row.num_bytes), share, row.basis)
+    return table
+
+
+def _table(plan: MemoryPlan) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("  batch", "recompute", "precision", "optimizer", "peak", "", "step", "", "")
+    for row in plan.table:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: PlanRow) -> tuple[str, ...]:
+    marks = [word for word, is_so in (("configured", row.configured), ("best", row.best)) if is_so]
+    rate = "" if row.samples_per_s is None else f"{row.samples_per_s:.3g}/s"
+    return (
+        f"  {row.batch_size}",
+        row.recompute,
+        row.precision,
+        row.optimizer,
+        bytes_text(row.peak_bytes),
+        row.fit,
+        "" if row.step_s is None else seconds_text(row.step_s),
+        rate,
+        ", ".join(marks),
+    )

@@ -1,0 +1,130 @@
+"""``pitstop plan``: what it prints, and how it ends; dry runs are made up."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pitstop.cli.main import app
+from pitstop.errors import PitstopError
+from pitstop.plan import configured_run
+from pitstop.plan.dry_run.request import Answer, Request
+from pitstop.records.plans.plan import MemoryPlan, OperationRow, StepTrace
+from pitstop.records.store import from_json
+
+CONFIG = str(Path(__file__).parents[3] / "configs" / "deblur" / "opt.yaml")
+GIB = 2**30
+
+
+def answer(request: Request) -> Answer:
+    """A step that keeps 5 GiB recomputed and 60 GiB else, and twice that for twice the batch."""
+    last = dict(override.split("=", 1) for override in request.overrides)
+    words = " ".join(f"{key}={value}" for key, value in last.items())
+    if "precision=fp32" in words and "recompute=none" in words:
+        return Answer(error="aten.nonzero.default cannot be planned: numbers decide its shape")
+    size = 2 if "batch_size=2" in words else 1
+    saved = (60 if "recompute=none" in words else 5) * GIB * size
+    operation = OperationRow(
+        part="forward", name="mm", flops=10**12, num_bytes=10**9, dtype="bfloat16", count=100
+    )
+    trace = StepTrace(
+        model="VRTSpike",
+        parameters=23_680_000,
+        batch_size=size,
+        precision="fp32" if "precision=fp32" in words else "bf16",
+        recompute="none" if "recompute=none" in words else "full",
+        kernels="auto",
+        optimizer="adamw",
+        owners={"parameters": 95 * 10**6, "optimizer state": 189 * 10**6, "activations": saved},
+        peak_bytes=saved + 284 * 10**6,
+        peak_place=("backward", "stage8"),
+        peak_operation="mm",
+        saved_bytes=saved,
+        gradient_bytes=95 * 10**6,
+        reserved_bytes=saved + 284 * 10**6,
+        optimizer_bytes={"adamw": 189 * 10**6, "adamw8bit": 47 * 10**6},
+        operations=(operation,),
+        fused_operations=("attend_volume",),
+    )
+    return Answer(trace=replace(trace, notes=("made up",)))
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trace_all(requests: Sequence[Request]) -> list[Answer]:
+        return [answer(request) for request in requests]
+
+    monkeypatch.setattr(configured_run, "trace_all", trace_all)
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["plan", *words])
+    if isinstance(result.exception, PitstopError):
+        return 2, str(result.exception)
+    return result.exit_code, result.output
+
+
+@pytest.mark.usefixtures("made_up")
+def test_it_says_who_holds_the_memory_and_what_fits() -> None:
+    code, text = run(CONFIG, "--gpu-memory", "48GiB", "--gpu", "L40S")
+    assert code == 0
+    lines = text.splitlines()
+    assert lines[0].startswith("fits: 5.33 GiB of 47.4 GiB")
+    assert "the peak is in backward, stage8 (mm); most of it: activations" in text
+    assert "assumes the fused kernels attend_volume" in text
+    row = next(line for line in lines if "none" in line and "bf16" in line)
+    assert "does not fit" in row
+    assert "is not in the table: aten.nonzero.default cannot be planned" in text
+
+
+@pytest.mark.usefixtures("made_up")
+def test_what_does_not_fit_ends_with_one_and_says_what_to_change() -> None:
+    code, text = run(CONFIG, "train.recompute=none", "--gpu-memory", "48GiB")
+    assert code == 1
+    assert text.startswith("does not fit: 60.3 GiB of 47.4 GiB")
+    assert "train.recompute=full: fits, saves 55.0 GiB" in text
+    assert "optimizer.kind=adamw8bit does not help: saves 135 MiB" in text
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_question_is_answered_beside_the_plan() -> None:
+    _, text = run(
+        CONFIG, "--gpu-memory", "48GiB", "--no-table", "--what-if", "train.recompute=none"
+    )
+    assert "train.recompute=none: does not fit, 60.3 GiB (+55.0 GiB)" in text
+    assert "other choices" not in text
+
+
+@pytest.mark.usefixtures("made_up")
+def test_the_record_can_be_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    run(CONFIG, "--gpu", "H200", "--json", str(file))
+    plan = from_json(file.read_text(), MemoryPlan)
+    assert plan.fit == "fits"
+    assert plan.batch_growth == pytest.approx(1.0)
+    assert plan.speed is not None
+    assert plan.speed.basis == "data sheet"
+    assert plan.speed.low_s < plan.speed.step_s < plan.speed.high_s
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "say which GPU to plan for"),
+        (("--gpu", "abacus"), "--gpu abacus is none of H200"),
+        (("--gpu-memory", "48"), "write it as 48GiB"),
+    ],
+)
+def test_misuse_is_answered_in_one_sentence(words: tuple[str, ...], message: str) -> None:
+    code, text = run(CONFIG, *words)
+    assert code == 2
+    assert message in text
+
+
+@pytest.mark.parametrize("words", [("--", "python", "train.py"), ("train.py",)])
+def test_a_script_is_answered_with_the_form_that_can_be_planned(words: tuple[str, ...]) -> None:
+    code, text = run("--gpu", "H200", *words)
+    assert code == 2
+    assert "build() -> (model, batch)" in text

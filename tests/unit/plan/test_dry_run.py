@@ -1,0 +1,153 @@
+"""Steps on a GPU that is not there, each in a process of its own."""
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from pitstop.errors import PitstopError
+from pitstop.plan.dry_run.request import Request, trace_all, trace_in_child
+from pitstop.records.plans.plan import StepTrace
+
+ROOT = Path(__file__).parents[3]
+MIB = 2**20
+
+SCRIPT = """
+import torch
+from torch import nn
+
+
+def build():
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    return model, torch.zeros(16, 64)
+
+
+class Chooses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(1024, 1024)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y[y.sum(dim=1) > -1e9]
+
+
+def chooses():
+    return Chooses(), torch.zeros(4, 1024)
+
+
+def nothing():
+    return None
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "planned_net.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def rounded(size: int) -> int:
+    return -(-size // 512) * 512
+
+
+def test_a_small_network_is_counted_to_the_byte(folder: Path) -> None:
+    request = Request(build="planned_net:build", folder=str(folder), batch_size=1024)
+    trace = trace_in_child(request).require()
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    weights = sum(rounded(parameter.nbytes) for parameter in model.parameters())
+    assert trace.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert trace.owners["parameters"] == weights
+    # Two averages of each weight; the counter of steps takes a block of its own.
+    assert trace.owners["optimizer state"] == 2 * weights + 4 * 512
+    assert trace.owners["batch"] == 1024 * 64 * 4
+    # Backward needs what ReLU gave and nothing else: what went in belongs to the batch.
+    assert trace.saved_bytes == pytest.approx(1024 * 256 * 4, abs=8 * 512)
+    assert trace.peak_bytes == sum(trace.owners.values())
+    assert trace.reserved_bytes >= trace.peak_bytes
+    products = sum(one.flops * one.count for one in trace.operations)
+    # Forward, and backward to weights; the first layer's input needs no gradient.
+    assert products == 2 * 1024 * (64 * 256 * 2 + 256 * 8 * 3)
+
+
+def test_what_needs_numbers_is_named_and_run_for_real(folder: Path) -> None:
+    request = Request(build="planned_net:chooses", folder=str(folder), batch_size=512)
+    trace = trace_in_child(request).require()
+    assert "aten.nonzero.default cannot be planned" in trace.notes[0]
+    assert "real steps of 1 and 2 samples" in trace.notes[0]
+    assert trace.batch_size == 512
+    # Two results of 1024 numbers a sample at least, of which backward needs none but the choice.
+    assert trace.peak_bytes > trace.fixed_bytes + 512 * 1024 * 4
+
+
+def test_a_function_that_gives_no_model_is_refused(folder: Path) -> None:
+    answer = trace_in_child(Request(build="planned_net:nothing", folder=str(folder)))
+    with pytest.raises(PitstopError, match=r"nothing\(\) gave NoneType; it is to give"):
+        answer.require()
+    missing = trace_in_child(Request(build="planned_net:other", folder=str(folder)))
+    with pytest.raises(PitstopError, match="there is no function other in planned_net"):
+        missing.require()
+
+
+def trace_of(config: str, *overrides: str) -> StepTrace:
+    return trace_of_all((config, overrides))[0]
+
+
+def trace_of_all(*asked: tuple[str, tuple[str, ...]]) -> list[StepTrace]:
+    requests = [
+        Request(config=str(ROOT / "configs" / config), overrides=overrides)
+        for config, overrides in asked
+    ]
+    return [answer.require() for answer in trace_all(requests)]
+
+
+@pytest.mark.slow
+def test_recomputation_keeps_less_and_computes_more() -> None:
+    demo = ("data.crop=64", "train.precision=bf16")
+    kept, again = trace_of_all(
+        ("deblur/demo.yaml", (*demo, "train.recompute=none")),
+        ("deblur/demo.yaml", (*demo, "train.recompute=full")),
+    )
+    assert again.saved_bytes < 0.7 * kept.saved_bytes
+    assert sum(one.count for one in again.operations) > sum(one.count for one in kept.operations)
+    assert {"attend_volume", "deform_conv", "gate"} <= set(kept.fused_operations)
+
+
+@pytest.mark.slow
+def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
+    four, eight = trace_of_all(
+        ("reid/demo.yaml", ("train.batch_size=16",)),
+        ("reid/demo.yaml", ("train.batch_size=32",)),
+    )
+    assert four.fixed_bytes == eight.fixed_bytes
+    assert eight.saved_bytes == pytest.approx(2 * four.saved_bytes, rel=0.1)
+
+
+@pytest.mark.slow
+def test_every_workload_can_be_planned_without_its_data() -> None:
+    for trace in trace_of_all(
+        ("bev/demo.yaml", ()), ("deblur/demo.yaml", ()), ("reid/demo.yaml", ())
+    ):
+        assert trace.owners["activations"] > 0
+        assert trace.owners["optimizer state"] >= 2 * trace.owners["parameters"]
+        assert any("dataset is not here" in note for note in trace.notes)
+
+
+@pytest.mark.slow
+def test_the_account_of_a_real_step_agrees_with_that_on_shapes(folder: Path) -> None:
+    """Independent of faking: the same network, really run on the processor."""
+    import sys
+
+    from pitstop.plan.dry_run.user_model import trace_on_processor
+
+    sys.path.insert(0, str(folder))
+    try:
+        request = Request(build="planned_net:build", folder=str(folder), batch_size=1024)
+        real = trace_on_processor(request, 1024)
+    finally:
+        sys.path.remove(str(folder))
+    fake = trace_in_child(request).require()
+    assert real.saved_bytes == fake.saved_bytes
+    assert real.owners["parameters"] == fake.owners["parameters"]
+    # On the processor the batch is where it is needed already, so nothing is copied.
+    assert real.peak_bytes + fake.owners["batch"] == fake.peak_bytes
