@@ -1,0 +1,174 @@
+"""Commands of pitstop as processes that begin at once: forked from one that has imported torch.
+
+What runs in them is the command itself, from the parsing of its arguments to its exit code; only
+the seconds of importing are spent once for all lives.
+"""
+
+import gc
+import importlib
+import os
+import pkgutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+import pitstop
+from pitstop.cli.main import main
+
+POLL_S = 0.005
+LIMIT_S = 30.0
+"""What may take no longer; on a machine that is slower than usual, by a ratio to its own pace."""
+
+
+def preload() -> None:
+    """Import all of pitstop once, so that no life has to."""
+    gc.disable()  # its visits would copy what lives share
+    for module in pkgutil.walk_packages(pitstop.__path__, "pitstop."):
+        with suppress(ImportError):  # of an extra that is not installed
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    gc.freeze()
+
+
+@dataclass(slots=True, kw_only=True)
+class Life:
+    """One process group that runs one command."""
+
+    pid: int
+    log: Path
+    begun_s: float
+    code: int | None = None
+    """How it ended: an exit code, or minus the signal; None while it runs."""
+    peak_bytes: int = 0
+    """Most memory it had, known at its end."""
+    ended_s: float | None = None
+
+    def poll(self) -> bool:
+        """Tell whether it has ended."""
+        if self.code is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+                self.peak_bytes = usage.ru_maxrss * 1024
+                self.ended_s = time.monotonic()
+        return self.code is not None
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for its end; False where it did not come in time, and the process was killed."""
+        until_s = time.monotonic() + limit_s
+        while not self.poll():
+            if time.monotonic() > until_s:
+                self.kill_group()
+                while not self.poll():
+                    time.sleep(POLL_S)
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def members(self) -> list[int]:
+        """List the living processes of its session, the first among them."""
+        names = (path.name for path in Path("/proc").iterdir())
+        return [int(name) for name in names if name.isdigit() and self._owns(name)]
+
+    def _owns(self, pid: str) -> bool:
+        try:
+            _, _, rest = Path("/proc", pid, "stat").read_text().rpartition(")")
+        except OSError:
+            return False  # gone by now
+        state, _, _, session = rest.split()[:4]
+        return int(session) == self.pid and state not in "ZX"
+
+    def workers(self) -> list[int]:
+        """List the processes beside the first."""
+        return [pid for pid in self.members() if pid != self.pid]
+
+    def kill_group(self) -> None:
+        """End everything that is left of it."""
+        for pid in self.members():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def orphans(self, limit_s: float) -> int:
+        """Count what outlives its end by more than a moment; it is killed."""
+        until_s = time.monotonic() + limit_s
+        while left := self.workers():
+            if time.monotonic() > until_s:
+                self.kill_group()
+                return len(left)
+            time.sleep(0.05)
+        return 0
+
+    @property
+    def text(self) -> str:
+        """What it printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+def begin(
+    arguments: Sequence[str],
+    log: Path,
+    *,
+    before: Callable[[], None] | None = None,
+    folder: Path | None = None,
+) -> Life:
+    """Start a command in a session of its own.
+
+    Args:
+        arguments: Of ``pitstop``.
+        log: Where its output goes.
+        before: Called in the new process, to make its world worse.
+        folder: Where it runs.
+    """
+    begun_s = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        _live(arguments, log, before, folder)
+    return Life(pid=pid, log=log, begun_s=begun_s)
+
+
+def _live(
+    arguments: Sequence[str],
+    log: Path,
+    before: Callable[[], None] | None,
+    folder: Path | None,
+) -> NoReturn:
+    code = 70
+    try:
+        os.setsid()
+        with log.open("wb") as file, Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        gc.enable()
+        torch.set_num_threads(1)
+        if folder is not None:
+            os.chdir(folder)
+        if before is not None:
+            before()
+        sys.argv = ["pitstop", *arguments]
+        main()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:  # noqa: BLE001 - as the interpreter does with what nobody caught
+        traceback.print_exc()
+        code = 1
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue
+        # As after a command: threads that write a checkpoint are waited for by its own code.
+        os._exit(code)

@@ -1,0 +1,112 @@
+"""A training with evaluation, checkpoints and workers under `watch`, sampled as long as asked."""
+
+import random
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.drill.lives import Life, begin
+from tests.drill.results import Tally
+from tests.drill.workload import CONFIG
+
+EVERY_S = 5.0
+SETTLE_SHARE = 1 / 3
+"""Of the time, at most ten minutes: what is still being filled then is not counted as growth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One process at one moment."""
+
+    at_s: float
+    pss_bytes: int
+    handles: int
+    threads: int
+
+
+def soak(folder: Path, dice: random.Random, until_s: float) -> Tally:
+    """Train and watch until the time is over; what a process holds must not grow."""
+    del dice
+    tally = Tally()
+    config = folder / "soak.yaml"
+    config.write_text(CONFIG % {"steps": 100_000_000})
+    train = begin(
+        ["train", str(config), "--work-dir", str(folder / "w"), "checkpoint.every_steps=50"],
+        folder / "train.log",
+    )
+    watch = begin(["watch", str(folder / "w" / "run"), "--wait"], folder / "watch.log")
+    samples: dict[str, list[Sample]] = {"train": [], "watch": []}
+    begun_s = time.monotonic()
+    while time.monotonic() < until_s and not train.poll() and not watch.poll():
+        for name, life in (("train", train), ("watch", watch)):
+            found = _sample(life, begun_s)
+            if found is not None:
+                samples[name].append(found)
+        time.sleep(EVERY_S)
+    for name, life in (("watch", watch), ("train", train)):
+        ended = life.code is not None
+        life.kill_group()
+        life.wait(60)
+        growth = _growth(samples[name])
+        tally.extra[name] = growth
+        troubles = ["ended early"] if ended else []
+        troubles += [each for each in ("handles", "threads") if growth[f"{each}_grown"] > 0]
+        tally.count(f"soak, {name}", troubles, life.text[-500:])
+    return tally
+
+
+def _sample(life: Life, begun_s: float) -> Sample | None:
+    folder = Path("/proc", str(life.pid))
+    try:
+        rollup = (folder / "smaps_rollup").read_text()
+        pss = int(next(line for line in rollup.splitlines() if line.startswith("Pss:")).split()[1])
+        return Sample(
+            at_s=round(time.monotonic() - begun_s, 1),
+            pss_bytes=pss * 1024,
+            handles=len(list((folder / "fd").iterdir())),
+            threads=len(list((folder / "task").iterdir())),
+        )
+    except (OSError, StopIteration):
+        return None
+
+
+def _growth(samples: list[Sample]) -> dict[str, float]:
+    """Fit a line through what was seen after the first part; handles and threads are compared."""
+    last_s = samples[-1].at_s if samples else 0.0
+    settled_s = min(600.0, SETTLE_SHARE * last_s)
+    kept = [sample for sample in samples if sample.at_s >= settled_s]
+    middle = len(kept) // 2
+    early, late = kept[:middle], kept[middle:]
+    hours = (last_s - settled_s) / 3600
+    return {
+        "seconds": last_s,
+        "settled_after_s": round(settled_s, 1),
+        "samples": len(kept),
+        "pss_bytes_per_hour": round(_slope(kept) * 3600) if hours else 0,
+        "pss_first_bytes": kept[0].pss_bytes if kept else 0,
+        "pss_last_bytes": kept[-1].pss_bytes if kept else 0,
+        "handles_grown": _most(late, "handles") - _most(early, "handles"),
+        # By the median: a verdict is worked out in a thread that comes and goes.
+        "threads_grown": _middle(late, "threads") - _middle(early, "threads"),
+    }
+
+
+def _most(samples: list[Sample], name: str) -> int:
+    return max((asdict(sample)[name] for sample in samples), default=0)
+
+
+def _middle(samples: list[Sample], name: str) -> int:
+    values = sorted(asdict(sample)[name] for sample in samples)
+    return values[len(values) // 2] if values else 0
+
+
+def _slope(samples: list[Sample]) -> float:
+    """Bytes a second, by least squares."""
+    count = len(samples)
+    if count < 2:
+        return 0.0
+    mean_s = sum(sample.at_s for sample in samples) / count
+    mean = sum(sample.pss_bytes for sample in samples) / count
+    above = sum((sample.at_s - mean_s) * (sample.pss_bytes - mean) for sample in samples)
+    below = sum((sample.at_s - mean_s) ** 2 for sample in samples)
+    return above / below if below else 0.0
