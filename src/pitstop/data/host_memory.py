@@ -51,6 +51,8 @@ class DataStats:
     sample_bytes: int
     """The largest of those that were read."""
     samples_read: int
+    samples_damaged: int
+    """Samples that were tried and could not be read."""
     decoded_bytes: int | None
     """The whole training split, decoded; None where the dataset does not say."""
     loader: LoaderPlan
@@ -93,6 +95,7 @@ class Seen:
     tensor_bytes: tuple[int, ...]
     """Each tensor of the largest sample that was read."""
     samples_read: int
+    samples_damaged: int
     decoded_bytes: int | None
     host_limit_bytes: int
     shm_free_bytes: int | None
@@ -120,6 +123,7 @@ def plan_memory(config: str, loader: LoaderPlan, seen: Seen, *, drop_last: bool)
         epoch_batches=seen.samples // together if drop_last else -(-seen.samples // together),
         sample_bytes=sample_bytes,
         samples_read=seen.samples_read,
+        samples_damaged=seen.samples_damaged,
         decoded_bytes=seen.decoded_bytes,
         loader=loader,
         batch_bytes=batch_bytes,

@@ -2,14 +2,18 @@
 
 import os
 import secrets
+import warnings
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Final, Literal
 
 from PIL import Image
 
 from pitstop.errors import DataError
+from pitstop.records.files import open_regular, read_regular
 
 DAMAGED: Final = (
     OSError,
@@ -17,9 +21,42 @@ DAMAGED: Final = (
     ValueError,
     EOFError,
     zlib.error,
-    Image.DecompressionBombError,
 )
 """What Pillow raises over a file that begins like an image and does not go on like one."""
+
+_MOST_BYTES: Final = 1 << 30
+_FORMATS: Final = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "PPM", "GIF")
+_MOST_MPIXELS: Final = 89  # where Pillow begins to warn
+
+
+def read_sample(path: Path) -> bytes:
+    """Read a file of a dataset whole; what has no end, or would be waited for, is refused.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file of a sample's size.
+    """
+    return read_regular(path, most_bytes=_MOST_BYTES)
+
+
+@contextmanager
+def open_image(source: Path | bytes) -> Iterator[Image.Image]:
+    """Open a picture of a usual kind and size; its pixels are not read yet.
+
+    Other kinds are refused, although Pillow reads them: one of them (EPS) is a program.
+
+    Raises:
+        ValueError: Where it claims more pixels than a frame has.
+        OSError, SyntaxError: Where it cannot be read, or is no picture.
+    """
+    with BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            try:
+                image = Image.open(file, formats=_FORMATS)
+            except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+                raise ValueError(f"it claims more than {_MOST_MPIXELS} million pixels") from error
+        with image:
+            yield image
 
 
 def write_image(path: Path, image: Image.Image, *, kind: Literal["PNG", "JPEG"] = "PNG") -> None:

@@ -8,6 +8,7 @@ pages that are used are read. The format is described in docs/pack-format.md.
 """
 
 import json
+import math
 import mmap
 import os
 import secrets
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from pitstop.data.check import DataCheck
 from pitstop.errors import DataError
+from pitstop.records.files import open_regular
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -37,6 +39,7 @@ ALIGNMENT: Final = 64
 _HEADER: Final = struct.Struct("<8sIIQQQ20xI")
 _HEADER_BYTES: Final = _HEADER.size
 _CHUNK_BYTES: Final = 16 << 20
+_MOST_SIDES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +74,17 @@ class PackSummary:
 
 
 @runtime_checkable
-class StoresData(Protocol):
-    """A task whose dataset can be looked through and packed: what `pitstop data` needs."""
+class ChecksData(Protocol):
+    """A task whose dataset can be read through by its settings: for `pitstop data check`."""
 
     def check_data(self) -> DataCheck:
         """Read everything the task trains and evaluates on."""
         ...
+
+
+@runtime_checkable
+class PacksData(Protocol):
+    """A task whose dataset can be put into one file: for `pitstop data pack`."""
 
     def pack_data(
         self, output: Path | None, *, frames: Literal["decoded", "encoded"]
@@ -199,15 +207,23 @@ class Pack:
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 header = file.read(_HEADER_BYTES)
                 self._index_crc, where, length = _checked_header(path, header)
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
-        index = _checked_index(path, self._map[where : where + length], self._index_crc)
-        self.workload: Final[str] = index["workload"]
-        members = (_member(row) for row in index["members"])
+        index = self._map[where : where + length]
+        if zlib.crc32(index) != self._index_crc:
+            raise DataError(f"{path} is damaged: its index has another sum; pack the dataset again")
+        # Right sums say that nothing was damaged, not that it was written by us.
+        try:
+            workload, members = _read_index(index, end=where)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise DataError(
+                f"{path} has an index that no pack has: {error}; pack the dataset again"
+            ) from error
+        self.workload: Final[str] = workload
         self.members: Final[Mapping[str, Member]] = {member.name: member for member in members}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -240,15 +256,21 @@ def _open_again(path: Path, index_crc: int) -> Pack:
 
 
 def beside(root: Path) -> Path:
-    """Name the pack that goes with a dataset: the folder's own name with an ending."""
+    """Name the pack that goes with a dataset: the folder's own name with an ending.
+
+    Raises:
+        DataError: Where there is nothing beside it.
+    """
     named = root if root.name not in ("", "..") else root.resolve()
+    if not named.name:
+        raise DataError(f"{root} has no place beside it; name the pack with --output")
     return named.with_name(f"{named.name}.pack")
 
 
 def is_pack(path: Path) -> bool:
     """Tell whether a path is a file that begins like a pack."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
@@ -270,17 +292,41 @@ def _checked_header(path: Path, header: bytes) -> tuple[int, int, int]:
         raise DataError(
             f"{path} is cut off: it has {actual} of {file_bytes} bytes; pack the dataset again"
         )
+    if not _HEADER_BYTES <= where <= where + length <= file_bytes:
+        raise DataError(f"{path} has its index outside the file; pack the dataset again")
     return index_crc, where, length
 
 
-def _checked_index(path: Path, index: bytes, crc: int) -> dict[str, Any]:
-    if zlib.crc32(index) != crc:
-        raise DataError(f"{path} is damaged: its index has another sum; pack the dataset again")
-    return json.loads(index)
+def _read_index(index: bytes, *, end: int) -> tuple[str, list[Member]]:
+    """Read the index of a pack whose members end before byte `end`.
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError, RecursionError: It is none.
+    """
+    content = json.loads(index)
+    workload, rows = content["workload"], content["members"]
+    if type(workload) is not str or type(rows) is not list:
+        raise ValueError("it names no workload or no members")
+    members = [_member(row, end=end) for row in rows]
+    if len({member.name for member in members}) != len(members):
+        raise ValueError("a name stands in it twice")
+    return workload, members
 
 
-def _member(row: Sequence[Any]) -> Member:
+def _member(row: Sequence[Any], *, end: int) -> Member:
     name, field, offset, size_bytes, crc32, shape = row
+    if type(name) is not str or type(field) is not str or not _is_inner(name):
+        raise ValueError(f"{str(name)[:80]!r} is no name of a member")
+    if not all(type(number) is int for number in (offset, size_bytes, crc32)):
+        raise ValueError(f"the place of {name!r} is not given in whole numbers")
+    if not (_HEADER_BYTES <= offset <= offset + size_bytes <= end and 0 <= crc32 < 1 << 32):
+        raise ValueError(f"{name!r} lies outside the file")
+    if shape is not None and (
+        not 1 <= len(shape) <= _MOST_SIDES
+        or not all(type(side) is int and side >= 0 for side in shape)
+        or math.prod(shape) != size_bytes
+    ):
+        raise ValueError(f"the shape of {name!r} does not fit its size")
     return Member(
         name=name,
         field=field,
@@ -289,6 +335,11 @@ def _member(row: Sequence[Any]) -> Member:
         crc32=crc32,
         shape=None if shape is None else tuple(shape),
     )
+
+
+def _is_inner(name: str) -> bool:
+    """Whether a name is a path that stays inside its dataset."""
+    return "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def _crc32(content: Bytes) -> int:

@@ -13,7 +13,7 @@
     │  loader                    how batches were made, as log -> loaded, skipped, cached
     │  communication             with several ranks, as log  -> communicated
     │  progress                                              -> progress
-    │  memory                                                -> memory
+    │  memory                    and load of the host        -> memory, host_load
     │  evaluation                                            -> evaluated
     │  checkpoint                                            -> saved
     └─ until the last step, a signal, or an error
@@ -23,17 +23,15 @@ Whatever must be decided together (leaving the run, rolling back) is decided fro
 added up over all ranks and are read by all of them at the same step.
 """
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Generic
 
 from pitstop.config.sections import CheckpointSection, EvalSection, LogSection
 from pitstop.data.loader.batches import Loader
+from pitstop.data.loader.worker_ends import WorkerLostError
+from pitstop.measure.host.load import LoadMeter
 from pitstop.measure.host.memory import read_memory
 from pitstop.train.monitor.communication import read_communication
 from pitstop.train.monitor.deferred import DeferredScalars
@@ -44,6 +42,7 @@ from pitstop.train.optim.nonfinite import NonFinitePolicy
 from pitstop.train.optim.schedule import Schedule
 from pitstop.train.state.training_state import LastGood
 from pitstop.train.step import StepResult, Trainer
+from pitstop.train.stop_signals import StopSignals
 from pitstop.train.task import BatchT
 from pitstop.train.throughput import StepThroughput
 from pitstop_probe import Clock
@@ -113,8 +112,9 @@ class Loop(Generic[BatchT]):
     _deferred: DeferredScalars = field(init=False)
     _last_good: LastGood | None = field(init=False, default=None)
     _rollbacks: int = field(init=False, default=0)
-    _stop_signal: str | None = field(init=False, default=None)
+    _stop: StopSignals = field(init=False, default_factory=StopSignals)
     _stop_agreed: bool = field(init=False, default=False)
+    _load: LoadMeter = field(init=False, default_factory=LoadMeter)
     _later: tuple[int, Callable[[], None]] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -128,10 +128,10 @@ class Loop(Generic[BatchT]):
     def run(self) -> Outcome:
         """Run to the last step, or to a signal; both leave a checkpoint behind."""
         batches = self._endless()
-        with self._handling_signals():
+        with self._stop.noted():
             while self.step < self.total_steps and not self._stop_agreed:
-                self._iterate(self.step, batches)
-                self.step += 1
+                if self._iterate(self.step, batches):
+                    self.step += 1
             self._hand_over(self._deferred.rest())
             self.clock.close()
             interrupted = self._stop_agreed and self.step < self.total_steps
@@ -139,7 +139,7 @@ class Loop(Generic[BatchT]):
                 self._evaluate(self.step)
             self._save(self.step, is_last=True)
         if interrupted:
-            reason = self._stop_signal or "another rank received a signal to stop"
+            reason = self._stop.reason or "another rank received a signal to stop"
             return Outcome(status="interrupted", step=self.step, reason=reason)
         return Outcome(status="finished", step=self.step)
 
@@ -147,40 +147,67 @@ class Loop(Generic[BatchT]):
         """Have something done once, when this many steps of this run are over."""
         self._later = (self.first_step + steps, act)
 
-    def _iterate(self, step: int, batches: Iterator[BatchT]) -> None:
-        done = step + 1
+    def _iterate(self, step: int, batches: Iterator[BatchT]) -> bool:
+        """Make one step and what is due after it; False where there was no batch to make it of."""
         self.clock.begin_step(step)
         self.schedule.apply(step)
-        result = self.trainer.train_step(
-            batches,
-            step=step,
-            clock=self.clock,
-            wants_norm=_due(self.cadence.norm, done),
-            leaving=self._stop_signal is not None,
-        )
+        try:
+            result = self.trainer.train_step(
+                batches,
+                step=step,
+                clock=self.clock,
+                wants_norm=_due(self.cadence.norm, step + 1),
+                leaving=self._stop.reason is not None,
+            )
+        except WorkerLostError:
+            if not self._is_whole_without_batch:
+                raise
+            self._stop_agreed = True
+            return False
         with self.clock.span("check"):
             self._push(step, result)
             ready = self._deferred.due(step)
             self.supervisor.after_step(step, self._notify)
         self._hand_over(ready)
         self._supervise_loader(step)
+        self._after_step(step)
+        return True
+
+    def _after_step(self, step: int) -> None:
+        done = step + 1
         if self.trainer.ranks.world_size > 1 and _due(self.cadence.log, done):
-            with self.clock.apart("communication"):
+            with self.clock.outside_step("communication"):
                 self._read_communication(step)
         if self._later is not None and done >= self._later[0]:
             self._later[1]()
             self._later = None
         if _due(self.cadence.progress, done):
-            with self.clock.apart("progress"):
+            with self.clock.outside_step("progress"):
                 self._show_progress(done)
         if _due(self.cadence.memory, done) or step == self.first_step:
-            with self.clock.apart("memory"):
+            with self.clock.outside_step("memory"):
                 self._read_memory(step)
+        # Several ranks learn of it together, a few steps later.
+        if self.trainer.ranks.world_size == 1 and self._stop.reason is not None:
+            self._stop_agreed = True
         if done < self.total_steps and not self._stop_agreed:
-            if _due(self.cadence.evaluation, done):
-                self._evaluate(done)
-            if _due(self.cadence.checkpoint, done):
-                self._save(done)
+            self._evaluate_and_save(done)
+
+    def _evaluate_and_save(self, done: int) -> None:
+        if _due(self.cadence.evaluation, done):
+            self._evaluate(done)
+        if _due(self.cadence.checkpoint, done):
+            self._save(done)
+
+    @property
+    def _is_whole_without_batch(self) -> bool:
+        """Whether a run that is to stop can leave where a batch should come and does not.
+
+        Nothing of the step has happened then, unless earlier micro-batches have, or other ranks
+        wait for this one in it.
+        """
+        is_alone = self.trainer.ranks.world_size == 1
+        return self._stop.reason is not None and is_alone and self.trainer.accumulate == 1
 
     def finish_loader(self) -> None:
         """Report what the loader has not reported yet, however the run ended."""
@@ -219,7 +246,7 @@ class Loop(Generic[BatchT]):
             )
             self._stop_agreed = self._stop_agreed or flags["leaving"] > 0
             if values:
-                with self.clock.apart("log"):
+                with self.clock.outside_step("log"):
                     self._notify(lambda observer, s=step, v=values: observer.values(s, v))
 
     def _handle_nonfinite(self, step: int, *, found_inf: bool, bad_loss: bool) -> None:
@@ -245,10 +272,10 @@ class Loop(Generic[BatchT]):
 
     def _supervise_loader(self, step: int) -> None:
         if self.supervisor.wants_order:
-            with self.clock.apart("cache order"):
+            with self.clock.outside_step("cache order"):
                 self.supervisor.announce_order()
         if _due(self.cadence.log, step + 1):
-            with self.clock.apart("loader"):
+            with self.clock.outside_step("loader"):
                 self.supervisor.report(step, self._notify)
 
     def _read_communication(self, step: int) -> None:
@@ -265,10 +292,14 @@ class Loop(Generic[BatchT]):
         reading = read_memory()
         warnings = self.memory.judge(step, reading)
         self._notify(lambda observer: observer.memory(step, reading, warnings))
+        # Ranks of a host would all say the same.
+        if self.trainer.ranks.local_rank == 0:
+            load = self._load.read()
+            self._notify(lambda observer: observer.host_load(step, load))
 
     def _evaluate(self, done: int) -> None:
         try:
-            with self.clock.apart("evaluation"):
+            with self.clock.outside_step("evaluation"):
                 metrics = dict(self.evaluate())
         except Exception:
             # A broken evaluation must not cost the training before it. Several ranks save
@@ -283,7 +314,7 @@ class Loop(Generic[BatchT]):
         # What is still on its way belongs to steps before the checkpoint; a resumed run would
         # never hear of it.
         self._hand_over(self._deferred.rest())
-        with self.clock.apart("checkpoint"):
+        with self.clock.outside_step("checkpoint"):
             place = self.loader.state_dict(consumed=self._consumed)
             step, metrics = self._evaluated
             # Metrics of earlier weights are not this checkpoint's, whatever is kept as the best.
@@ -298,27 +329,6 @@ class Loop(Generic[BatchT]):
     def _notify(self, notify: Callable[[Observer], None]) -> None:
         for observer in self.observers:
             notify(observer)
-
-    @contextmanager
-    def _handling_signals(self) -> Iterator[None]:
-        """Turn the first SIGINT or SIGTERM into a stop at a step border; a second one is final."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, _: FrameType | None) -> None:
-            self._stop_signal = signal.Signals(number).name
-            signal.signal(number, before[signal.Signals(number)])
-
-        # A lost terminal (SIGHUP, which Windows does not have) is a reason to save, too.
-        names = ("SIGINT", "SIGTERM", "SIGHUP")
-        handled = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        before = {number: signal.signal(number, handle) for number in handled}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _due(every: int | None, done: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pitstop.records.communication import CommunicationReading
 from pitstop.records.engine import EngineSetup
-from pitstop.records.host.memory import MemoryReading
+from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.loader import CacheReading, LoaderReading, SkippedReading, TuningReading
 from pitstop.train.throughput import Throughput
 from pitstop_probe import RecordWriter
@@ -44,6 +44,9 @@ class Observer:
 
     def memory(self, step: int, reading: MemoryReading, warnings: Sequence[str]) -> None:
         """Memory was read."""
+
+    def host_load(self, step: int, load: HostLoad) -> None:
+        """How busy the GPUs, the processor and the disks were since the last reading."""
 
     def progress(self, step: int, throughput: Throughput) -> None:
         """Time for a bar to move."""
@@ -91,6 +94,10 @@ class Journal(Observer):
         self._writer.reading("memory", {"step": step, **asdict(reading)})
         for warning in warnings:
             self.warned(step, "memory", warning)
+
+    def host_load(self, step: int, load: HostLoad) -> None:
+        """Keep the whole reading."""
+        self._writer.reading("load", {"step": step, **asdict(load)})
 
     def communicated(self, step: int, reading: CommunicationReading) -> None:
         """Keep the reading, and what follows from it."""

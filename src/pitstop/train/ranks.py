@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
+from pitstop.train.stop_signals import stop_with_launcher
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
@@ -42,11 +44,18 @@ class Ranks:
             distributed.barrier()
 
 
+def is_first_rank() -> bool:
+    """Tell, before the ranks have met, whether this process speaks for the run."""
+    return int(os.environ.get("RANK", "0")) == 0  # noqa: TID251 - torchrun's own contract
+
+
 def join_ranks() -> Ranks:
     """Join the other processes of a ``torchrun`` launch; a plain launch is a run of one rank."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))  # noqa: TID251 - torchrun's own contract
     if world_size == 1:
         return Ranks()
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # noqa: TID251
+        stop_with_launcher()
     local_rank = int(os.environ["LOCAL_RANK"])  # noqa: TID251
     on_cuda = torch.cuda.is_available()
     if on_cuda:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from pitstop.config.sections import RunConfig
 from pitstop.data.loader.batches import Loader, build_loader
 from pitstop.data.loader.fetch import Samples
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
-from pitstop.errors import CheckpointError, ConfigError, PitstopError
+from pitstop.errors import CheckpointError, PitstopError
 from pitstop.train.evaluation.quality import eval_loader, evaluate, require_metric
 from pitstop.train.host_cache import HostCache, open_cache, require_cacheable
 from pitstop.train.loop import Cadence, Loop, Outcome
@@ -25,16 +25,15 @@ from pitstop.train.observers import Journal, Observer, RunStart, Status
 from pitstop.train.optim.build import optimizer_facts
 from pitstop.train.optim.nonfinite import NonFinitePolicy
 from pitstop.train.optim.schedule import Schedule
-from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
-from pitstop.train.setup import Setup, build_trainer, choose_device
+from pitstop.train.ranks import Ranks, is_first_rank, join_ranks, leave_ranks
+from pitstop.train.run_lock import run_lock
+from pitstop.train.setup import TrainerSetup, build_trainer, choose_device
+from pitstop.train.starting import StartingPoint, find_starting_point
 from pitstop.train.state.checkpoint import (
     BestOf,
     Checkpoint,
     CheckpointWriter,
-    Skipped,
-    find_newest_whole,
     join_writers,
-    open_checkpoint,
 )
 from pitstop.train.state.random_state import capture_random_state, restore_random_state
 from pitstop.train.state.training_state import bare_model, load_trainer_state, trainer_state
@@ -47,47 +46,17 @@ from pitstop_probe import Clock, RecordWriter, cuda_timer
 # Steps within which everything that will be compiled has been: forward, backward, update.
 _COMPILING_STEPS = 3
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartingPoint:
-    """Where a run begins: at a checkpoint, or at the beginning."""
-
-    checkpoint: Checkpoint | None = None
-    skipped: tuple[Skipped, ...] = ()
-
-    @property
-    def messages(self) -> tuple[str, ...]:
-        """What should be said aloud about it."""
-        lines = [f"passed over {skip.path}: {skip.reason}" for skip in self.skipped]
-        if self.checkpoint is not None:
-            lines.append(f"going on from {self.checkpoint.path}")
-        return tuple(lines)
+# What putting a state of another shape into place raises.
+_UNFIT = (LookupError, RuntimeError, ValueError, TypeError, AttributeError)
 
 
-def find_starting_point(folder: Path, resume: Path | str | None) -> StartingPoint:
-    """Find the checkpoint to go on from.
+class _Prepared(NamedTuple, Generic[BatchT]):
+    """A run that is about to begin."""
 
-    Args:
-        folder: The run's own folder.
-        resume: A checkpoint's folder; "auto" for the newest whole one of this run, or its
-            beginning where there is none; None for a new run.
-
-    Raises:
-        CheckpointError: The named checkpoint cannot be used.
-        ConfigError: A new run would write into the folder of an old one.
-    """
-    saves = folder / "checkpoints"
-    if resume is None:
-        if saves.exists():
-            raise ConfigError(
-                f"{folder} holds a run already; go on with it by --resume auto, or give this one "
-                "another name (run.name)"
-            )
-        return StartingPoint()
-    if resume == "auto":
-        checkpoint, skipped = find_newest_whole(saves)
-        return StartingPoint(checkpoint=checkpoint, skipped=tuple(skipped))
-    return StartingPoint(checkpoint=open_checkpoint(Path(resume)))
+    loop: Loop[BatchT]
+    setup: TrainerSetup[BatchT]
+    writer: RecordWriter
+    journal: Journal
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +70,7 @@ class TrainingRun(Generic[BatchT]):
     observers: Sequence[Observer] = ()
     """Observers besides the record; on the first rank only."""
     resume: Path | str | None = None
-    """See `find_starting_point`."""
+    """See `pitstop.train.starting.find_starting_point`."""
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,70 +83,85 @@ class TrainingRun(Generic[BatchT]):
         Raises:
             PitstopError: Where the run cannot begin or cannot go on.
         """
-        start = find_starting_point(self.folder, self.resume)
+        is_first = is_first_rank()
         try:
-            return self._run_from(start)
+            with ExitStack() as stack:
+                if is_first:
+                    stack.enter_context(run_lock(self.folder))
+                start = find_starting_point(self.folder, self.resume, is_first_rank=is_first)
+                prepared = self._prepared(start, stack)
+                return prepared if isinstance(prepared, Outcome) else self._run_loop(prepared)
         except OSError as error:
             raise PitstopError(
                 f"the run in {self.folder} stopped: {error}; free space on the disk "
                 "or make it writable, then continue with --resume auto"
             ) from error
 
-    def _run_from(self, start: StartingPoint) -> Outcome:
-        with ExitStack() as stack:
-            ranks = join_ranks()
-            stack.callback(leave_ranks)
-            setup = build_trainer(self.config, self.task, ranks, choose_device(ranks))
-            loader, cache = self._train_loader(ranks, stack)
-            total_steps = self._total_steps(loader, ranks)
-            # Before the checkpoint is loaded, which brings the rate of its own step along.
-            schedule = Schedule(
-                setup.trainer.optimizer, self.config.schedule, total_steps=total_steps
-            )
-            first_step = _restore(start.checkpoint, setup.trainer, loader)
-            writer = RecordWriter(
-                str(self.folder / f"rank-{ranks.rank}.jsonl"),
-                {"name": self.config.run.name, "total_steps": total_steps},
-            )
-            stack.callback(_close_quietly, writer)
-            journal = Journal(writer)
-            saver = stack.enter_context(self._saver(ranks))
-            loop = Loop(
-                trainer=setup.trainer,
-                loader=loader,
-                supervisor=(
-                    supervisor := LoaderSupervisor(
-                        loader=loader,
-                        tuner=tuner_for(self.config.loader, loader, ranks),
-                        cache=cache,
-                    )
-                ),
-                schedule=schedule,
-                cadence=Cadence.of(self.config.log, self.config.eval, self.config.checkpoint),
-                throughput=(throughput := StepThroughput(writer)),
-                clock=Clock(throughput, cuda_timer()),
-                observers=(journal, *(self._audience() if ranks.is_first else ())),
-                policy=NonFinitePolicy(
-                    policy=self.config.train.on_nan, scaled=self.config.train.precision == "fp16"
-                ),
-                memory=MemoryMonitor(
-                    train=self.config.train, loader=self.config.loader, cache=self.config.cache
-                ),
-                first_step=first_step,
-                total_steps=total_steps,
-                evaluate=self._evaluation(setup.trainer, stack),
-                save=self._saving(setup.trainer, loader, saver, writer),
-                settle=saver.wait,
-            )
-            if supervisor.wants_order:
-                supervisor.announce_order()
-            self._announce(loop, setup, start, journal)
-            return self._run_loop(loop, setup, writer, journal)
+    def _prepared(self, start: StartingPoint, stack: ExitStack) -> _Prepared[BatchT] | Outcome:
+        """Build what the loop needs, or say that nothing is left to do.
 
-    def _run_loop(
-        self, loop: Loop[BatchT], setup: Setup[BatchT], writer: RecordWriter, journal: Journal
-    ) -> Outcome:
+        The stack lets go of it, the last thing first.
+        """
+        ranks = join_ranks()
+        stack.callback(leave_ranks)
+        setup = build_trainer(self.config, self.task, ranks, choose_device(ranks))
+        loader, cache = self._train_loader(ranks, stack)
+        total_steps = self._total_steps(loader, ranks)
+        # Before the checkpoint is loaded, which brings the rate of its own step along.
+        schedule = Schedule(setup.trainer.optimizer, self.config.schedule, total_steps=total_steps)
+        first_step = _restore(start.checkpoint, setup.trainer, loader)
+        if start.checkpoint is not None and first_step >= total_steps:
+            return self._already_finished(start.checkpoint, ranks)
+        writer = RecordWriter(
+            str(self.folder / f"rank-{ranks.rank}.jsonl"),
+            {"name": self.config.run.name, "total_steps": total_steps},
+        )
+        stack.callback(_close_quietly, writer)
+        journal = Journal(writer)
+        saver = stack.enter_context(self._saver(ranks))
+        loop = Loop(
+            trainer=setup.trainer,
+            loader=loader,
+            supervisor=(
+                supervisor := LoaderSupervisor(
+                    loader=loader,
+                    tuner=tuner_for(self.config.loader, loader, ranks),
+                    cache=cache,
+                )
+            ),
+            schedule=schedule,
+            cadence=Cadence.of(self.config.log, self.config.eval, self.config.checkpoint),
+            throughput=(throughput := StepThroughput(writer)),
+            clock=Clock(throughput, cuda_timer()),
+            observers=(journal, *(self._audience() if ranks.is_first else ())),
+            policy=NonFinitePolicy(
+                policy=self.config.train.on_nan, scaled=self.config.train.precision == "fp16"
+            ),
+            memory=MemoryMonitor(
+                train=self.config.train, loader=self.config.loader, cache=self.config.cache
+            ),
+            first_step=first_step,
+            total_steps=total_steps,
+            evaluate=self._evaluation(setup.trainer, stack),
+            save=self._saving(setup.trainer, loader, saver, writer),
+            settle=saver.wait,
+        )
+        if supervisor.wants_order:
+            supervisor.announce_order()
+        self._announce(loop, setup, start, journal)
+        return _Prepared(loop, setup, writer, journal)
+
+    def _already_finished(self, checkpoint: Checkpoint, ranks: Ranks) -> Outcome:
+        """Say that there is nothing left to do; the record and the checkpoints stay as they are."""
+        step = checkpoint.manifest.step
+        reason = f"all its steps were made before; its last checkpoint is {checkpoint.path}"
+        for observer in self.observers if ranks.is_first else ():
+            observer.ended(step, "finished", reason)
+        return Outcome(status="finished", step=step, reason=reason)
+
+    def _run_loop(self, prepared: _Prepared[BatchT]) -> Outcome:
         """Run the loop with its parts timed and its compiler monitored; write how it ended."""
+        loop, setup, writer, journal = prepared
         trainer = setup.trainer
         parts = named_parts(self.task, bare_model(trainer.model))
         # Hooks inside a compiled model would cut it up or be left out.
@@ -322,7 +306,11 @@ class TrainingRun(Generic[BatchT]):
         return BestOf(metric=metric, higher_is_better=require_metric(self.task, metric))
 
     def _announce(
-        self, loop: Loop[BatchT], setup: Setup[BatchT], start: StartingPoint, journal: Journal
+        self,
+        loop: Loop[BatchT],
+        setup: TrainerSetup[BatchT],
+        start: StartingPoint,
+        journal: Journal,
     ) -> None:
         sample_communication(setup.trainer.model)
         for setting, proof in setup.applied.items():
@@ -371,11 +359,12 @@ def _restore(
     own = checkpoint.of_rank(trainer.ranks.rank)
     try:
         load_trainer_state(trainer, common)
-    except (KeyError, RuntimeError, ValueError) as error:
+        loader.load_state_dict(own["loader"])
+        restore_random_state(own["random"])
+        return int(common["step"])
+    except _UNFIT as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise CheckpointError(
             f"{checkpoint.path} does not fit this configuration; a run goes on with the settings "
-            f"it was saved with ({str(error).splitlines()[0]})"
+            f"it was saved with ({reason})"
         ) from error
-    loader.load_state_dict(own["loader"])
-    restore_random_state(own["random"])
-    return int(common["step"])

@@ -26,7 +26,7 @@ from pitstop.train.task import BatchT, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup(Generic[BatchT]):
+class TrainerSetup(Generic[BatchT]):
     """A trainer, and what was decided while it was built."""
 
     trainer: Trainer[BatchT]
@@ -53,7 +53,7 @@ def seed_everything(seed: int, rank: int) -> None:
 
 def build_trainer(
     config: RunConfig, task: Task[BatchT], ranks: Ranks, device: torch.device
-) -> Setup[BatchT]:
+) -> TrainerSetup[BatchT]:
     """Build everything a step works with.
 
     Raises:
@@ -92,7 +92,7 @@ def build_trainer(
         accumulate=train.accumulate,
         records_graphs=records_cuda_graphs(train.compile),
     )
-    return Setup(
+    return TrainerSetup(
         trainer=trainer, messages=(rate.message, *_accumulation(task, train)), applied=applied
     )
 

@@ -223,6 +223,15 @@ class InfersFiles(Protocol):
         ...
 
 
+@runtime_checkable
+class MakesBlankBatches(Protocol):
+    """A task that can be planned where its data are not: it knows the shapes of a batch."""
+
+    def blank_batch(self, batch_size: int) -> Any:
+        """Make a batch of training as `Task.collate` would, of the right shapes and no content."""
+        ...
+
+
 def predict(task: Task[BatchT], model: nn.Module, batch: BatchT) -> Any:
     """Run a model where nothing is learned, the way its task wants it."""
     if isinstance(task, Predicts):

@@ -28,6 +28,7 @@ PLAN = LoaderPlan(
     cache_budget_bytes=50 * GIB,
 )
 SEEN = Seen(
+    samples_damaged=0,
     samples=2_222,
     tensor_bytes=(133 * MIB,),
     samples_read=8,
@@ -133,11 +134,11 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_samples_of_every_size_an_epoch_can_have_are_read() -> None:
     samples = Growing()
-    found, count = estimate_sample_bytes(samples, collate, (0, 5))
+    found, count, _ = estimate_sample_bytes(samples, collate, (0, 5))
     assert {epoch for epoch, _ in samples.read} == {0, 5}
     assert count == len(samples.read) <= 16
     assert found == (60, 4)
-    assert estimate_sample_bytes(Growing(1), collate, (0,)) == ((10, 4), 1)
+    assert estimate_sample_bytes(Growing(1), collate, (0,)) == ((10, 4), 1, 0)
 
 
 def test_settings_are_taken_as_they_come_out_on_this_host() -> None:

@@ -1,8 +1,10 @@
 """A pack gives back what went in, says so when it cannot, and is there whole or not at all."""
 
+import json
 import os
 import pickle
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -146,6 +148,96 @@ def test_a_pack_that_was_replaced_meanwhile_is_not_mixed_up(tmp_path: Path) -> N
     write(path, {"a": b"2"})
     with pytest.raises(DataError, match="was replaced by another pack"):
         pickle.loads(sent)
+
+
+def forged(path: Path, index: object, *, where: int | None = None) -> Path:
+    """Write a pack of one member with another index, and the sums that go with it."""
+    whole = write(path, {"a/b": b"12345678"}).read_bytes()
+    head = struct.Struct("<8sIIQQQ20xI")
+    offset = head.unpack(whole[: head.size])[3]
+    text = index if isinstance(index, bytes) else json.dumps(index).encode()
+    body = whole[:offset] + text
+    place = offset if where is None else where
+    facts = (whole[:8], 1, zlib.crc32(body[place : place + len(text)]), place, len(text), len(body))
+    unsigned = head.pack(*facts, 0)[:-4]
+    path.write_bytes(head.pack(*facts, zlib.crc32(unsigned)) + body[head.size :])
+    return path
+
+
+def row(**changes: object) -> list[object]:
+    sound = {"name": "a/b", "field": "f", "offset": 64, "size": 8, "crc": 1, "shape": [2, 4]}
+    return list((sound | changes).values())
+
+
+def test_an_index_in_the_same_shape_is_read(tmp_path: Path) -> None:
+    pack = Pack(forged(tmp_path / "a.pack", {"workload": "x", "members": [row()]}))
+    assert pack.content("a/b").shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        None,
+        5,
+        {"a": 1},
+        [5],
+        [[]],
+        [[*row(), 1]],
+        [row(), row()],
+        [row(name=5)],
+        [row(name="")],
+        [row(name="../../etc/passwd")],
+        [row(name="/etc/passwd")],
+        [row(name="a//b")],
+        [row(name="a\0b")],
+        [row(field=None)],
+        [row(offset=-8)],
+        [row(offset=0)],
+        [row(offset=2**70)],
+        [row(offset=64.5)],
+        [row(offset=True)],
+        [row(size=-1)],
+        [row(size=2**62, shape=None)],
+        [row(crc=-1)],
+        [row(crc="1")],
+        [row(shape=[2, 5])],
+        [row(shape=[])],
+        [row(shape=[-2, -4])],
+        [row(shape=[2.0, 4])],
+        [row(shape=8)],
+        [row(shape="24")],
+        [row(shape=[1] * 40 + [8])],
+    ],
+    ids=repr,
+)
+def test_an_index_that_no_pack_has_is_refused_in_one_sentence(
+    tmp_path: Path, members: object
+) -> None:
+    path = forged(tmp_path / "a.pack", {"workload": "x", "members": members})
+    with pytest.raises(DataError, match=r"an index that no pack has: .*pack the dataset again"):
+        Pack(path)
+
+
+@pytest.mark.parametrize(
+    "index", [b"", b"5", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"workload":5}', b"NaN"]
+)
+def test_an_index_that_is_no_json_of_ours_is_refused(tmp_path: Path, index: bytes) -> None:
+    with pytest.raises(DataError, match="an index that no pack has"):
+        Pack(forged(tmp_path / "a.pack", index))
+
+
+@pytest.mark.parametrize("where", [0, 2**40, 2**63])
+def test_an_index_outside_the_file_is_refused(tmp_path: Path, where: int) -> None:
+    with pytest.raises(DataError, match="index"):
+        Pack(forged(tmp_path / "a.pack", {"workload": "x", "members": []}, where=where))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no named pipes in folders")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.pack")
+    assert not is_pack(tmp_path / "a.pack")
+    with pytest.raises(DataError, match="not a regular file"):
+        Pack(tmp_path / "a.pack")
 
 
 def test_packs_are_told_from_other_files(tmp_path: Path) -> None:

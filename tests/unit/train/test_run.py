@@ -1,6 +1,8 @@
 """Whole runs on a small task: cadences, resume, non-finite policies, signals, the record."""
 
+import multiprocessing
 import os
+import platform
 import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from pitstop.config.dump import to_yaml
 from pitstop.config.sections import RunConfig
-from pitstop.errors import CheckpointError, ConfigError, PitstopError
+from pitstop.errors import CheckpointError, ConfigError, DataError, PitstopError
 from pitstop.records.host.memory import MemoryReading
 from pitstop.records.store import read_run
 from pitstop.records.summary import summarise
@@ -22,7 +24,7 @@ from pitstop.train.monitor.deferred import LAG_STEPS
 from pitstop.train.observers import Observer, RunStart, Status
 from pitstop.train.optim.nonfinite import NotFiniteError
 from pitstop.train.run import TrainingRun
-from pitstop.train.state.checkpoint import find_newest_whole, open_checkpoint
+from pitstop.train.state.checkpoint import CheckpointWriter, find_newest_whole, open_checkpoint
 from pitstop.train.throughput import Throughput
 from tests.unit.train.runs import LINE, LineTask, line_config
 
@@ -252,8 +254,8 @@ def test_a_signal_saves_and_leaves_with_a_clear_line(tmp_path: Path, number: int
     assert outcome.status == "interrupted"
     assert signal.Signals(number).name in outcome.reason
     assert signal.getsignal(number) is before
-    # Heard at step 5, two steps after step 3; all ranks know two steps after the next one.
-    assert outcome.step == 3 + LAG_STEPS + 1 + LAG_STEPS + 1
+    # Heard in step 5, two steps after step 3.
+    assert outcome.step == 3 + LAG_STEPS + 1
     assert final_state(tmp_path)["step"] == outcome.step
 
     whole = tmp_path / "whole"
@@ -261,6 +263,61 @@ def test_a_signal_saves_and_leaves_with_a_clear_line(tmp_path: Path, number: int
     train(line_config(whole, train__steps=steps, **seldom))
     train(line_config(tmp_path, train__steps=steps, **seldom), resume="auto")
     assert_equal_trees(final_state(whole), final_state(tmp_path))
+
+
+def send(number: int, *processes: int) -> None:
+    for pid in processes:
+        os.kill(pid, number)
+
+
+def workers() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+
+
+def test_a_signal_to_the_whole_group_is_no_reason_to_lose_the_run(tmp_path: Path) -> None:
+    diary = Diary(at_step={3: lambda: send(signal.SIGTERM, *workers(), os.getpid())})
+    with_workers = {"loader__workers": 2, "loader__tune": "off", "checkpoint__every_steps": 1000}
+    outcome = train(line_config(tmp_path, train__steps=500, **with_workers), diary=diary)
+    assert (outcome.status, outcome.reason) == ("interrupted", "SIGTERM")
+    assert final_state(tmp_path)["step"] == outcome.step
+    assert workers() == []
+
+
+def test_workers_killed_together_with_the_run_do_not_cost_it(tmp_path: Path) -> None:
+    def kill() -> None:
+        send(signal.SIGKILL, *workers())
+        send(signal.SIGTERM, os.getpid())
+
+    # Two steps at most are read ahead: the run is told of its end where it waits for a batch.
+    diary = Diary(at_step={3: kill})
+    with_workers = {"loader__workers": 2, "loader__tune": "off", "checkpoint__every_steps": 1000}
+    outcome = train(line_config(tmp_path, train__steps=500, **with_workers), diary=diary)
+    assert (outcome.status, outcome.reason) == ("interrupted", "SIGTERM")
+    steps = outcome.step + 3
+    whole = tmp_path / "whole"
+    train(line_config(whole, train__steps=steps, **with_workers))
+    train(line_config(tmp_path, train__steps=steps, **with_workers), resume="auto")
+    assert_equal_trees(final_state(whole), final_state(tmp_path))
+
+
+def test_a_killed_worker_is_one_sentence_wherever_the_step_is(tmp_path: Path) -> None:
+    diary = Diary(at_step={3: lambda: send(signal.SIGKILL, *workers())})
+    with pytest.raises(DataError, match="a data worker was killed by SIGKILL"):
+        train(
+            line_config(tmp_path, train__steps=500, loader__workers=2, loader__tune="off"),
+            diary=diary,
+        )
+    assert diary.ending is not None
+    assert diary.ending[1] == "failed"
+
+
+def test_a_second_signal_passed_on_by_a_launcher_does_not_cut_the_save_short(
+    tmp_path: Path,
+) -> None:
+    diary = Diary(at_step={3: lambda: send(signal.SIGTERM, os.getpid(), os.getpid())})
+    outcome = train(line_config(tmp_path, train__steps=500), diary=diary)
+    assert outcome.status == "interrupted"
+    assert final_state(tmp_path)["step"] == outcome.step
 
 
 def test_a_broken_evaluation_does_not_cost_the_training_before_it(tmp_path: Path) -> None:
@@ -285,6 +342,68 @@ def test_a_new_run_does_not_write_over_an_old_one(tmp_path: Path) -> None:
         train(line_config(tmp_path))
 
 
+def damage_all(folder: Path) -> None:
+    for path in (folder / "run" / "checkpoints").glob("save-*/common.pt"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+def test_a_run_whose_every_save_is_damaged_does_not_begin_anew_by_itself(tmp_path: Path) -> None:
+    train(line_config(tmp_path))
+    damage_all(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint of .* can be used: .* --resume never"
+    ):
+        train(line_config(tmp_path, train__steps=20), resume="auto")
+
+
+def test_beginning_anew_keeps_what_was_saved_aside(tmp_path: Path) -> None:
+    train(line_config(tmp_path))
+    before = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    for number in (1, 2):
+        diary = Diary()
+        train(line_config(tmp_path), resume="never", diary=diary)
+        assert diary.start is not None
+        assert diary.start.first_step == 0
+        aside = tmp_path / "run" / f"checkpoints-{number}"
+        assert f"earlier checkpoints are now in {aside}" in diary.start.messages
+        assert sorted(path.name for path in aside.iterdir()) == before
+
+
+def test_resuming_a_finished_run_writes_nothing(tmp_path: Path) -> None:
+    train(line_config(tmp_path))
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    diary = Diary()
+    outcome = train(line_config(tmp_path), resume="auto", diary=diary)
+    assert (outcome.status, outcome.step) == ("finished", 12)
+    assert diary.ending is not None
+    assert "all its steps were made before" in diary.ending[2]
+    assert {path: path.read_bytes() for path in files} == before
+    assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == files
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    codes: list[int] = []
+
+    def start_another() -> None:
+        """In a process of its own, as a person's second start is."""
+        child = os.fork()
+        if child == 0:
+            try:
+                train(line_config(tmp_path), resume="auto")
+            except ConfigError as error:
+                said = f"in use by process {os.getppid()} on {platform.node()}"
+                os._exit(7 if said in str(error) else 8)
+            finally:
+                os._exit(9)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    train(line_config(tmp_path), diary=Diary(at_step={5: start_another}))
+    assert codes == [7]
+    # Its end lets go of the folder.
+    train(line_config(tmp_path, train__steps=14), resume="auto")
+
+
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     class WiderTask(LineTask):
         def build_model(self) -> torch.nn.Module:
@@ -293,6 +412,20 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     train(line_config(tmp_path))
     with pytest.raises(CheckpointError, match="does not fit this configuration"):
         train(line_config(tmp_path, train__steps=20), task=WiderTask(), resume="auto")
+
+
+@pytest.mark.parametrize("part", ["loader", "random"])
+def test_a_state_that_lacks_a_part_is_refused_in_one_sentence(tmp_path: Path, part: str) -> None:
+    train(line_config(tmp_path))
+    newest, _ = find_newest_whole(tmp_path / "run" / "checkpoints")
+    assert newest is not None
+    own = newest.of_rank(0)
+    del own[part]
+    with CheckpointWriter(tmp_path / "forged", keep_last=1) as writer:
+        writer.save(newest.common(), own, step=12, epoch=0)
+    [forged] = (tmp_path / "forged").glob("save-*")
+    with pytest.raises(CheckpointError, match=f"does not fit this configuration.*{part}"):
+        train(line_config(tmp_path / "other", train__steps=20), resume=forged)
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:

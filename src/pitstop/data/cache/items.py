@@ -66,7 +66,7 @@ def aligned(size_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ItemLayout:
     """Type and shape of an array, and how its bytes are stored. Made by `make_layout`."""
 
     dtype: np.dtype[Any]
@@ -165,7 +165,7 @@ def read_ahead(part: Array, axis: int) -> None:
         part[(..., slice(None, None, step), *inner)].copy()
 
 
-def layout_of(array: Array) -> Layout:
+def layout_of(array: Array) -> ItemLayout:
     """Say how an array would be stored.
 
     Raises:
@@ -180,7 +180,7 @@ def layout_of(array: Array) -> Layout:
     return make_layout(dtype, array.shape, "rows" if by_rows else "flat")
 
 
-def make_layout(dtype: np.dtype[Any], shape: tuple[int, ...], packing: Packing) -> Layout:
+def make_layout(dtype: np.dtype[Any], shape: tuple[int, ...], packing: Packing) -> ItemLayout:
     """Work out what a packing makes of a type and a shape."""
     if packing == "plain":
         stored_dtype, stored_shape = dtype, shape
@@ -189,13 +189,13 @@ def make_layout(dtype: np.dtype[Any], shape: tuple[int, ...], packing: Packing) 
     else:
         stored_dtype, stored_shape = _BYTE, (*shape[:-1], -(-shape[-1] // 8))
     stored_bytes = math.prod(stored_shape) * stored_dtype.itemsize
-    return Layout(dtype, shape, packing, stored_dtype, stored_shape, stored_bytes)
+    return ItemLayout(dtype, shape, packing, stored_dtype, stored_shape, stored_bytes)
 
 
-_LAYOUTS: dict[bytes, Layout] = {}
+_LAYOUTS: dict[bytes, ItemLayout] = {}
 
 
-def decode_layout(text: bytes) -> Layout:
+def decode_layout(text: bytes) -> ItemLayout:
     """Read a layout. A dataset has few of them, so each is parsed once."""
     layout = _LAYOUTS.get(text)
     if layout is None:

@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
@@ -43,8 +42,8 @@ from pitstop.data.cache.eviction import POLICIES, Eviction, Policy
 from pitstop.data.cache.index import EVICTED, HITS, MISSES, TOO_LARGE, Index, Tangled
 from pitstop.data.cache.items import (
     Array,
+    ItemLayout,
     Key,
-    Layout,
     Window,
     aligned,
     decode_layout,
@@ -56,6 +55,7 @@ from pitstop.data.cache.upcoming import NewOrder
 from pitstop.errors import ConfigError, DataError
 from pitstop.measure.host.cgroup import read_cgroup
 from pitstop.measure.host.limits import read_host_limits
+from pitstop.records.units import bytes_text, share_text
 
 # An item that is dropped again and again while it is being copied counts as not there.
 _ATTEMPTS: Final = 3
@@ -85,12 +85,12 @@ class CacheStats:
         return self.hits / lookups if lookups else None
 
     def __str__(self) -> str:
-        rate = "not measured" if self.hit_rate is None else f"{self.hit_rate * 100:.1f} %"
-        used = f"{self.used_bytes / 2**20:,.1f} of {self.budget_bytes / 2**20:,.1f} MiB"
+        used = f"{bytes_text(self.used_bytes)} of {bytes_text(self.budget_bytes)}"
+        full, rate = share_text(self.used_bytes / self.budget_bytes), share_text(self.hit_rate)
         rows = (
             ("cache", f"{self.policy}, {self.backing}"),
             ("items", f"{self.items:,}"),
-            ("memory", f"{used}, {self.used_bytes / self.budget_bytes * 100:.1f} %"),
+            ("memory", f"{used}, {full}"),
             ("hit rate", f"{rate} ({self.hits:,} hits, {self.misses:,} misses)"),
             ("evictions", f"{self.evictions:,}"),
             ("too large", f"{self.too_large:,}"),
@@ -246,12 +246,7 @@ class SharedCache:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[[Handle], "SharedCache"], tuple[Handle]]:
@@ -361,7 +356,7 @@ def _leave(eviction: Eviction, arena: Arena) -> None:
     leave_arena(arena)
 
 
-def _copied(layout: Layout, memory: Array, start: int, window: Window | None) -> Array:
+def _copied(layout: ItemLayout, memory: Array, start: int, window: Window | None) -> Array:
     if window is not None:
         return layout.crop(memory, start, window)
     array = layout.whole(memory, start)

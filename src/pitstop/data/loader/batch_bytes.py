@@ -7,6 +7,7 @@ from typing import Any
 
 from pitstop.data.loader.fetch import BatchFetcher, Request
 from pitstop.data.loader.stream import quiet_worker_warnings
+from pitstop.data.loader.worker_ends import stay_until_parent_ends
 from pitstop.errors import DataError
 
 
@@ -41,6 +42,7 @@ def estimate_batch_bytes(
 
 
 def _answer(fetcher: BatchFetcher[Any], requests: Sequence[Request], to: Connection) -> None:
+    stay_until_parent_ends()
     try:
         to.send([fetcher.estimate_bytes(request) for request in requests])
     except DataError as error:

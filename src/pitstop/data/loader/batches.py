@@ -32,6 +32,13 @@ from pitstop.data.loader.fetch import (
 )
 from pitstop.data.loader.ring import Lender
 from pitstop.data.loader.stream import place_after, quiet_worker_warnings, stream_of
+from pitstop.data.loader.worker_ends import (
+    WorkerLostError,
+    awaiting,
+    hold_back_news,
+    kill_left,
+    stops_blocked,
+)
 from pitstop.data.loader.worker_settings import (
     AppliedLoader,
     PrefetchBudget,
@@ -57,6 +64,8 @@ _CAUSES: Final = {
     "loader.prefetch",
 }
 _UNKNOWN_CAUSE: Final = "run with loader.workers=0 to see the fault in the training process itself"
+
+_TOO_MANY_FILES: Final = "Too many open files"
 
 # How long a broken connection to a worker may come before the news of the worker's end.
 _END_WAIT_S: Final = 5.0
@@ -295,8 +304,9 @@ class Loader(Generic[BatchT]):
             )
         torch_loader = self._torch_loader
         before = set(multiprocessing.active_children())
-        with quiet_worker_warnings():
+        with quiet_worker_warnings(), stops_blocked():
             self._running = self._watched(lambda: iter(torch_loader))
+        hold_back_news()
         started = [child for child in multiprocessing.active_children() if child not in before]
         # None where the workers of before go on.
         self._workers = started or self._workers
@@ -307,14 +317,8 @@ class Loader(Generic[BatchT]):
         # holds on to it; and torch has no public way.
         shut_down = getattr(self._running, "_shutdown_workers", None)
         if shut_down is not None:
-            try:
-                shut_down()
-            except RuntimeError:
-                # Torch raises the news of a death wherever the process is: another worker died
-                # while this one was being ended.
-                for worker in self._workers:
-                    worker.terminate()
-                    worker.join()
+            shut_down()
+        kill_left(self._workers)
         self._running = None
         self._workers = []
 
@@ -332,16 +336,23 @@ class Loader(Generic[BatchT]):
     def _watched(self, action: Callable[[], ResultT]) -> ResultT:
         """Do what needs living workers; where one has died, end the others and say so."""
         try:
-            return action()
+            with awaiting(self._workers):
+                return action()
         except (RuntimeError, OSError, EOFError) as error:
-            death = self._explain_death(error)
+            if _TOO_MANY_FILES in str(error):
+                death = DataError(
+                    "batches cannot come from the data workers: too many open files; raise the "
+                    "limit (ulimit -n), or lower loader.workers or loader.prefetch"
+                )
+            else:
+                death = self._explain_death(error)
             if death is None:
                 raise
         self.close()
         # Here, where torch's own error is no longer under way: it would be shown as the cause.
         raise death
 
-    def _explain_death(self, error: Exception) -> DataError | None:
+    def _explain_death(self, error: Exception) -> WorkerLostError | None:
         """Tell an error that a worker's end left behind from one that a worker reported."""
         if not self._workers or "in DataLoader worker process" in str(error):
             return None
@@ -354,7 +365,7 @@ class Loader(Generic[BatchT]):
         doing = "between samples"
         if place is not None:
             doing = f"while reading {self._fetcher.describe(place.index)} in epoch {place.epoch}"
-        return DataError(f"a data worker {end} {doing}; {_CAUSES.get(end, _UNKNOWN_CAUSE)}")
+        return WorkerLostError(f"a data worker {end} {doing}; {_CAUSES.get(end, _UNKNOWN_CAUSE)}")
 
     def _end_and_place(self, worker: "BaseProcess") -> tuple[str, Place | None]:
         assert worker.pid is not None

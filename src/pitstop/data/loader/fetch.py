@@ -8,7 +8,6 @@ processes therefore decide nothing.
 import dataclasses
 import gc
 import os
-import signal
 import time
 import traceback
 import zlib
@@ -22,6 +21,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from pitstop.data.loader.ring import Parcel, Slot, pack, take_back, unpack
 from pitstop.data.loader.stages import gathering
+from pitstop.data.loader.worker_ends import stay_until_parent_ends
 from pitstop.data.tensors import bytes_in, pinned
 from pitstop.errors import DataError
 from pitstop.measure.script.loader import BatchTimes
@@ -247,9 +247,7 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
 def start_worker(worker: int) -> None:
     """Prepare a new worker process; torch has made it single-threaded by now."""
     del worker
-    # Ctrl-C reaches the whole process group. The trainer still finishes its step and saves, and
-    # needs its workers until then; it ends them itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stay_until_parent_ends()
     lower_priority()
     # What was there before a fork is shared with the parent as long as nobody writes to it, and
     # collecting garbage writes to everything it visits.

@@ -11,6 +11,7 @@ from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
 from pitstop.data.host_memory import DataStats, LoaderPlan, Seen, SizedSamples, plan_memory
 from pitstop.data.loader.fetch import Samples
 from pitstop.data.loader.worker_settings import resolve_workers
+from pitstop.errors import DataError
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.measure.host.memory import shm_space
 
@@ -36,12 +37,13 @@ def data_stats(
 
     Raises:
         ConfigError: Where the settings cannot be had on this host.
+        DataError: None of the samples that were tried can be read.
     """
     loader, cache, train = sections
     host, shm = read_host_limits(), shm_space()
     ranks = ranks or torch.cuda.device_count() or 1
     workers = resolve_workers(loader.workers, world_size_on_host=ranks, cores=host.cores)
-    tensor_bytes, samples_read = estimate_sample_bytes(
+    tensor_bytes, samples_read, samples_damaged = estimate_sample_bytes(
         samples, collate, (0, *(at for at, _ in train.crop_schedule))
     )
     plan = LoaderPlan(
@@ -57,6 +59,7 @@ def data_stats(
         samples=len(samples),
         tensor_bytes=tensor_bytes,
         samples_read=samples_read,
+        samples_damaged=samples_damaged,
         decoded_bytes=samples.decoded_bytes if isinstance(samples, SizedSamples) else None,
         host_limit_bytes=host.memory_bytes,
         shm_free_bytes=None if shm is None else shm.free_bytes,
@@ -66,15 +69,28 @@ def data_stats(
 
 def estimate_sample_bytes(
     samples: Samples, collate: Callable[[list[Any]], Any], epochs: tuple[int, ...]
-) -> tuple[tuple[int, ...], int]:
-    """Give the bytes of each tensor of the largest sample found, and how many were read."""
+) -> tuple[tuple[int, ...], int, int]:
+    """Give the bytes of each tensor of the largest sample, and how many were read and damaged.
+
+    A damaged sample says nothing of the others' size, so it is passed over.
+
+    Raises:
+        DataError: All that were tried are damaged; it is the first one's.
+    """
     step = max(1, len(samples) // _MOST_READ)
     places = [(epoch, index) for epoch in epochs for index in range(0, len(samples), step)]
-    found = [
-        tuple(tensor.nbytes for tensor in _tensors(collate([samples.sample(epoch, index)])))
-        for epoch, index in places[: _MOST_READ * len(epochs)]
-    ]
-    return max(found, key=sum), len(found)
+    found: list[tuple[int, ...]] = []
+    damaged: list[DataError] = []
+    for epoch, index in places[: _MOST_READ * len(epochs)]:
+        try:
+            sample = samples.sample(epoch, index)
+        except DataError as error:
+            damaged.append(error)
+        else:
+            found.append(tuple(tensor.nbytes for tensor in _tensors(collate([sample]))))
+    if not found and damaged:
+        raise damaged[0]
+    return max(found, key=sum), len(found), len(damaged)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 from pitstop.data.loader.fetch import BatchFetcher, BatchT, Fetched, Request, start_worker
 from pitstop.data.loader.request_queue import with_request_queues
 from pitstop.data.loader.ring import Lender
+from pitstop.data.loader.worker_ends import start_fork_server
 from pitstop.data.loader.worker_settings import AppliedLoader
 from pitstop.data.sampling.samplers import Batches
 
@@ -55,6 +56,7 @@ def stream_of(
         context = multiprocessing.get_context(applied.start_method)
         if applied.start_method == "forkserver":
             context.set_forkserver_preload(_own_modules())
+            start_fork_server()
         context = with_request_queues(context)
     with quiet_worker_warnings():
         return DataLoader(

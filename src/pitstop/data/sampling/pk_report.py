@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pitstop.data.sampling.pk_plan import KINDS, Ints, Queues, Shape
+from pitstop.records.units import share_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ class PKReport:
         lines = [
             f"an epoch over {self.epoch_unit} is {self.batches:,} batches of {batch}{ranks}",
             f"it draws {self.draws:,} times and sees {self.records_seen:,} of {self.records:,} "
-            f"records ({self.seen_share:.1%}) and {self.people_seen:,} of {self.people:,} people; "
+            f"records ({share_text(self.seen_share)}) and {self.people_seen:,} of "
+            f"{self.people:,} people; "
             f"{self.repeats:,} draws repeat a record, {self.repeats_in_batch:,} within a batch",
             f"batches have {_range(self.rgb_records_in_batch)} RGB records",
         ]

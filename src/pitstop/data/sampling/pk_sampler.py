@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pitstop.data.sampling.pk_metadata import read_metadata
+from pitstop.data.sampling.pk_metadata import Describe, read_metadata
 from pitstop.data.sampling.pk_plan import (
     BOTH,
     KINDS,
@@ -136,6 +136,7 @@ class PKSampler:
         batch_size: int,
         num_instances: int = 4,
         *,
+        describe: Describe | None = None,
         ensure_rgb: bool = True,
         prefer_complete: bool = True,
         seed: int = 42,
@@ -145,14 +146,16 @@ class PKSampler:
     ) -> "PKSampler":
         """Make a sampler of what a dataset says about its records; no sample is read.
 
-        The dataset has `person_ids` and `modalities`, or a list of dictionaries with `person_id`
-        and `modality` (a name or several) under `data_list`, `records`, `samples`, `metadata` or
-        `annotations`. A `Subset` of such a dataset will do as well.
+        The dataset has `person_ids` and `modalities`, or a list of records; `pk_metadata` says
+        which lists and records are understood. A `Subset` of such a dataset will do as well, and
+        so will the list itself or the path of a CSV file with the records in the dataset's order.
 
         Args:
-            dataset: What the loader reads from.
+            dataset: What the loader reads from, or its records.
             batch_size: Records of a batch, P times K.
             num_instances: K.
+            describe: Where the dataset does not say it: from a sample's index to its person and
+                its modalities (a mask, a name or several).
             ensure_rgb: As in the class.
             prefer_complete: Take only people with a pair.
             seed: As in the class.
@@ -170,7 +173,7 @@ class PKSampler:
                 f"a batch of {batch_size} records cannot be made of people with {num_instances} "
                 "records each; batch_size must be a multiple of num_instances"
             )
-        person_ids, modalities = read_metadata(dataset)
+        person_ids, modalities = read_metadata(dataset, describe)
         return cls(
             person_ids,
             modalities,

@@ -9,7 +9,6 @@ from the compiler's own books, and a compile switch that compiled nothing is an 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import torch._dynamo
@@ -123,12 +122,7 @@ class CompileMonitor:
             self._handler.register_end_callback(self._on_end)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._handler is not None:
             self._handler.remove_start_callback(self._on_start)
             self._handler.remove_end_callback(self._on_end)

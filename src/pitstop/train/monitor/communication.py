@@ -6,6 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pitstop.records.communication import CommunicationReading
 
+# Timing an exchange takes CUDA events and a wait of DDP's own, so not in every step.
 _SAMPLED_EVERY = 10
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Steps that the device may be behind the host. A value that is read sooner makes the host wait for
+# it; later ones only delay what is shown.
 LAG_STEPS = 2
 
 

@@ -4,19 +4,17 @@ import math
 from dataclasses import dataclass, field
 
 from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
+from pitstop.records.host.growth import WARM_UP_READINGS, steady_growth
 from pitstop.records.host.memory import DeviceMemory, MemoryReading
 from pitstop.records.host.memory_holders import held_by_others, holders_text
+from pitstop.records.units import bytes_text, share_text
 
+# Above it the next larger batch or the next worker may be one too many.
 FULL_SHARE = 0.90
 # Below FULL_SHARE: advice that aimed at the limit of the warning would warn again after it.
 TARGET_SHARE = 0.85
 RELEVANT_SHARE = 0.25
 """Of what must be freed, the least that a setting must be able to free to be named."""
-
-_FEWEST_READINGS = 12
-_WARM_UP_READINGS = 3
-_LEAST_GROWTH_BYTES = 64 << 20
-_SURE_OF_SLOPE = 4.0  # standard errors
 
 _GIB = 1 << 30
 
@@ -57,15 +55,17 @@ class MemoryMonitor:
         advice = f"lower train.batch_size from {batch} to {smaller}"
         if smaller >= batch:
             advice = "set train.recompute to full, or crop smaller: the batch is one sample already"
-        return f"{device.device} memory is {share:.0%} full at its peak; {advice}"
+        return f"{device.device} memory is {share_text(share)} full at its peak; {advice}"
 
     def _host(self, reading: MemoryReading) -> str | None:
         limit, used, share = reading.limit_bytes, reading.used_bytes, reading.used_share
         if limit is None or used is None or share is None or share < FULL_SHARE:
             return None
-        who = holders_text(reading)
-        held = f"{_gib(used)} of {_gib(limit)} used, by whom is not known" if who is None else who
-        return f"host memory is {share:.0%} full: {held}; {self._advice(reading, used, limit)}"
+        held = holders_text(reading)
+        if held is None:
+            held = f"{bytes_text(used)} of {bytes_text(limit)} used, by whom is not known"
+        advice = self._advice(reading, used, limit)
+        return f"host memory is {share_text(share)} full: {held}; {advice}"
 
     def _advice(self, reading: MemoryReading, used: int, limit: int) -> str:
         """Name a setting only where lowering it frees a relevant part of what is too much.
@@ -93,32 +93,12 @@ class MemoryMonitor:
 
     def _leak(self) -> str | None:
         """Fit a line through the readings after warm-up; a slope far above its error is a leak."""
-        steps = self._steps[_WARM_UP_READINGS:]
-        sizes = self._tree_bytes[_WARM_UP_READINGS:]
-        if len(steps) < _FEWEST_READINGS:
-            return None
-        slope, error = line_slope(steps, sizes)
-        growth = slope * (steps[-1] - steps[0])
-        if growth < _LEAST_GROWTH_BYTES or slope < _SURE_OF_SLOPE * error:
+        steps = self._steps[WARM_UP_READINGS:]
+        growth = steady_growth(steps, self._tree_bytes[WARM_UP_READINGS:])
+        if growth is None:
             return None
         return (
-            f"host memory grows by {slope * 1000 / (1 << 20):.1f} MiB every 1,000 steps "
-            f"({growth / (1 << 20):.0f} MiB since step {steps[0]}); with workers, lists of Python "
+            f"host memory grows by {bytes_text(growth.rate * 1000)} every 1,000 steps "
+            f"({bytes_text(growth.total)} since step {steps[0]}); with workers, lists of Python "
             "objects in the dataset grow so: hold metadata in arrays"
         )
-
-
-def line_slope(xs: list[int], ys: list[int]) -> tuple[float, float]:
-    """Slope of the least-squares line, and its standard error."""
-    count = len(xs)
-    mean_x, mean_y = math.fsum(xs) / count, math.fsum(ys) / count
-    spread = math.fsum((x - mean_x) ** 2 for x in xs)
-    if not spread:
-        return 0.0, math.inf
-    slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-    rest = (y - mean_y - slope * (x - mean_x) for x, y in zip(xs, ys, strict=True))
-    return slope, math.sqrt(math.fsum(r * r for r in rest) / max(1, count - 2) / spread)
-
-
-def _gib(count: int) -> str:
-    return f"{count / _GIB:.1f} GiB"

@@ -6,7 +6,7 @@ gradients on the device, and how many bytes its state has.
 """
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -117,15 +117,30 @@ def state_bytes(optimizer: Optimizer) -> int:
 
 def predicted_state_bytes(optimizer: Optimizer) -> int:
     """Work out what the state takes once every parameter has been updated."""
-    params = list(_params(optimizer))
-    match _kind(optimizer):
+    momentum = max((group.get("momentum", 0.0) for group in optimizer.param_groups), default=0.0)
+    return planned_state_bytes(
+        _kind(optimizer), list(_params(optimizer)), momentum=momentum, library=_library(optimizer)
+    )
+
+
+def planned_state_bytes(
+    kind: str, params: Sequence[Tensor], *, momentum: float, library: str = _LOWBIT_LIBRARIES[0]
+) -> int:
+    """Work out what the state of an optimizer takes, from the sizes of what it updates.
+
+    Args:
+        kind: As in the configuration.
+        params: What is updated.
+        momentum: Of sgd; without it there is no state.
+        library: Whose 8-bit optimizer it is.
+    """
+    match kind:
         case "sgd":
-            has_momentum = any(group["momentum"] for group in optimizer.param_groups)
-            return sum(param.nbytes for param in params) if has_momentum else 0
+            return sum(param.nbytes for param in params) if momentum else 0
         case "adamw_bf16":
             return sum(4 * param.numel() + _STEP_BYTES for param in params)
         case "adamw8bit":
-            return _lowbit_bytes(params, library=_library(optimizer))
+            return _lowbit_bytes(params, library=library)
         case _:
             return sum(2 * param.nbytes + _STEP_BYTES for param in params)
 
@@ -226,7 +241,7 @@ def _lowbit_rule() -> type[Optimizer]:
     )
 
 
-def _lowbit_bytes(params: list[Tensor], *, library: str) -> int:
+def _lowbit_bytes(params: Sequence[Tensor], *, library: str) -> int:
     """Two averages of a byte an element and a scale a block; small tensors stay in fp32."""
     own_tables = library == "torchao"  # the other one shares two tables between all parameters
     total = 0 if own_tables else 2 * _LOWBIT_TABLE_BYTES

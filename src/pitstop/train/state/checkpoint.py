@@ -29,6 +29,7 @@ import torch
 from torch import distributed
 
 from pitstop.errors import CheckpointError
+from pitstop.records.files import open_regular, read_regular
 from pitstop.train.state.manifest import (
     COMMON_FILE,
     FILE_NAME,
@@ -44,6 +45,7 @@ _NAME: Final = re.compile(r"save-(\d{6,})-step-\d{9,}")
 _WRITING: Final = ".writing"
 _REMOVED: Final = ".removed-"
 _CHUNK_BYTES: Final = 1 << 20
+_MOST_MANIFEST_BYTES: Final = 64 << 20
 _ADVICE: Final = {
     errno.ENOSPC: "free space there, or lower checkpoint.keep_last",
     errno.EDQUOT: "free space there, or lower checkpoint.keep_last",
@@ -141,6 +143,11 @@ def find_newest_whole(folder: Path) -> tuple[Checkpoint | None, list[Skipped]]:
         except CheckpointError as error:
             skipped.append(Skipped(path=path, reason=str(error)))
     return None, skipped
+
+
+def has_saves(folder: Path) -> bool:
+    """Tell whether anything was ever saved there, whole or not; a save cut short is none."""
+    return bool(_saves_in(folder))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,7 +495,8 @@ def _whole_in(folder: Path) -> list[tuple[Path, Manifest]]:
 def _manifest_of(path: Path) -> Manifest:
     """Read a manifest and compare it with what a glance shows of the files."""
     try:
-        manifest = read_manifest((path / FILE_NAME).read_text(encoding="utf-8"))
+        text = read_regular(path / FILE_NAME, most_bytes=_MOST_MANIFEST_BYTES).decode("utf-8")
+        manifest = read_manifest(text)
     except FileNotFoundError:
         raise CheckpointError(f"it has no {FILE_NAME}") from None
     except UnicodeDecodeError:
@@ -513,7 +521,7 @@ def _compare_all(path: Path) -> Manifest:
 
 def _sum_of(path: Path) -> FileSum:
     digest, size_bytes = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             size_bytes += len(chunk)

@@ -53,6 +53,9 @@ class Manifest:
     def __post_init__(self) -> None:
         if not all(type(n) is int and n >= 0 for n in (self.step, self.epoch, self.world_size)):
             raise ValueError("not a place in a run")
+        # Counted first: a manifest may claim a billion ranks.
+        if len(self.files) != self.world_size + 1:
+            raise ValueError(f"not the files of {self.world_size} ranks")
         expected = {COMMON_FILE, *map(rank_file, range(self.world_size))}
         if set(self.files) != expected:
             raise ValueError(f"not the files of {self.world_size} ranks")

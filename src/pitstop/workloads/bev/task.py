@@ -17,6 +17,7 @@ from pitstop.records.pictures import PictureRow
 from pitstop.train.task import Loss
 from pitstop.workloads.bev.data.batch import BevBatch, BevSample, collate
 from pitstop.workloads.bev.data.dataset import (
+    RANDOM,
     MonoSamples,
     SurroundSamples,
     mono_eval,
@@ -137,6 +138,24 @@ class BevTask:
         """Put samples side by side."""
         return collate(samples)
 
+    def blank_batch(self, batch_size: int) -> BevBatch:
+        """Make black images of one calibration each, for planning."""
+        cameras = self._data.cameras if isinstance(self._data, SurroundData) else 1
+        height, width = self._data.image_size
+        rows, columns = (round((b[1] - b[0]) / b[2]) for b in (self.grid.forward, self.grid.across))
+        sample = BevSample(
+            images=torch.zeros(cameras, 3, height, width, dtype=torch.uint8),
+            intrinsics=torch.eye(3).expand(cameras, 3, 3).clone(),
+            cam_to_ego=torch.eye(4).expand(cameras, 4, 4).clone(),
+            image_transform=torch.eye(3).expand(cameras, 3, 3).clone(),
+            bev_transform=torch.eye(4),
+            # Cameras are augmented at random where there are six, and known by number else.
+            calibration=torch.tensor(RANDOM if cameras > 1 else 0),
+            targets=torch.zeros(len(self.classes), rows, columns, dtype=torch.uint8),
+            mask=torch.ones(rows, columns, dtype=torch.uint8),
+        )
+        return collate([sample] * batch_size)
+
     def samples_in(self, batch: BevBatch) -> int:
         """Count the samples of a batch."""
         return len(batch.images)
@@ -238,6 +257,8 @@ class BevTask:
         """Count how frequent each class is where one camera looks; six cameras start without."""
         if not isinstance(self._data, MonoData):
             return ()
+        if self._data.root is None:  # planned without data: any frequency has the same shape
+            return (0.5,) * len(self.classes)
         if self._frequencies is None:
             self._frequencies = class_frequencies(
                 self.train_samples(), most=self._data.frequencies_from

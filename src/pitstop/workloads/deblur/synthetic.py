@@ -27,6 +27,7 @@ from PIL import Image
 
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.spike import Spikes, write_dat
+from pitstop.workloads.draws import Draws
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -187,23 +188,12 @@ def _fire(light: Ints, charge: Ints, random: "_Random") -> tuple[Spikes, Ints]:
     return fired.astype(np.uint8), rest[-1]
 
 
-class _Random:
-    """Numbers made of raw bits: numpy promises those, and only those, in every version."""
-
-    def __init__(self, *entropy: int) -> None:
-        self._bits = np.random.PCG64(np.random.SeedSequence(entropy))
-
-    def bytes(self, shape: tuple[int, ...]) -> Bytes:
-        count = math.prod(shape)
-        raw = self._bits.random_raw(-(-count // 8)).astype("<u8")
-        return raw.view(np.uint8)[:count].reshape(shape)
+class _Random(Draws):
+    """What a scene is drawn from."""
 
     def integers(self, below: int, shape: tuple[int, ...]) -> Ints:
         raw = self._bits.random_raw(math.prod(shape)) % np.uint64(below)
         return raw.astype(np.int32).reshape(shape)
-
-    def uniform(self, low: float, high: float) -> float:
-        return low + (high - low) * (self._bits.random_raw() >> 11) * 2.0**-53
 
     def path(self, frames: int, reach: float) -> Floats:
         """Sway over all instants of a clip: three waves, each several frames long."""

@@ -46,6 +46,10 @@ from pitstop.workloads.deblur.restore_folder import FrameFolder, check_folder, r
 
 _DISTILL_EPS: Final = 1e-6
 
+# What GoPro has, for a batch that is made without looking at data.
+_WHOLE_FRAME: Final = (720, 1280)
+_PLANES: Final = 56
+
 
 class DeblurTask:
     """VRT on clips of blurred and sharp frames, with or without the spikes beside them.
@@ -174,6 +178,26 @@ class DeblurTask:
             spikes=join_planes(spikes) if spikes else None,
             clip=torch.tensor([sample.clip for sample in samples]),
             fresh=torch.stack([sample.fresh for sample in samples]),
+        )
+
+    def blank_batch(self, batch_size: int) -> ClipBatch:
+        """Make black clips of the largest crop, for planning."""
+        data = self._data
+        side = max((size for _, size in self._crop_schedule), default=data.crop)
+        height, width = (side, side) if side is not None else _WHOLE_FRAME
+        frames = torch.zeros(batch_size, data.clip_len, 3, height, width, dtype=torch.uint8)
+        spikes = None
+        if self._sees_spikes:
+            channels = data.voxel_bins if self._voxels.counted else _PLANES
+            scale = _WHOLE_FRAME[0] // data.spike_height
+            size = (height // scale, width // scale)
+            spikes = torch.zeros(batch_size, data.clip_len, channels, *size, dtype=torch.uint8)
+        return ClipBatch(
+            blur=frames,
+            sharp=frames.clone(),
+            spikes=spikes,
+            clip=torch.zeros(batch_size, dtype=torch.int64),
+            fresh=torch.ones(batch_size, data.clip_len, dtype=torch.bool),
         )
 
     def samples_in(self, batch: ClipBatch) -> int:

@@ -25,13 +25,14 @@ from typing import Final
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ImageOps
 from torch import Tensor
 
-from pitstop.data.images import write_image
+from pitstop.data.images import DAMAGED, open_image, write_image
 from pitstop.errors import DataError
 from pitstop.records.pictures import FOLDER, PictureCell, PictureRow, Pictures, write_pictures
 from pitstop.records.store import write_json, write_text
+from pitstop.records.units import share_text
 from pitstop.train.task import FilesMade
 from pitstop.workloads.reid.data.layout import FOLDERS, is_image
 from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, RGB
@@ -280,7 +281,7 @@ def _summary(found: Rankings) -> str:
     if found.scores is None:
         return "not scored: of no query do the files say who it is and that the gallery has them"
     return (
-        f"mAP {100 * found.scores['mAP']:.1f} %, R1 {100 * found.scores['r1']:.1f} % over "
+        f"mAP {share_text(found.scores['mAP'])}, R1 {share_text(found.scores['r1'])} over "
         f"{found.scored:,} of {len(found.queries):,} queries, whose person is known to be in the "
         "gallery"
     )
@@ -328,9 +329,9 @@ def _note(row: RankedQuery) -> str | None:
 
 def _thumbnail(source: Path, path: Path, colour: tuple[int, int, int]) -> None:
     try:
-        with Image.open(source) as image:
+        with open_image(source) as image:
             small = image.convert("RGB")
-    except (OSError, UnidentifiedImageError) as error:
+    except DAMAGED as error:
         raise DataError(f"cannot make {path} of {source}: {error}") from error
     small.thumbnail((_SIDE, 2 * _SIDE))
     write_image(path, ImageOps.expand(small, border=_BORDER, fill=colour), kind="JPEG")

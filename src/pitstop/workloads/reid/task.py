@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import yaml
@@ -21,6 +21,7 @@ from pitstop.train.task import FilesMade, Loss
 from pitstop.workloads.reid.data.batch import ReidBatch, ReidSample, collate
 from pitstop.workloads.reid.data.checking import check_people
 from pitstop.workloads.reid.data.dataset import ReidPeople, ReidSamples, load_people, train_records
+from pitstop.workloads.reid.data.modalities import MODALITIES
 from pitstop.workloads.reid.data.queries import EvalSet, PackedImages, eval_set
 from pitstop.workloads.reid.data.tokens import FolderTokenizer, words_sum
 from pitstop.workloads.reid.encoding import FileEncoder
@@ -30,6 +31,10 @@ from pitstop.workloads.reid.model.clip import ReidModel, ReidOutput, ReidShape
 from pitstop.workloads.reid.model.pretrained import load_clip
 from pitstop.workloads.reid.model.towers import BACKBONES, CaptionShape
 from pitstop.workloads.reid.retrieval import Search, check_folders, search_folders
+
+# A network that is built without a run, such as to plan its memory, has no data to look at.
+_CLIP_WORDS: Final = 49_408
+_PLANNED_PEOPLE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +142,21 @@ class ReidTask:
         """Put records side by side."""
         return collate(samples)
 
+    def blank_batch(self, batch_size: int) -> ReidBatch:
+        """Make records that have everything, of pairs of people, for planning."""
+        height, width = self._data.image_size
+        kinds = len(MODALITIES)
+        captions = torch.zeros(batch_size, self._model.text_len, dtype=torch.int64)
+        captions[:, -1] = self._words()[1]
+        return ReidBatch(
+            images=torch.zeros(batch_size, kinds - 1, 3, height, width, dtype=torch.uint8),
+            present=torch.ones(batch_size, kinds, dtype=torch.bool),
+            tokens=captions,
+            persons=torch.arange(batch_size) // max(1, self._data.records_per_id),
+            cameras=torch.zeros(batch_size, dtype=torch.int64),
+            rows=torch.arange(batch_size),
+        )
+
     def samples_in(self, batch: ReidBatch) -> int:
         """Count the records of a batch."""
         return len(batch.images)
@@ -238,23 +258,30 @@ class ReidTask:
 
     def _shape(self, section: ClipReidModel) -> ReidShape:
         backbone = BACKBONES[section.backbone]
-        people = self._look()
         height, width = self._data.image_size
+        vocabulary, end_token, checksum = self._words()
         return ReidShape(
             backbone=backbone,
             grid=(height // backbone.patch, width // backbone.patch),
             captions=CaptionShape(
-                vocabulary=people.tokenizer.vocab_size,
+                vocabulary=vocabulary,
                 length=section.text_len,
-                end_token=people.tokenizer.end_id,
-                words_sum=words_sum(people.tokenizer),
+                end_token=end_token,
+                words_sum=checksum,
             ),
-            people=self.train_samples().people,
+            people=_PLANNED_PEOPLE if self._data.root is None else self.train_samples().people,
             embed_dim=section.embed_dim,
             rank=section.lora_rank,
             fusion_heads=section.fusion_heads,
             dropout=section.dropout,
         )
+
+    def _words(self) -> tuple[int, int, int]:
+        """Number of words, the end token, and a sum of the words that the dataset gave."""
+        if self._data.root is None:
+            return _CLIP_WORDS, _CLIP_WORDS - 1, 0
+        tokenizer = self._look().tokenizer
+        return tokenizer.vocab_size, tokenizer.end_id, words_sum(tokenizer)
 
     def _check_people(self, samples: ReidSamples, batch_size: int) -> None:
         """Speak of the settings that a configuration has; the sampler knows only its own."""

@@ -367,8 +367,8 @@ def test_statistics_read_as_a_few_aligned_lines() -> None:
     assert str(stats) == (
         "cache      lru, memory without a name\n"
         "items      1,234\n"
-        "memory     3.0 of 4.0 MiB, 75.0 %\n"
-        "hit rate   75.0 % (3 hits, 1 misses)\n"
+        "memory     3.00 MiB of 4.00 MiB, 75.0%\n"
+        "hit rate   75.0% (3 hits, 1 misses)\n"
         "evictions  2\n"
         "too large  0"
     )
@@ -508,7 +508,7 @@ def test_an_array_that_fails_while_it_is_stored_leaves_no_room_taken(
 
     with SharedCache(MIB) as cache:
         with monkeypatch.context() as patch:
-            patch.setattr(cache_items.Layout, "write", fail)
+            patch.setattr(cache_items.ItemLayout, "write", fail)
             with pytest.raises(KeyboardInterrupt):
                 cache.put(1, item_of(1))
         assert cache.get(1) is None
@@ -520,15 +520,15 @@ def test_an_array_that_fails_while_it_is_stored_leaves_no_room_taken(
 def test_the_same_item_stored_twice_at_once_is_there_once(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = cache_items.Layout.write
+    write = cache_items.ItemLayout.write
     with SharedCache(MIB, policy) as cache:
 
         def overtaken(*args: Any) -> None:
-            monkeypatch.setattr(cache_items.Layout, "write", write)
+            monkeypatch.setattr(cache_items.ItemLayout, "write", write)
             assert cache.put(1, item_of(1))
             write(*args)
 
-        monkeypatch.setattr(cache_items.Layout, "write", overtaken)
+        monkeypatch.setattr(cache_items.ItemLayout, "write", overtaken)
         assert cache.put(1, item_of(1))
         assert cache.stats().items == 1
         np.testing.assert_array_equal(cache.get(1), item_of(1))

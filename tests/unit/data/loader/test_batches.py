@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -290,15 +291,78 @@ def test_a_killed_worker_is_told_with_what_it_was_reading(persistent: bool) -> N
     assert multiprocessing.active_children() == []
 
 
-def test_closing_is_quiet_after_a_worker_died_elsewhere() -> None:
+def test_the_end_of_a_worker_is_news_only_where_a_batch_is_asked_for() -> None:
+    loader = loader_of(Numbers(), workers=3, start_method="fork")
+    batches = iter(loader)
+    next(batches)
+    pid = max(child.pid or 0 for child in multiprocessing.active_children())
+    os.kill(pid, signal.SIGKILL)
+    # The news is here: the training thread may be in the middle of an update, and goes on.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(DataError, match="a data worker was killed by SIGKILL"):
+        next(batches)
+
+
+def test_closing_is_quiet_after_a_worker_died() -> None:
     loader = loader_of(Numbers(), workers=3, start_method="fork")
     next(iter(loader))
     pid = max(child.pid or 0 for child in multiprocessing.active_children())
     os.kill(pid, signal.SIGKILL)
-    # Torch raises as soon as the news comes, wherever the trainer is then.
-    with pytest.raises(RuntimeError, match="killed by signal"):
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     loader.close()
+
+
+def end_group(loader: Loader[Tensor]) -> list[int]:
+    """Send to workers what the whole process group may receive; give what is still read."""
+    batches = iter(loader)
+    first, _ = next(batches)
+    # The fork server, where there is one, is a child too.
+    for child in psutil.Process().children(recursive=True):
+        child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGINT)
+    return [int(first[0, 1]), *(int(batch[0, 1]) for batch, _ in batches)]
+
+
+def test_workers_leave_signals_to_stop_to_the_trainer() -> None:
+    with loader_of(Numbers(40), workers=2, start_method="fork") as loader:
+        assert end_group(loader) == list(range(0, 40, 4))
+
+
+@pytest.mark.slow
+def test_workers_of_a_fork_server_leave_signals_to_stop_to_the_trainer() -> None:
+    with loader_of(Numbers(40), workers=2, start_method="forkserver") as loader:
+        assert end_group(loader) == list(range(0, 40, 4))
+
+
+class Stuck(Numbers):
+    """Its later samples are never read to their end, as from a file system that is gone."""
+
+    def sample(self, epoch: int, index: int) -> Tensor:
+        while index >= 8:
+            signal.pause()
+        return super().sample(epoch, index)
+
+
+def read_and_wait(to: Any) -> None:
+    loader = loader_of(Stuck(400), workers=2, start_method="fork")
+    next(iter(loader))
+    to.send([child.pid for child in multiprocessing.active_children()])
+    signal.pause()
+
+
+def test_workers_end_with_their_trainer_however_it_ends() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    trainer = multiprocessing.get_context("fork").Process(target=read_and_wait, args=(theirs,))
+    trainer.start()
+    pids: list[int] = ours.recv()
+    ends = [os.pidfd_open(pid) for pid in pids]
+    trainer.kill()
+    trainer.join()
+    try:
+        assert all(connection.wait([end], timeout=60) for end in ends)
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 @pytest.mark.slow

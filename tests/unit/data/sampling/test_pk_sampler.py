@@ -575,7 +575,7 @@ def test_a_list_of_another_length_is_not_the_datasets() -> None:
     ("records", "message"),
     [
         ([{"modality": "vis"}], r"data_list\[0\] has no person_id or pid"),
-        ([{"person_id": 1}], r"data_list\[0\] has no modality or modalities"),
+        ([{"person_id": 1}], r"data_list\[0\] has no modality: neither modality_mask"),
     ],
 )
 def test_records_that_do_not_say_enough_are_named(

@@ -422,7 +422,7 @@ def a_bare_step(clock: Clock) -> Iterator[None]:
 @contextmanager
 def an_evaluation(clock: Clock) -> Iterator[None]:
     clock.begin_step()
-    with clock.apart("evaluation"):
+    with clock.outside_step("evaluation"):
         yield
 
 

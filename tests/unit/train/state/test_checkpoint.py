@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -165,6 +166,18 @@ def seal(path: Path) -> None:
     }
     manifest = Manifest(step=old.step, epoch=old.epoch, world_size=old.world_size, files=sums)
     (path / "manifest.json").write_text(write_manifest(manifest))
+
+
+def test_a_manifest_of_a_billion_ranks_is_refused_without_counting_them_out() -> None:
+    text = write_manifest(Manifest(step=1, epoch=0, world_size=1, files=some_files()))
+    body = text.partition("\n")[0].replace('"world_size": 1', '"world_size": 1000000000')
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match="not the files of 1000000000 ranks"):
+            read_manifest(f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n")
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_manifests_that_name_other_files_are_refused() -> None:

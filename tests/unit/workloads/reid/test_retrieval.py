@@ -92,7 +92,7 @@ def test_scores_count_only_queries_whose_person_is_in_the_gallery(
     # Person 1 comes second; the two images of person 2 come first and third.
     assert found.scores["mAP"] == pytest.approx((1 / 2 + (1 + 2 / 3) / 2) / 2)
     assert found.scores["r1"] == 0.5
-    assert "R1 50.0 % over 2 of 4 queries" in made.notes[0]
+    assert "R1 50.0% over 2 of 4 queries" in made.notes[0]
 
 
 def test_the_table_has_a_line_for_each_pair(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pitstop.workloads.bev.data.poses import Floats
+from pitstop.workloads.draws import Draws
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -51,19 +52,12 @@ _MIXED_AT_ONCE: Final = 16384
 _ROUNDING: Final = 1e-6
 
 
-class Chance:
+class Chance(Draws):
     """Numbers that follow from a sample's place in a run, whatever else was drawn."""
-
-    def __init__(self, *entropy: int) -> None:
-        self._bits = np.random.PCG64(np.random.SeedSequence(entropy))
-
-    def uniform(self, low: float, high: float) -> float:
-        """Draw from a range."""
-        return low + (high - low) * int(self._bits.random_raw() >> 11) * 2.0**-53
 
     def flag(self) -> bool:
         """Toss a coin."""
-        return self.uniform(0, 1) < 0.5
+        return self.chance(0.5)
 
     def some(self, count: int, of: int) -> list[int]:
         """Choose some of several places, in their order."""

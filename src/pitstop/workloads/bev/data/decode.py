@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
 from pitstop.data.cache.items import Key
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.images import DAMAGED
+from pitstop.data.images import DAMAGED, open_image, read_sample
 from pitstop.data.loader.stages import stage
 from pitstop.errors import DataError
 from pitstop.workloads.bev.data.augment import Bytes
@@ -88,12 +87,12 @@ def drawn_key(path: Path) -> Key:
 def _read(path: Path, size: Size, reduction: int) -> Bytes:
     with stage("read"):
         try:
-            data = path.read_bytes()
+            data = read_sample(path)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
     with stage("decode"):
         try:
-            with Image.open(BytesIO(data)) as image:
+            with open_image(data) as image:
                 _refuse_other_size(path, image.size, size)
                 image.draft("RGB", (size[1] // reduction, size[0] // reduction))
                 return np.asarray(image.convert("RGB"))

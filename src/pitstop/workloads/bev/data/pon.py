@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from pitstop.data.images import DAMAGED
+from pitstop.data.images import DAMAGED, open_image
 from pitstop.errors import DataError
 from pitstop.workloads.bev.data.index import BevIndex
 from pitstop.workloads.bev.data.maps import CityMap
@@ -69,7 +69,7 @@ def read_labels(path: Path, grid: Grid = PON_GRID) -> Labels:
         DataError: Where the file is missing or damaged, or has another size.
     """
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             bits = np.asarray(image).astype(np.int64)
     except FileNotFoundError as error:
         raise DataError(f"there are no labels at {path}") from error

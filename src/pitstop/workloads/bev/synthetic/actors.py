@@ -9,7 +9,8 @@ import numpy as np
 
 from pitstop.workloads.bev.data.poses import Floats
 from pitstop.workloads.bev.data.raster import Ints
-from pitstop.workloads.bev.synthetic.world import EDGE_M, LANE_M, City, Draws, Rectangle, Road
+from pitstop.workloads.bev.synthetic.world import EDGE_M, LANE_M, City, Rectangle, Road
+from pitstop.workloads.draws import Draws
 
 SAMPLE_S: Final = 0.5
 """Time from one sample to the next."""

@@ -45,7 +45,8 @@ from pitstop.workloads.bev.synthetic.render import (
     scan,
 )
 from pitstop.workloads.bev.synthetic.tables import TableWriter, expansion, link, visibility_token
-from pitstop.workloads.bev.synthetic.world import City, Draws
+from pitstop.workloads.bev.synthetic.world import City
+from pitstop.workloads.draws import Draws
 
 VERSION: Final = "v1.0-mini"
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from pitstop.workloads.bev.data.poses import Floats, pose, quaternion
 from pitstop.workloads.bev.data.raster import Ints
 from pitstop.workloads.bev.synthetic.skins import paint_box, paint_ground, paint_sky
-from pitstop.workloads.bev.synthetic.world import Bytes, City, Draws
+from pitstop.workloads.bev.synthetic.world import Bytes, City
+from pitstop.workloads.draws import Draws
 
 NEAREST_M: Final = 0.1
 FARTHEST_M: Final = 110.0

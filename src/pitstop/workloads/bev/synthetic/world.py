@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pitstop.workloads.bev.data.poses import Floats
+from pitstop.workloads.draws import Draws
 
 EDGE_M: Final = 480.0
 """Side of the plan."""
@@ -36,31 +37,6 @@ Rectangle = tuple[float, float, float, float]
 """Least and greatest p, least and greatest q."""
 Line = tuple[float, float, float, float]
 """p and q of the start, p and q of the end."""
-
-
-class Draws:
-    """Numbers made of raw bits: numpy promises those, and only those, in every version."""
-
-    def __init__(self, *entropy: int) -> None:
-        self._bits = np.random.PCG64(np.random.SeedSequence(entropy))
-
-    def bytes(self, shape: tuple[int, ...]) -> Bytes:
-        """Draw levels from 0 to 255."""
-        count = math.prod(shape)
-        raw = self._bits.random_raw(-(-count // 8)).astype("<u8")
-        return raw.view(np.uint8)[:count].reshape(shape)
-
-    def below(self, count: int) -> int:
-        """Draw a number from 0 on, less than `count`."""
-        return int(self._bits.random_raw() % count)
-
-    def uniform(self, low: float, high: float) -> float:
-        """Draw from a range."""
-        return low + (high - low) * int(self._bits.random_raw() >> 11) * 2.0**-53
-
-    def chance(self, share: float) -> bool:
-        """Say yes this often."""
-        return self.uniform(0, 1) < share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

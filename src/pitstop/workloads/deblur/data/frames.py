@@ -5,16 +5,15 @@ others may stand in its place, as long as they give the same bytes.
 """
 
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.images import DAMAGED
+from pitstop.data.images import DAMAGED, open_image, read_sample
 from pitstop.data.loader.stages import stage
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.spike import Spikes, Window, read_dat
@@ -42,7 +41,7 @@ class FileReader:
     def frame(self, path: Path, window: Window) -> Bytes:
         """Decode an image and cut the part out."""
         with stage("read"):
-            data = path.read_bytes()
+            data = read_sample(path)
         with stage("decode"):
             return decode_part(data, path, window)
 
@@ -60,7 +59,7 @@ def decode_part(data: bytes, path: Path, window: Window) -> Bytes:
     """
     top, left, height, width = window
     try:
-        with Image.open(BytesIO(data)) as image:
+        with open_image(data) as image:
             part = image.crop((left, top, left + width, top + height))
             return np.asarray(part.convert("RGB"))
     except UnidentifiedImageError as error:

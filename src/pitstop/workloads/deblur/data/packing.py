@@ -5,16 +5,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
-from PIL import Image
 
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.data.check import DataCheck, SplitFound
-from pitstop.data.images import DAMAGED
+from pitstop.data.images import DAMAGED, open_image
 from pitstop.data.pack import PackSummary, PackWriter
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.dataset import (
@@ -272,7 +270,7 @@ def _decoded(data: bytes, path: Path) -> Bytes:
     if not data:
         raise DataError(f"{path} is not an image: it is empty")
     try:
-        with Image.open(BytesIO(data)) as image:
+        with open_image(data) as image:
             return np.asarray(image.convert("RGB"))
     except DAMAGED as error:
         # The decoder's own words may name a buffer in memory, which tells nobody anything.

@@ -5,13 +5,13 @@ What is known of a file without reading all of it, and which reader gives its pa
 """
 
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
 from PIL import Image
 
+from pitstop.data.images import open_image, read_sample
 from pitstop.data.loader.stages import stage
 from pitstop.data.pack import Pack, is_pack
 from pitstop.errors import DataError
@@ -115,7 +115,7 @@ class FolderStorage:
     def data(self, path: Path) -> bytes:
         """Read the file."""
         try:
-            return path.read_bytes()
+            return read_sample(path)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
 
@@ -124,7 +124,7 @@ class FolderStorage:
         try:
             if path.stat().st_size == 0:
                 return f"{path} is not an image: it is empty"
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 return _size_of(image, path)
         except (OSError, SyntaxError, ValueError) as error:
             return f"{path} is not an image: {error}"
@@ -162,7 +162,7 @@ class PackStorage:
         if content.ndim == 3:
             return content.shape[0], content.shape[1]
         try:
-            with Image.open(BytesIO(content.tobytes())) as image:
+            with open_image(content.tobytes()) as image:
                 return _size_of(image, path)
         except (OSError, SyntaxError, ValueError) as error:
             return f"{path} is not an image: {error}"
@@ -189,7 +189,7 @@ class PackReader:
             if content.ndim == 3:
                 return content[top : top + height, left : left + width]
             data = content.tobytes()
-        with stage("decode"), Image.open(BytesIO(data)) as image:
+        with stage("decode"), open_image(data) as image:
             part = image.crop((left, top, left + width, top + height))
             return np.asarray(part.convert("RGB"))
 

@@ -16,7 +16,7 @@ from pitstop.workloads.reid.data.decode import decode
 from pitstop.workloads.reid.data.index import ReidIndex, build_index
 from pitstop.workloads.reid.data.layout import (
     FOLDERS,
-    Layout,
+    PeopleLayout,
     find_layout,
     is_image,
     read_annotations,
@@ -95,7 +95,7 @@ def check_people(root: Path, data: ReidData | None = None) -> DataCheck:
 
 
 def _read_through(
-    layout: Layout, trained: set[str] | None, problems: list[str]
+    layout: PeopleLayout, trained: set[str] | None, problems: list[str]
 ) -> dict[str, _Found]:
     """Decode every image; the same bytes under two people are a mistake.
 
@@ -143,7 +143,7 @@ def _long_captions(index: ReidIndex) -> Iterator[str]:
         )
 
 
-def _images(layout: Layout) -> Iterator[tuple[str, str, Path]]:
+def _images(layout: PeopleLayout) -> Iterator[tuple[str, str, Path]]:
     for modality in IMAGE_MODALITIES:
         folder = layout.folder / FOLDERS[modality]
         people = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -153,7 +153,7 @@ def _images(layout: Layout) -> Iterator[tuple[str, str, Path]]:
                     yield modality, person.name, path
 
 
-def _missing(layout: Layout, annotated: set[tuple[str, str]]) -> list[str]:
+def _missing(layout: PeopleLayout, annotated: set[tuple[str, str]]) -> list[str]:
     folder = layout.folder / FOLDERS[RGB]
     return [
         f"there is no {folder / person / name}, which {layout.annotations.name} is about"
@@ -162,7 +162,7 @@ def _missing(layout: Layout, annotated: set[tuple[str, str]]) -> list[str]:
     ]
 
 
-def _gaps(layout: Layout, found: _Found) -> Iterator[str]:
+def _gaps(layout: PeopleLayout, found: _Found) -> Iterator[str]:
     """Say how many people lack a modality; training hides it by its mask."""
     for modality in IMAGE_MODALITIES:
         folder = layout.folder / FOLDERS[modality]

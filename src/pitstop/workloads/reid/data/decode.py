@@ -1,7 +1,6 @@
 """One image from storage to pixels, no finer than what will be shown of it."""
 
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +9,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.images import DAMAGED
+from pitstop.data.images import DAMAGED, open_image, read_sample
 from pitstop.data.loader.stages import stage
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.modalities import NIR, SK
@@ -56,7 +55,7 @@ class ImageReader:
     def _read(self, path: Path, modality: str) -> Image.Image:
         try:
             with stage("read"):
-                data = path.read_bytes()
+                data = read_sample(path)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
         with stage("decode"):
@@ -77,7 +76,7 @@ def decode(data: bytes, path: Path, *, needed: Size, grey: bool) -> Image.Image:
     """
     mode = "L" if grey else "RGB"
     try:
-        with Image.open(BytesIO(data)) as image:
+        with open_image(data) as image:
             if image.mode.startswith(_DEEP_MODES):
                 raise DataError(f"{path} has more than 8 bits a channel; convert it first")
             image.draft(mode, (needed[1], needed[0]))

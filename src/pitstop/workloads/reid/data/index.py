@@ -23,7 +23,7 @@ from pitstop.errors import DataError
 from pitstop.workloads.reid.data.layout import (
     FOLDERS,
     Annotation,
-    Layout,
+    PeopleLayout,
     is_image,
     read_annotations,
 )
@@ -129,7 +129,7 @@ class ReidIndex:
         )
 
 
-def load_index(layout: Layout, *, cache: Path | None = None) -> ReidIndex:
+def load_index(layout: PeopleLayout, *, cache: Path | None = None) -> ReidIndex:
     """Give the index of a dataset, from disk where nothing has changed since it was saved.
 
     Args:
@@ -150,7 +150,7 @@ def load_index(layout: Layout, *, cache: Path | None = None) -> ReidIndex:
     return index
 
 
-def fingerprint(layout: Layout) -> str:
+def fingerprint(layout: PeopleLayout) -> str:
     """Sum up what an index depends on: names and times of folders, and the annotations.
 
     Raises:
@@ -168,7 +168,7 @@ def fingerprint(layout: Layout) -> str:
     return digest.hexdigest()
 
 
-def build_index(layout: Layout) -> ReidIndex:
+def build_index(layout: PeopleLayout) -> ReidIndex:
     """List every folder of a dataset once.
 
     Raises:
@@ -295,7 +295,7 @@ def _captions(
     return {"captions": Strings.of(kept), "caption_of": np.array(caption_of, np.int32)}
 
 
-def _check(index: ReidIndex, layout: Layout) -> None:
+def _check(index: ReidIndex, layout: PeopleLayout) -> None:
     if not index.people or not sum(map(len, index.images)):
         raise DataError(f"{layout.folder} holds no images of people; is it the right folder?")
     if len(index.people) == 1:

@@ -41,7 +41,7 @@ class Annotation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class PeopleLayout:
     """Where the training part lies."""
 
     kind: Literal["challenge", "release"]
@@ -57,7 +57,7 @@ class Layout:
         return self.kind == "release"
 
 
-def find_layout(root: Path, split: str = "train") -> Layout:
+def find_layout(root: Path, split: str = "train") -> PeopleLayout:
     """Recognise the layout by what is there.
 
     Args:
@@ -80,7 +80,7 @@ def find_layout(root: Path, split: str = "train") -> Layout:
                 "put the captions there"
             )
         lists = root / TEST_LISTS
-        return Layout(
+        return PeopleLayout(
             kind="challenge" if kind == "challenge" else "release",
             folder=folder,
             annotations=folder / notes,

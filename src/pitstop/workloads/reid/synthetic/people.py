@@ -7,6 +7,8 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pitstop.workloads.draws import Draws
+
 T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
 Colour = tuple[int, int, int]
@@ -65,27 +67,12 @@ HATS: Final = ("none", "none", "none", "cap", "beanie")
 HAIR_STYLES: Final = ("short", "short", "long", "bald")
 
 
-class Random:
-    """Numbers made of raw bits: numpy promises those, and only those, in every version."""
-
-    def __init__(self, *entropy: int) -> None:
-        self._bits = np.random.PCG64(np.random.SeedSequence(entropy))
-
-    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
-        """Draw a number from a range."""
-        return low + (high - low) * (self._bits.random_raw() >> 11) * 2.0**-53
-
-    def below(self, end: int) -> int:
-        """Draw a whole number from 0 on."""
-        return int(self._bits.random_raw() % end)
+class Random(Draws):
+    """What people are drawn from."""
 
     def choice(self, options: Sequence[T]) -> T:
         """Draw one of several."""
         return options[self.below(len(options))]
-
-    def chance(self, probability: float) -> bool:
-        """Say yes with a probability."""
-        return self.uniform() < probability
 
     def noise(self, shape: tuple[int, ...]) -> npt.NDArray[np.int16]:
         """Draw whole numbers from -255 to 255, the middle ones most often."""

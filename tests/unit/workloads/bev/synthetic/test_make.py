@@ -23,7 +23,8 @@ from pitstop.workloads.bev.synthetic.render import (
     make_sensors,
     scan,
 )
-from pitstop.workloads.bev.synthetic.world import City, Draws
+from pitstop.workloads.bev.synthetic.world import City
+from pitstop.workloads.draws import Draws
 
 TINY = (45, 80)
 

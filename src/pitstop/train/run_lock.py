@@ -1,0 +1,57 @@
+"""One training at a time in a run's folder."""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final
+
+from pitstop.errors import ConfigError
+
+FILE_NAME: Final = ".lock"
+_MOST_BYTES: Final = 200
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Hold a run's folder for this process; its end, however it comes, lets go of it.
+
+    The lock belongs to the process and not to those it forks: a worker left behind holds nothing.
+    Systems without such locks (Windows) go without.
+
+    Raises:
+        ConfigError: Where another process trains in there.
+        OSError: Where the folder cannot be written to.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / FILE_NAME).open("a+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ConfigError(
+                f"{folder} is in use by {_holder(file)}, which trains there; wait for its end or "
+                "stop it, or give this run another name (run.name)"
+            ) from None
+        except OSError:
+            yield  # a file system without locks
+            return
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}\n".encode())
+        file.flush()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                file.truncate(0)
+
+
+def _holder(file: IO[bytes]) -> str:
+    file.seek(0)
+    named = file.read(_MOST_BYTES).decode("utf-8", errors="replace").strip()
+    return named if named.isprintable() and named else "another process"
