@@ -7,6 +7,8 @@
 #   make docs    the documentation site, into site/
 #   make lock    constraints.txt, from pyproject.toml and constraints.in (UPGRADE=1: newest versions)
 #   make zoo     foreign-shaped scripts bare and under the doctor (PUBLIC=FOLDER: public checkouts)
+#   make drill   real commands under faults; counts add up in benchmarks/results (MINUTES=5 a part,
+#                ONLY=kills|"hostile inputs"|faults|soak)
 #   make devkit  nuscenes-devkit beside us, for the test that it reads our generated world
 
 # TORCH_INDEX=... takes torch from another index, for a build without CUDA.
@@ -19,7 +21,7 @@ DEMO_READY := $(VENV)/.demo-ready
 READY := $(VENV)/.ready
 UV_BIN := .venv-uv/bin
 
-.PHONY: setup demo test check fix docs lock zoo devkit clean
+.PHONY: setup demo test check fix docs lock zoo drill devkit clean
 
 setup: $(READY)
 
@@ -76,6 +78,10 @@ $(UV_BIN)/uv:
 # PUBLIC: a folder of checkouts named OWNER+NAME; PYTHON_OF_SCRIPTS: an interpreter that has what they import.
 zoo: $(READY)
 	$(BIN)/python -m tests.zoo.run $(if $(PUBLIC),--public $(PUBLIC)) $(if $(PYTHON_OF_SCRIPTS),--python $(PYTHON_OF_SCRIPTS)) $(if $(ONLY),--only $(ONLY)) --json $(or $(JSON),zoo.json)
+
+drill: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.drill.run --minutes $(or $(MINUTES),5) $(if $(ONLY),--only "$(ONLY)")
+	$(BIN)/python scripts/make_figures.py
 
 # nuscenes-devkit wants an older numpy than we test with, so it has a place of its own.
 devkit: .venv-devkit/.ready

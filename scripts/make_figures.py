@@ -271,6 +271,56 @@ def _median(values: Iterable[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
+def _drill(part: str) -> Json:
+    return results("drill_epyc_cpu")["parts"][part]
+
+
+def _counted(part: str) -> str:
+    """A part of the drill: each fault, how often it was tried and survived, what went wrong."""
+    found = _drill(part)
+    rows = []
+    for name, tried in found["tried"].items():
+        wrong = {
+            trouble.removeprefix(f"{name}: "): count
+            for trouble, count in found["troubles"].items()
+            if trouble.startswith(f"{name}: ")
+        }
+        said = ", ".join(f"{trouble} ({count})" for trouble, count in wrong.items())
+        rows.append([name, str(tried), str(found["survived"][name]), said or "nothing"])
+    return table(("fault", "tried", "survived", "went wrong"), rows)
+
+
+def drill_soak() -> str:
+    """What a training and the watching of it hold over time."""
+
+    def row(name: str, found: Json) -> list[str]:
+        return [
+            f"`{name}`",
+            f"{found['seconds'] / 60:.0f} min",
+            f"{found['pss_first_bytes'] / 2**20:.1f} to {found['pss_last_bytes'] / 2**20:.1f} MiB",
+            f"{found['pss_bytes_per_hour'] / 1e6:+.1f} MB",
+            f"{found['handles_grown']:+d}",
+            f"{found['threads_grown']:+d}",
+        ]
+
+    head = ("process", "ran", "PSS after settling", "PSS an hour, fitted", "handles", "threads")
+    return table(head, (row(name, each) for name, each in _drill("soak")["latest"].items()))
+
+
+def _kills() -> int:
+    return sum(n for name, n in _drill("kills")["tried"].items() if name.startswith("SIGKILL"))
+
+
+def _trouble(part: str, *kinds: str) -> int:
+    """Count troubles of some kinds in a part of the drill."""
+    counts = _drill(part)["troubles"].items()
+    return sum(count for name, count in counts if name.rpartition(": ")[2] in kinds)
+
+
+def _times_s(part: str, name: str) -> list[float]:
+    return _drill(part)["times_s"][name]
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "bev-batches": bev_batches,
     "bev-quality": bev_quality,
@@ -278,6 +328,10 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "cache-cost": cache_cost,
     "cache-memory": cache_memory,
     "deblur-quality": deblur_quality,
+    "drill-faults": lambda: _counted("faults"),
+    "drill-hostile": lambda: _counted("hostile inputs"),
+    "drill-kills": lambda: _counted("kills"),
+    "drill-soak": drill_soak,
     "reid-quality": reid_quality,
     "reid-ranking": reid_ranking,
     "reid-step": reid_step,
@@ -296,6 +350,20 @@ def _logs(part: str, pick: Callable[[Iterable[float]], float]) -> float:
 FIGURES: Final[dict[str, Callable[[], str]]] = {
     "bev.equal-batch": lambda: _ratio("bev_step_h200", "equal", "mono_speed"),
     "bev.best-batch": lambda: _ratio("bev_step_h200", "best", "mono_speed at 32"),
+    "drill.group": lambda: str(_drill("kills")["survived"]["SIGTERM, group"]),
+    "drill.group-longest": lambda: f"{max(_times_s('kills', 'SIGTERM, group')):.1f}",
+    "drill.group-tried": lambda: str(_drill("kills")["tried"]["SIGTERM, group"]),
+    "drill.hangs": lambda: str(_trouble("kills", "hang")),
+    "drill.hostile": lambda: f"{sum(_drill('hostile inputs')['tried'].values()):,}",
+    "drill.hostile-hangs": lambda: str(_trouble("hostile inputs", "hang")),
+    "drill.hostile-peak": lambda: f"{_drill('hostile inputs')['peak_bytes'] / GIB:.2f}",
+    "drill.hostile-tracebacks": lambda: str(_trouble("hostile inputs", "traceback")),
+    "drill.kills": lambda: str(_kills()),
+    "drill.lost": lambda: str(_trouble("kills", "lost")),
+    "drill.orphans": lambda: str(_trouble("kills", "orphan")),
+    "drill.recovery": lambda: f"{_median(_drill('kills')['recovery_s']):.1f}",
+    "drill.recovery-longest": lambda: f"{max(_drill('kills')['recovery_s']):.1f}",
+    "drill.wrong": lambda: str(_trouble("kills", "wrong")),
     "logs.dense-slowest": lambda: f"{_logs('dense', min):.1f}",
     "logs.dense-fastest": lambda: f"{_logs('dense', max):.1f}",
     "logs.skipped-slowest": lambda: f"{_logs('skipped', min):.0f}",

@@ -9,12 +9,14 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pitstop.data.cache.cached_reader import cached
     from pitstop.data.cache.shared import SharedCache
     from pitstop.data.loader.prefetch import DevicePrefetcher
     from pitstop.data.sampling.pk_sampler import PKSampler
     from pitstop.measure.script.attach import attach, span
     from pitstop.measure.script.callbacks import lightning_callback, trainer_callback
     from pitstop.train.optim.build import build_optimizer
+    from pitstop.workloads.deblur.model.accelerate import accelerate
 
 __version__ = version("pitstop")
 
@@ -23,8 +25,10 @@ __all__ = [
     "PKSampler",
     "SharedCache",
     "__version__",
+    "accelerate",
     "attach",
     "build_optimizer",
+    "cached",
     "lightning_callback",
     "span",
     "trainer_callback",
@@ -34,8 +38,10 @@ _HOMES = {
     "DevicePrefetcher": "pitstop.data.loader.prefetch",
     "PKSampler": "pitstop.data.sampling.pk_sampler",
     "SharedCache": "pitstop.data.cache.shared",
+    "accelerate": "pitstop.workloads.deblur.model.accelerate",
     "attach": "pitstop.measure.script.attach",
     "build_optimizer": "pitstop.train.optim.build",
+    "cached": "pitstop.data.cache.cached_reader",
     "lightning_callback": "pitstop.measure.script.callbacks",
     "span": "pitstop.measure.script.attach",
     "trainer_callback": "pitstop.measure.script.callbacks",

@@ -51,7 +51,7 @@ def write_run(
     path = folder / f"rank-{rank}.jsonl"
     writer = RecordWriter(str(path), about={"name": name}, now_us=time.now_us)
     clock = Clock(writer, now_us=time.now_us, device=FakeDevice(time, lag_us=500))
-    with clock.apart("start-up"):
+    with clock.outside_step("start-up"):
         time.advance(2_400_000)
     for number in range(steps):
         _step(clock, time, number, wait_us=wait_us, backward_us=backward_us)
@@ -59,10 +59,10 @@ def write_run(
             loss = 0.05 + 0.4 * math.exp(-number / 90) + wave(number, 70, 900) / 1e5
             writer.scalars(number, {"loss": loss, "lr": 2e-4})
         if number % 100 == 99:
-            with clock.apart("evaluation"):
+            with clock.outside_step("evaluation"):
                 time.advance(900_000 + 1_000 * number)
             writer.scalars(number, {"eval/psnr": 24 + number / 60, "eval/ssim": 0.9})
-            with clock.apart("checkpoint"):
+            with clock.outside_step("checkpoint"):
                 time.advance(120_000)
         if readings and number % 20 == 0:
             _host_readings(writer, time, number)

@@ -29,6 +29,7 @@ config show OVERRIDES
 data
 data check
 data check --json
+data check --sums
 data check OVERRIDES
 data check SOURCE
 data make
@@ -101,6 +102,19 @@ machine
 machine --data
 machine --json
 machine --quick
+plan
+plan --batch-size
+plan --gpu
+plan --gpu-memory
+plan --json
+plan --no-table
+plan --optimizer
+plan --precision
+plan --ranks
+plan --table
+plan --what-if
+plan OVERRIDES
+plan TARGET
 report
 report --batch-size
 report --format

@@ -1,8 +1,8 @@
-"""What may be imported when: torch-free rooms stay so, and asking for help costs nothing."""
+"""What may be imported when: torch-free packages stay so, and asking for help costs nothing."""
 
+import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -53,11 +53,14 @@ with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
 
 
 def best_of_five_s(code: str) -> float:
+    """Processor time, which does not depend on who else is at work."""
     times = []
     for _ in range(5):
-        started = time.perf_counter()
+        before = os.times()
         subprocess.run([sys.executable, "-c", code], check=True)
-        times.append(time.perf_counter() - started)
+        after = os.times()
+        used = after.children_user + after.children_system
+        times.append(used - before.children_user - before.children_system)
     return min(times)
 
 

@@ -49,6 +49,7 @@ def check(config: Path, overrides: Overrides = None, *, json_path: JsonPath = No
     from pitstop.config.problems import ConfigCheck, ConfigProblems
     from pitstop.measure.host.limits import read_host_limits
     from pitstop.report.config import check_report
+    from pitstop.report.printable import literal_lines
 
     source = str(config)
     try:
@@ -56,7 +57,7 @@ def check(config: Path, overrides: Overrides = None, *, json_path: JsonPath = No
     except ConfigProblems as error:
         found = ConfigCheck(source=source, is_sound=False, problems=error.problems, warnings=())
         write_record(found, json_path)
-        typer.echo(error, err=True)
+        typer.echo(literal_lines(str(error)), err=True)
         raise typer.Exit(1) from None
     found = ConfigCheck(source=source, is_sound=True, problems=(), warnings=loaded.warnings)
     show_record(found, lambda: check_report(config, loaded), json_path)

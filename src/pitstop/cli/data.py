@@ -1,6 +1,7 @@
 """``pitstop data``: datasets made, checked, packed, and their memory estimated."""
 
 import re
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from pitstop.config.sections import RunConfig
     from pitstop.data.check import DataCheck
-    from pitstop.data.pack import PackSummary, StoresData
+    from pitstop.data.pack import PackSummary
     from pitstop.train.task import Task
     from pitstop.workloads.bev.synthetic.make import MadeWorld
     from pitstop.workloads.deblur.synthetic import MadeClips
@@ -133,12 +134,24 @@ def bev(
 
 
 @app.command()
-def check(source: Source, overrides: Overrides = None, *, json_path: JsonPath = None) -> None:
+def check(
+    source: Source,
+    overrides: Overrides = None,
+    *,
+    sums: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Compare every file with its SHA-256 in FILE; written where there is none.",
+        ),
+    ] = None,
+    json_path: JsonPath = None,
+) -> None:
     """Read a whole dataset and name every file that is missing or damaged."""
     require_torch("reading datasets")
     from pitstop.report.data import check_report
 
-    found = _check(source, overrides)
+    found = _with_sums(_check(source, overrides), sums)
     show(found, lambda: check_report(found), json_path)
     raise typer.Exit(1 if found.problems else 0)
 
@@ -194,7 +207,32 @@ def _check(source: Path, overrides: list[str] | None) -> "DataCheck":
         if is_world(source):
             return check_world(source)
         return check_people(source) if is_people(source) else check_clips(source)
-    return _stored(source, overrides).check_data()
+    from pitstop.data.pack import ChecksData
+
+    _, task = _task(source, overrides)
+    if not isinstance(task, ChecksData):
+        raise ConfigError(
+            f"the workload {task.name} cannot be checked by its configuration; give the folder of "
+            "its dataset to `pitstop data check`"
+        )
+    return task.check_data()
+
+
+def _with_sums(found: "DataCheck", sums: Path | None) -> "DataCheck":
+    """Add what sums say: formats without sums of their own do not show a changed bit."""
+    if found.packed:
+        if sums is not None:
+            raise ConfigError(f"--sums has no effect: {found.root} is a pack and has its own sums")
+        return found
+    if sums is None:
+        note = "a changed bit in raw files is not seen without sums; --sums FILE compares them"
+        return replace(found, notes=(*found.notes, note))
+    from pitstop.data.sums import check_sums
+
+    said = check_sums(Path(found.root), sums)
+    return replace(
+        found, problems=(*found.problems, *said.problems), notes=(*found.notes, *said.notes)
+    )
 
 
 def _pack(
@@ -202,10 +240,25 @@ def _pack(
 ) -> "PackSummary":
     if _is_dataset(source, overrides):
         from pitstop.data.pack import beside
+        from pitstop.workloads.bev.data.checking import is_world
         from pitstop.workloads.deblur.data.packing import pack_clips
+        from pitstop.workloads.reid.data.checking import is_people
 
+        if is_world(source):
+            raise _not_packed(f"{source} holds a nuScenes set")
+        if is_people(source):
+            raise _not_packed(f"{source} holds a set of people")
         return pack_clips(source, output or beside(source), frames=frames.value)
-    return _stored(source, overrides).pack_data(output, frames=frames.value)
+    from pitstop.data.pack import PacksData
+
+    _, task = _task(source, overrides)
+    if not isinstance(task, PacksData):
+        raise _not_packed(f"{source} is for the workload {task.name}")
+    return task.pack_data(output, frames=frames.value)
+
+
+def _not_packed(what: str) -> ConfigError:
+    return ConfigError(f"{what}, and only clips for deblurring are packed; train on its folder")
 
 
 def _is_dataset(source: Path, overrides: list[str] | None) -> bool:
@@ -219,18 +272,6 @@ def _is_dataset(source: Path, overrides: list[str] | None) -> bool:
             f"{overrides[0]} has no effect: {source} is a dataset; settings go with a configuration"
         )
     return True
-
-
-def _stored(config: Path, overrides: list[str] | None) -> "StoresData":
-    from pitstop.data.pack import StoresData
-
-    _, task = _task(config, overrides)
-    if not isinstance(task, StoresData):
-        raise ConfigError(
-            f"the workload {task.name} cannot be checked or packed by its configuration; give the "
-            "folder of its dataset to `pitstop data check`"
-        )
-    return task
 
 
 def _task(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Task[Any]]":

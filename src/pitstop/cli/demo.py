@@ -69,7 +69,7 @@ def demonstrate(
     from pitstop.cli import demo_run
     from pitstop.cli.report import page_of
     from pitstop.doctor.changes import changes_for
-    from pitstop.doctor.examine import examine
+    from pitstop.doctor.judge import verdict_of
     from pitstop.measure.host.limits import read_host_limits
 
     clips = demo_run.prepare(output, scale)
@@ -77,7 +77,7 @@ def demonstrate(
     slow = demo_run.BOTTLENECKS[bottleneck.value]
     say(f"2. training a small deblurring network, slowly: {' '.join(slow)}")
     config = demo_run.configure(output / demo_run.SLOW, slow, clips, steps=scale.steps)
-    verdict = examine(demo_run.train(config))
+    verdict = verdict_of(demo_run.train(config))
     cores = read_host_limits().cores
     changes = changes_for(verdict, config.model_dump(mode="json"), cores=cores)
     for line in diagnosis_lines(verdict, changes):

@@ -167,24 +167,20 @@ def _refuse(ctx: typer.Context, options: Mapping[str, str], purpose: str) -> Non
 def _diagnose_run(run: Path, json_path: str | None) -> int:
     from rich.console import Group
 
-    from pitstop.doctor.judge import judge_record
-    from pitstop.records.store import read_run
-    from pitstop.records.summary import summarise
+    from pitstop.doctor.judge import judge_run
     from pitstop.report.terminal import run_report, verdict_report
 
-    record = read_run(run)
-    verdict = judge_record(record).verdict
-    summary = summarise(next(rank for rank in record.ranks if rank.rank == verdict.rank))
+    judged = judge_run(run)
+    verdict, summary = judged.verdict, judged.summary
     show(verdict, lambda: Group(verdict_report(verdict), "", run_report(summary)), json_path)
     return exit_code(verdict)
 
 
 def _compare(runs: list[Path], json_path: str | None) -> int:
-    from pitstop.doctor.compare import compare
-    from pitstop.records.store import read_run
+    from pitstop.doctor.judge import compare_runs
     from pitstop.report.comparison import comparison_report
 
-    comparison = compare(read_run(runs[0]), read_run(runs[1]))
+    comparison = compare_runs(runs[0], runs[1])
     show(comparison, lambda: comparison_report(comparison), json_path)
     return int(comparison.change == "slower")
 

@@ -14,10 +14,12 @@ def is_log(path: Path) -> bool:
 
     A folder with ``rank-*.jsonl`` and a file that begins with a run line are measured runs. What is
     not there is no log either: whoever reads runs says so. A pipe is not opened, for what is read
-    of it is gone: whoever reads logs refuses it.
+    of it is gone: whoever reads logs refuses it. ``-`` is a log from standard input.
     """
     from pitstop.records.store import is_run
 
+    if str(path) == "-":
+        return True
     try:
         is_pipe = path.exists() and not path.is_dir() and not path.is_file()
         return is_pipe or not is_run(path)
@@ -51,8 +53,7 @@ def doctor_logs(
     Raises:
         RecordError: A file cannot be read or is of no known format, or the sizes do not fit.
     """
-    from pitstop.doctor.logs.compare import compare_logs
-    from pitstop.doctor.logs.examine import examine_log
+    from pitstop.doctor.judge import compare_logs, judge_record
     from pitstop.logs.general.read import FieldHints
     from pitstop.logs.read import read_logs
     from pitstop.report.logs import log_comparison_report, log_report
@@ -62,7 +63,8 @@ def doctor_logs(
         paths, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes, hints=hints
     )
     if len(records) == 1:
-        one = examine_log(records[0])
+        one = judge_record(records[0]).log
+        assert one is not None, "a measured run is no log"
         show(one, lambda: log_report(one.summary, one.verdict), json)
         return 1 if one.verdict.outcome == "bottleneck" else 0
     comparison = compare_logs(records)
@@ -83,16 +85,23 @@ def explain_logs(
     """
     import typer
 
+    from pitstop.logs.general.dialect import as_dialect, dialect_of
     from pitstop.logs.general.read import FieldHints, read_general
+    from pitstop.logs.lines import check_regular
+    from pitstop.report.printable import literal
 
-    hints = FieldHints(step=step or "", time=time or "", unit=unit or "")
+    said = FieldHints(step=step or "", time=time or "", unit=unit or "")
     for path in paths:
+        check_regular(path)
+        hints = said if any((step, time, unit)) else dialect_of(path) or said
         _, understood = read_general(path, hints)
-        typer.echo(f"{path}: {understood.lines} lines")
+        typer.echo(f"{literal(str(path))}: {understood.lines} lines")
         for count, what, line in understood.became:
-            typer.echo(f"{count:8}  {what:18} {line[:100]}")
+            typer.echo(f"{count:8}  {what:18} {literal(line[:100])}")
         for name, role, confidence, evidence in understood.fields:
-            typer.echo(f"{name}: {role} ({confidence:.0%} sure: {evidence})")
+            typer.echo(f"{literal(name)}: {role} ({confidence:.0%} sure: {evidence})")
         for name, evidence, line in understood.not_understood:
-            typer.echo(f"not understood: {name}, e.g. {line[:100]} ({evidence})")
+            typer.echo(f"not understood: {literal(name)}, e.g. {literal(line[:100])} ({evidence})")
+        if said == hints and (kept := as_dialect(said)):
+            typer.echo(f"to keep this, write into {literal(str(path))}.dialect:\n{kept}", nl=False)
     return 0

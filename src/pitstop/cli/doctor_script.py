@@ -60,10 +60,10 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
         if verdict.steps:
             _say_next(folder)
     _write(verdict, options.json_path)
-    return int(_is_grave(verdict, options.fail_on)) or _code_of(ended)
+    return int(_is_severe(verdict, options.fail_on)) or _code_of(ended)
 
 
-def _is_grave(verdict: "Verdict", fail_on: "Severity | None") -> bool:
+def _is_severe(verdict: "Verdict", fail_on: "Severity | None") -> bool:
     """Whether a finding is as severe as the user named, or more."""
     if fail_on is None:
         return False
@@ -85,12 +85,10 @@ def _folder_for(options: ScriptOptions) -> Iterator[Path]:
         raise PitstopError(
             f"nowhere to write a record: {error}; name a folder with --record"
         ) from error
-    from pitstop.records.store import is_run
-
     try:
         yield folder
     finally:
-        if not (folder.is_dir() and is_run(folder)):
+        if not _has_run(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -105,31 +103,35 @@ def _code_of(ended: "Ended") -> int:
     return _BY_SIGNAL + int(ended.signal.removeprefix("signal "))
 
 
-def _read(folder: Path) -> "RunRecord | None":
-    from pitstop.records.store import is_run, read_run
+def _has_run(folder: Path) -> bool:
+    """Whether there is a record; a command that never trained may leave no folder at all."""
+    from pitstop.records.store import is_run
 
-    # A command that never trained may leave no folder at all.
-    return read_run(folder) if folder.is_dir() and is_run(folder) else None
+    return folder.is_dir() and is_run(folder)
+
+
+def _read(folder: Path) -> "RunRecord | None":
+    from pitstop.records.store import read_run
+
+    return read_run(folder) if _has_run(folder) else None
 
 
 def _judge(folder: Path, ended: "Ended") -> "Verdict":
     from rich.console import Group
 
-    from pitstop.doctor.examine import examine
-    from pitstop.records.summary import summarise
+    from pitstop.doctor.judge import judge_run
     from pitstop.report.script import ended_early
     from pitstop.report.terminal import run_report, verdict_report
 
+    if not _has_run(folder):
+        return _unjudged(*_nothing_seen(folder, ended))
     try:
-        record = _read(folder)
+        judged = judge_run(folder)
     except RecordError as error:
         return _unjudged(f"its record cannot be read: {error}")
-    if record is None:
-        return _unjudged(*_nothing_seen(folder, ended))
-    verdict = examine(record)
-    summary = summarise(next(rank for rank in record.ranks if rank.rank == verdict.rank))
+    verdict = judged.verdict
     first = ended_early(verdict.steps) if ended.stopped_by_us else ""
-    _say(Group(first, verdict_report(verdict), "", run_report(summary)))
+    _say(Group(first, verdict_report(verdict), "", run_report(judged.summary)))
     return verdict
 
 

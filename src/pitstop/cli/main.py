@@ -10,11 +10,24 @@ from typing import Annotated, NoReturn
 import typer
 
 import pitstop
-from pitstop.cli import config, data, demo, doctor, evaluate, infer, machine, report, train, watch
+from pitstop.cli import (
+    config,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    infer,
+    machine,
+    plan,
+    report,
+    train,
+    watch,
+)
 from pitstop.cli.output import silence
 from pitstop.errors import PitstopError
 
 INTERRUPTED = 130
+_MOST_NAME = 200
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
@@ -29,6 +42,7 @@ app.command(cls=doctor.CommandAfterDashes)(doctor.doctor)
 app.command()(report.report)
 app.command()(watch.watch)
 app.command()(machine.machine)
+app.command()(plan.plan)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command()(infer.infer)
@@ -70,7 +84,7 @@ def main() -> None:
     try:
         app()
     except PitstopError as error:
-        typer.echo(f"error: {error}", err=True)
+        _say_error(str(error))
         sys.exit(2)
     except SystemExit as leaving:
         # An interrupt comes out of the framework as this code, without a word.
@@ -85,17 +99,27 @@ def main() -> None:
 
 
 def _end_unwritten(error: OSError) -> NoReturn:
-    """End where something could not be written; any other error goes its way."""
+    """End where something could not be written or used; any other error goes its way."""
     if error.errno not in (errno.EPIPE, *_NO_ROOM):
-        raise error
+        if error.filename is None:
+            raise error
+        # A name too long, a link to itself, no permission: the system says which file and why.
+        _say_error(f"cannot use {str(error.filename)[:_MOST_NAME]}: {error.strerror}")
+        sys.exit(2)
     try:
         sys.stdout.flush()
     except OSError:
         silence(sys.stdout)
     if error.errno == errno.EPIPE:
         sys.exit(1)  # the reader of a pipe left, and knows
-    typer.echo(f"error: cannot write: {error.strerror}", err=True)
+    _say_error(f"cannot write: {error.strerror}")
     sys.exit(2)
+
+
+def _say_error(text: str) -> None:
+    from pitstop.report.printable import literal_lines
+
+    typer.echo(f"error: {literal_lines(text)}", err=True)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,16 @@ def train(
     *,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="auto|PATH", help="Go on from the newest whole checkpoint, or one."),
+        typer.Option(
+            metavar="auto|never|PATH",
+            help="Go on from the newest whole checkpoint, or one; never: begin at step 0.",
+        ),
     ] = None,
     work_dir: Annotated[Path | None, typer.Option(help="Stands in for run.work_dir.")] = None,
 ) -> None:
     """Train; on several GPUs: torchrun --nproc-per-node N -m pitstop train CONFIG."""
     require_torch("training")
+    from pitstop.cli.targets import ClosingTargets
     from pitstop.config.dump import to_yaml
     from pitstop.config.load import load_config
     from pitstop.measure.host.limits import read_host_limits
@@ -45,7 +49,7 @@ def train(
         config=loaded.config,
         config_yaml=to_yaml(loaded.config, kinds=kinds),
         task=build_task(loaded.config),
-        observers=(ProgressLines(console),),
+        observers=(ProgressLines(console), ClosingTargets(loaded.config.targets, console)),
         resume=resume,
     ).run()
     raise typer.Exit(0 if outcome.status == "finished" else 1)

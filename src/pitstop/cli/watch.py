@@ -43,11 +43,11 @@ def watch(  # noqa: PLR0913 - one argument an option
 ) -> None:
     """Show a run while it goes on; it is only read, and goes on when the watching ends."""
     _require_sense(interval=interval, once=once, wait=wait, web=web, port=port)
-    from pitstop.doctor.examine import examine
+    from pitstop.doctor.judge import verdict_of
     from pitstop.report.live.watch import watch_of
 
     pause_s = INTERVAL_S if interval is None else interval
-    watched = watch_of(run, examine)
+    watched = watch_of(run, verdict_of)
     if once:
         view = _once(watched, pause_s, wait=wait)
         show(view, lambda: _report(view), json)

@@ -376,6 +376,25 @@ class LogSection(Section):
     """Also write TensorBoard files."""
 
 
+class TargetsSection(Section):
+    """What the run should reach; the closing summary says what it did. null: not judged."""
+
+    data_wait_ms: Positive | None = None
+    """Most milliseconds that a step waits for data, in the median."""
+
+    gpu_busy: Share | None = None
+    """Least share of the time in which the GPU computes, as its driver says."""
+
+    hit_rate: Share | None = None
+    """Least share of lookups that the cache answers."""
+
+    host_memory: Share | None = None
+    """Most of the host's memory in use at any reading, by everybody."""
+
+    samples_per_s: Positive | None = None
+    """Least throughput of a rank on the wall clock, evaluation and checkpoints included."""
+
+
 class RunConfig(Section):
     """A whole run. `data`, `model` and `loss` are the classes of the workload."""
 
@@ -391,3 +410,4 @@ class RunConfig(Section):
     eval: EvalSection = EvalSection()
     checkpoint: CheckpointSection = CheckpointSection()
     log: LogSection = LogSection()
+    targets: TargetsSection = TargetsSection()

@@ -21,10 +21,16 @@ from pitstop.records.host.memory import HostLoad
 from pitstop.records.run import Array, RunRecord
 from pitstop.records.script import Setup, Work
 
+# Two for each window; with fewer a window is a single step, and its median that step's whim.
 _FEWEST_STEPS: Final = 20
+# Steps in a row depend on each other, so windows are drawn and not steps. More windows would be
+# shorter and depend on each other again; fewer make an interval that jumps.
 _WINDOWS: Final = 10
+# Twenty draws lie beyond each end of the interval: more would not move its last digit shown.
 _DRAWS: Final = 4_000
+# Fixed: the same two records are compared alike on every host and every time.
 _SEED: Final = 20_240_501
+# 99 %: somebody who compares many runs would at 95 % be misled by one in twenty.
 _CONFIDENCE: Final = (0.5, 99.5)
 # Parts that take less than this of a step are not listed.
 _SMALL_PART: Final = 0.005
@@ -193,8 +199,8 @@ def _shown(value: float | str) -> str:
 
 def _period_us(facts: Facts) -> Array:
     """Time of each step with time outside steps, spread evenly: an evaluation is no odd step."""
-    apart_us = facts.total_us - float(facts.wall_us.sum())
-    return facts.wall_us + apart_us / max(1, facts.steps)
+    outside_us = facts.total_us - float(facts.wall_us.sum())
+    return facts.wall_us + outside_us / max(1, facts.steps)
 
 
 def _windows(times_us: Array, middle: Callable[[Array], Any]) -> Array:

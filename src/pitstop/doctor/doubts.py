@@ -16,6 +16,7 @@ from pitstop.doctor.thresholds import (
     OPTIMIZER_WORTH,
     WORTH_A_WARNING,
     is_sure,
+    may_differ,
 )
 from pitstop.records.script import Kernels, Modules, Work
 from pitstop.records.units import share_text, us_text
@@ -25,6 +26,7 @@ from pitstop.records.verdict import Finding
 _FACTOR: Final = 2.0
 # Device time by marks and by kernels, as shares of the wall clock.
 _SHARES_DIFFER: Final = 0.15
+# The host's clock and the device's on one step; kernels of profiled steps run a little longer.
 _STEPS_DIFFER: Final = 0.2
 
 # Parts of a step with a rule of their own, and the share from which it reports.
@@ -33,6 +35,15 @@ _JUDGED: Final = {
     "host": HOST_WORTH,
     "optimizer": OPTIMIZER_WORTH,
     "loss": LOSS_WORTH,
+}
+
+_REPORTED_FROM: Final = {
+    "DATA001": WORTH_A_WARNING,
+    "EVAL001": WORTH_A_WARNING,
+    "CKPT001": WORTH_A_WARNING,
+    "HOST001": HOST_WORTH,
+    "OPT001": OPTIMIZER_WORTH,
+    "LOSS001": LOSS_WORTH,
 }
 
 
@@ -45,7 +56,28 @@ def with_doubts(finding: Finding, facts: Facts) -> Finding:
         found += _clocks_disagree(facts, finding.bound.part)
         if is_unsampled(facts, Kernels):
             found.append("kernels were not sampled: whether the device waits is not known")
+    found += _near_its_limit(finding)
     return replace(finding, doubts=(*finding.doubts, *found)) if found else finding
+
+
+def _near_its_limit(finding: Finding) -> Iterator[str]:
+    """Say that another run of the same program may not report this."""
+    bound, least = finding.bound, _REPORTED_FROM.get(finding.code)
+    if bound is None or least is None or not may_differ(bound.share, bound.error, least):
+        return
+    yield (
+        f"{share_text(bound.share, bound.error)} is reported from {share_text(least)} and two "
+        "standard errors on; another run may not report it"
+    )
+
+
+def parts_near_limit(facts: Facts) -> Iterator[str]:
+    """Name the parts that another run of the same program may report, with their shares."""
+    for part, least in _JUDGED.items():
+        cost = facts.waste if part in ("data", "host") else facts.cost
+        bound, error = cost(part), facts.share_error(part)
+        if bound is not None and may_differ(bound.share, error, least):
+            yield f"{part} ({share_text(bound.share, error)}, reported from {share_text(least)})"
 
 
 def is_unsampled(facts: Facts, kind: type[Kernels] | type[Work]) -> bool:

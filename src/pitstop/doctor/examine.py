@@ -15,17 +15,19 @@ from pitstop.doctor.estimate.unsampled import not_sampled, why_not
 from pitstop.doctor.facts import Facts, facts_of
 from pitstop.doctor.message import message_of
 from pitstop.doctor.order import ordered, primary_of
-from pitstop.doctor.outside_steps import start_up_parts_s
+from pitstop.doctor.outside_steps import start_up_parts_s, steps_in_start_up
 from pitstop.doctor.rules.catalogue import ENTRIES, RANK_RULES, RULES
 from pitstop.doctor.rules.machine import contention
 from pitstop.doctor.rules.memory import full_host, unsettled_growth
 from pitstop.doctor.rules.ranks import own_parts_us
 from pitstop.records.run import RankRecord, Reading, RunRecord
 from pitstop.records.script import Kernels
+from pitstop.records.units import count_text
 from pitstop.records.verdict import Finding, Outcome, Verdict
 
 __all__ = ["combined_bound", "examine"]
 
+# Below it one slow step is a twentieth of all, which is what the smallest findings are.
 _FEWEST_STEPS: Final = 20
 
 _OF_THE_HOST: Final = ("memory", "load", "machine")
@@ -177,10 +179,22 @@ def _notes(record: RunRecord, ranks: Sequence[Facts]) -> tuple[str, ...]:
     notes = [*record.notes, *(note for rank in record.ranks for note in rank.notes)]
     rules = (unsettled_growth, full_host)
     notes += [note for facts in ranks[:1] for rule in rules if (note := rule(facts)) is not None]
+    notes += [note for facts in ranks[:1] if (note := _steps_in_start_up(facts)) is not None]
     damaged = sum(facts.readings.damaged for facts in ranks)
     if damaged:
         notes.append(f"{damaged} readings could not be parsed and were skipped")
     return (*notes, *_ending_notes(record))
+
+
+def _steps_in_start_up(facts: Facts) -> str | None:
+    """Say how many steps had passed before updates without an optimizer were recognised."""
+    steps = steps_in_start_up(facts.record)
+    if not steps:
+        return None
+    return (
+        f"no optimizer of torch updates the weights; {count_text(steps, 'step')} passed before "
+        "the updates were recognised, and count as start-up"
+    )
 
 
 def _ending_notes(record: RunRecord) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ from pitstop.records.script import Kernels, Modules, Setup, Work
 from pitstop.records.summary import RunSummary, summarise
 from pitstop.records.verdict import WALL_CLOCK, Bound
 
+# First steps compile, allocate and start workers. A tenth costs a short run little; after fifty
+# steps even a slow start is over, and a long run keeps the rest.
 _WARM_UP_SHARE = 0.1
 _MOST_WARM_UP_STEPS = 50
 

@@ -15,11 +15,12 @@ from pitstop.doctor.facts import Facts, facts_of
 from pitstop.doctor.logs.compare import compare_logs
 from pitstop.doctor.logs.examine import examine_log
 from pitstop.errors import RecordError
-from pitstop.logs.read import read_logs
 from pitstop.records.comparison import Comparison
 from pitstop.records.logs.comparison import LogPair
 from pitstop.records.logs.summary import LogExamination
 from pitstop.records.run import RankRecord, RunRecord
+from pitstop.records.store import is_run, read_run
+from pitstop.records.summary import RunSummary, summarise
 from pitstop.records.verdict import Verdict
 
 
@@ -43,6 +44,11 @@ class JudgedRun:
     def facts(self) -> Facts | None:
         """Of the rank that the verdict rests on; None for a log."""
         return next((one for one in self.ranks if one.summary.rank == self.verdict.rank), None)
+
+    @property
+    def summary(self) -> RunSummary:
+        """Of the rank that the verdict rests on."""
+        return summarise(next(rank for rank in self.record.ranks if rank.rank == self.verdict.rank))
 
     @property
     def rank(self) -> RankRecord:
@@ -92,16 +98,50 @@ def judge(
     """
     if not sources:
         raise RecordError("name at least one run or log to report on")
-    records = read_logs(
-        sources, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes
+    if log_format is None and not batch_sizes and not world_sizes and all(map(_is_run, sources)):
+        return judge_records([read_run(source) for source in sources])
+    # Readers of twenty formats: a measured run needs none of them.
+    from pitstop.logs.read import read_logs
+
+    return judge_records(
+        read_logs(sources, format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes)
     )
-    return judge_records(records)
+
+
+def _is_run(source: str | Path) -> bool:
+    try:
+        return is_run(Path(source))
+    except OSError:
+        return False  # whoever reads logs says what is wrong with it
 
 
 def judge_records(records: Sequence[RunRecord]) -> JudgedRuns:
     """Judge records, and compare each with the first."""
     runs = tuple(map(judge_record, records))
     return JudgedRuns(runs=runs, pairs=compare_judged(runs))
+
+
+def judge_run(source: str | Path) -> JudgedRun:
+    """Read one measured run and judge it.
+
+    Raises:
+        RecordError: It cannot be read.
+    """
+    return judge_record(read_run(source))
+
+
+def compare_runs(first: str | Path, other: str | Path) -> Comparison:
+    """Read two measured runs and compare them, without judging either.
+
+    Raises:
+        RecordError: One cannot be read, or they did not do the same work.
+    """
+    return compare(read_run(first), read_run(other))
+
+
+def verdict_of(record: RunRecord) -> Verdict:
+    """Judge a record, however much of it is written yet."""
+    return judge_record(record).verdict
 
 
 def judge_record(record: RunRecord) -> JudgedRun:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pitstop.doctor.doubts import modules_disagree
+from pitstop.doctor.doubts import modules_disagree, parts_near_limit
 from pitstop.doctor.estimate.unsampled import deciding_unsampled
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.numbers import listing
@@ -35,10 +35,11 @@ def largest_part(shares: Mapping[str, float]) -> str | None:
 
 def _nothing(facts: Facts) -> str:
     largest = largest_part(facts.shares()) or "no time was seen"
-    return (
-        f"no bottleneck of 10% or more in {facts.steps} steps; "
-        f"{largest}{_of_modules(facts)}{_of_device(facts)}"
-    )
+    near = listing(list(parts_near_limit(facts)))
+    first = f"no bottleneck of 10% or more in {facts.steps} steps"
+    if near:
+        first = f"no certain bottleneck in {facts.steps} steps, but another run may report {near}"
+    return f"{first}; {largest}{_of_modules(facts)}{_of_device(facts)}"
 
 
 def _of_modules(facts: Facts) -> str:

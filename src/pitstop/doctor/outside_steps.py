@@ -59,10 +59,10 @@ def outside_steps_of(
     """
     table = rank.steps
     assert table is not None
-    places = np.flatnonzero(table.apart_us[rows] > 0)
+    places = np.flatnonzero(table.outside_us[rows] > 0)
     rows = rows[places]
     keys = list(zip(table.attempt[rows].tolist(), table.index[rows].tolist(), strict=True))
-    spent = dict(zip(keys, table.apart_us[rows].tolist(), strict=True))
+    spent = dict(zip(keys, table.outside_us[rows].tolist(), strict=True))
     place_of = dict(zip(keys, places.tolist(), strict=True))
     inside: dict[tuple[float, float], list[Event]] = {}
     for event in rank.events:
@@ -70,23 +70,23 @@ def outside_steps_of(
         if key in spent:
             inside.setdefault(key, []).append(event)
     found: dict[str, list[tuple[float, int]]] = {}
-    for key, apart_us in spent.items():
-        for name, us in _shared_out(inside.get(key, ()), apart_us):
+    for key, outside_us in spent.items():
+        for name, us in _shared_out(inside.get(key, ()), outside_us):
             found.setdefault(name, []).append((us, place_of[key]))
     for name in (START_UP, OWN):
         found.pop(name, None)
-    return {name: _apart(shares) for name, shares in found.items()}, _start_up_us(rank)
+    return {name: _outside(shares) for name, shares in found.items()}, _start_up_us(rank)
 
 
-def _apart(shares: Iterable[tuple[float, int]]) -> OutsideStep:
+def _outside(shares: Iterable[tuple[float, int]]) -> OutsideStep:
     by_place: dict[int, float] = {}
     for us, place in shares:
         by_place[place] = by_place.get(place, 0.0) + us
     return OutsideStep(times_us=tuple(by_place.values()), places=tuple(by_place))
 
 
-def _shared_out(events: Iterable[Event], apart_us: float) -> list[tuple[str, float]]:
-    left = apart_us
+def _shared_out(events: Iterable[Event], outside_us: float) -> list[tuple[str, float]]:
+    left = outside_us
     shared: list[tuple[str, float]] = []
     end_us = -1
     # The outer one of two that begin together is the longer one.
@@ -118,6 +118,12 @@ def start_up_parts_s(rank: RankRecord) -> dict[str, float]:
         return {}
     parts_us["the rest"] = whole_us - known_us
     return {name: us / 1e6 for name, us in parts_us.items()}
+
+
+def steps_in_start_up(rank: RankRecord) -> int:
+    """Count the steps that passed before the first one that was found."""
+    found = [event.detail.get("steps") for event in rank.events if event.name == START_UP]
+    return sum(steps for steps in found if isinstance(steps, int) and steps > 0)
 
 
 def _known_us(event: Event, key: str) -> float:

@@ -30,9 +30,11 @@ from pitstop.doctor.outside_steps import OutsideStep
 from pitstop.doctor.sampled import Rows
 from pitstop.records.run import Array, StepTable
 
+# What is usual is a median; of fewer steps a few odd ones could be it.
 _FEWEST_STEPS: Final = 20
 _MOST_STALLS: Final = 3
 
+# All three as above: several times the part's usual, and two usual steps or a fiftieth of the run.
 _TIMES_USUAL: Final = 3.0
 _USUAL_STEPS: Final = 2.0
 _OF_THE_RUN: Final = 0.02

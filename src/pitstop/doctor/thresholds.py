@@ -41,3 +41,17 @@ def is_sure(facts: Facts, part: str, share: float, *, least: float = WORTH_A_WAR
 
 LEAST_CHANGE: Final = 0.05
 """Two runs of one program on one machine may differ by this without a cause in the program."""
+
+
+def may_differ(share: float, error: float, least: float) -> bool:
+    """Whether another run may judge otherwise: about the limit, a share is reported by chance.
+
+    It is reported where it exceeds its limit by two standard errors. The shares of two runs differ
+    by both their errors, and by what either differs from the program's usual.
+    """
+    over = share - 2 * error - least
+    return abs(over) <= _ERRORS_OF_TWO * error + 2 * LEAST_CHANGE * share
+
+
+# Two standard errors of a difference.
+_ERRORS_OF_TWO: Final = 2 * 2**0.5

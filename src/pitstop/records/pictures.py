@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from pitstop.errors import RecordError
+from pitstop.records.files import read_regular
 from pitstop.records.store import from_json, write_json
 
 FOLDER: Final = "pictures"
 INDEX: Final = "pictures.json"
 
+_MOST_BYTES: Final = 64 << 20  # of the index, and of one picture
 _KINDS: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 _BEGINNINGS: Final = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
 
@@ -90,7 +92,7 @@ def read_pictures(folder: Path) -> Pictures | None:
     if not path.is_file():
         return None
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, most_bytes=_MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"cannot read {path}: {error}") from error
     return from_json(text, Pictures)
@@ -113,7 +115,7 @@ def picture_bytes(folder: Path, cell: PictureCell) -> bytes:
             raise RecordError(f"{cell.file} is a link that leads out of {FOLDER}")
         if path.exists() and not path.is_file():
             raise RecordError(f"{cell.file} is no file")
-        data = path.read_bytes()
+        data = read_regular(path, most_bytes=_MOST_BYTES)
     except OSError as error:
         raise RecordError(f"cannot read {cell.file}: {error.strerror}") from error
     if not data.startswith(_BEGINNINGS[cell.media_type]):

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from pitstop.records.distribution import Distribution
-from pitstop.records.rows import Layout, Rows, block_of_rows, parse_rows, step_table
+from pitstop.records.rows import RowLayout, Rows, block_of_rows, parse_rows, step_table
 from pitstop.records.run import (
     SCHEMA,
     Attempt,
@@ -32,13 +32,21 @@ from pitstop.records.run import (
 Line = dict[str, Any]
 Upgrade = Callable[[Any], Any]
 
-# One entry a past schema: turns one of its decoded lines into that of the next schema. Schema 1
-# is the first, so there is nothing to upgrade from yet.
+# One entry a past schema: turns one of its decoded lines into that of the next schema. Nothing
+# was released with schema 1, so there is nothing to upgrade from.
 UPGRADES: Final[Mapping[int, Upgrade]] = {}
 
 _HEAD = b'{"kind":"run"'
 _ROWS_AT_ONCE = 8192
-_MOST_BUCKET = 2000  # 1.04 ** 2000 us is beyond any time; a larger one is damage
+# Beyond these a line is damage, or was written to fill memory.
+_MOST_BUCKET = 2000  # 1.04 ** 2000 us is beyond any time
+_MOST_DEPTH = 512  # of spans
+_MOST_SPANS = 2000
+_MOST_NAME = 1000  # letters
+_MOST_LINE_BYTES = 64 << 20
+_MOST_CELLS = 60_000_000  # steps times spans
+_MOST_US = 10**15  # thirty years
+_MOST_COUNT = 10**9  # of steps in a block, of calls, of samples in a step
 _DAMAGE = (
     ValueError,
     KeyError,
@@ -70,7 +78,7 @@ class RankReader:
         self._attempts: list[Attempt] = []
         self._paths: dict[SpanPath, None] = {}
         self._span_paths: dict[int, SpanPath] = {}
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, RowLayout] = {}
         self._blocks: list[Block] = []
         self._timelines: list[Timeline] = []
         self._scalars: dict[str, tuple[list[float], list[float]]] = {}
@@ -78,6 +86,7 @@ class RankReader:
         self._readings: list[Reading] = []
         self._ending: Ending | None = None
         self._damaged = 0
+        self._too_many = 0
         self._schema_notes: list[str] = []
         self._upgrade_from: int | None = SCHEMA  # None: lines of this attempt cannot be read
         self._handlers: Mapping[str, Callable[[Line], None]] = {
@@ -101,6 +110,8 @@ class RankReader:
         """Take in the next bytes of the file."""
         lines = (self._torn + data).split(b"\n")
         self._torn = lines.pop()
+        if len(self._torn) > _MOST_LINE_BYTES:
+            self._torn, self._damaged = b"", self._damaged + 1
         self._seen_line = self._seen_line or bool(lines)
         for line in lines:
             if line.startswith(b"["):
@@ -137,6 +148,8 @@ class RankReader:
         notes = list(self._schema_notes)
         if damaged:
             notes.append(f"{damaged} damaged {'line' if damaged == 1 else 'lines'} left out")
+        if self._too_many:
+            notes.append(f"{self._too_many} further steps are more than can be shown one by one")
         if self._torn:
             notes.append("the last line is incomplete: killed while writing, or writing now")
         return tuple(notes)
@@ -149,11 +162,18 @@ class RankReader:
             line = upgraded
         self._uncovered.append(line)
         if self._with_steps:
-            self._unparsed.append(line)
-            if len(self._unparsed) >= _ROWS_AT_ONCE:
-                self._lay_rows()
+            self._keep_row(line)
         if len(self._uncovered) >= _ROWS_AT_ONCE:
             self._cover_rows()
+
+    def _keep_row(self, line: bytes) -> None:
+        """Keep a row for the step table, as long as that stays of a size that memory holds."""
+        if self._row_count * len(self._paths) > _MOST_CELLS:
+            self._too_many += 1
+            return
+        self._unparsed.append(line)
+        if len(self._unparsed) >= _ROWS_AT_ONCE:
+            self._lay_rows()
 
     def _take_object(self, line: bytes) -> None:
         try:
@@ -242,7 +262,7 @@ class RankReader:
         if any(past not in self._upgrades for past in range(schema, SCHEMA)):
             self._schema_notes.append(
                 f"written with schema {schema}, which this pitstop no longer reads: its steps are "
-                "left out; read it with the release that wrote it"
+                "left out; measure the run again, or read it with the pitstop that wrote it"
             )
             return None
         return schema
@@ -250,13 +270,15 @@ class RankReader:
     def _on_span(self, line: Line) -> None:
         parent = line["parent"]
         above = () if parent is None else self._span_paths[parent]
-        path = (*above, str(line["name"]))
+        path = (*above, str(line["name"])[:_MOST_NAME])
+        if len(path) > _MOST_DEPTH or len(self._paths) >= _MOST_SPANS:
+            raise ValueError(path[0])
         self._span_paths[int(line["id"])] = path
         self._paths.setdefault(path)
 
     def _on_layout(self, line: Line) -> None:
         device = line.get("device")
-        self._layouts[int(line["id"])] = Layout(
+        self._layouts[int(line["id"])] = RowLayout(
             host=tuple(self._span_paths[number] for number in line["host"]),
             device=None if device is None else tuple(self._span_paths[n] for n in device),
         )
@@ -264,23 +286,25 @@ class RankReader:
     def _on_block(self, line: Line) -> None:
         spans = {
             self._span_paths[number]: SpanBlock(
-                calls=int(calls),
+                calls=_bounded(calls, _MOST_COUNT * _MOST_COUNT),
                 host=_distribution(host),
                 device=None if device is None else _distribution(device),
             )
             for number, calls, host, device in line["spans"]
         }
         device_wall = line["device"]
+        wall = _distribution(line["wall"])
+        steps = wall.count
         block = Block(
             attempt=self._attempt,
             first=int(line["first"]),
             last=int(line["last"]),
             start_us=int(line["start_us"]),
-            apart_us=int(line["apart_us"]),
-            samples=_maybe(int, line["samples"]),
-            micro_steps=_maybe(int, line["micro_steps"]),
+            outside_us=_bounded(line["outside_us"], _MOST_US),
+            samples=_maybe(_within(steps * _MOST_COUNT), line["samples"]),
+            micro_steps=_maybe(_within(steps * _MOST_COUNT), line["micro_steps"]),
             broken=int(line["broken"]),
-            wall=_distribution(line["wall"]),
+            wall=wall,
             unaccounted=_distribution(line["unaccounted"]),
             device_wall=None if device_wall is None else _distribution(device_wall),
             spans=spans,
@@ -385,12 +409,35 @@ def _maybe(kind: Callable[[Any], Any], value: Any) -> Any:
 def _distribution(values: list[Any]) -> Distribution:
     count, total, least, most, flat = values
     buckets = dict(zip(map(int, flat[::2]), map(int, flat[1::2]), strict=True))
-    if any(not 0 <= bucket <= _MOST_BUCKET for bucket in buckets):
-        raise ValueError(buckets)
-    return Distribution(
-        count=int(count),
+    found = Distribution(
+        count=_bounded(count, _MOST_COUNT),
         total_us=int(total),
         least_us=int(least),
-        most_us=int(most),
+        most_us=_bounded(most, _MOST_US),
         buckets=buckets,
     )
+    if not _adds_up(found):
+        raise ValueError(found)
+    return found
+
+
+def _adds_up(found: Distribution) -> bool:
+    """Whether what a block says of its times can be said of any times."""
+    buckets = found.buckets
+    return (
+        0 <= found.least_us <= found.most_us
+        and found.count * found.least_us <= found.total_us <= found.count * found.most_us
+        and all(0 <= bucket <= _MOST_BUCKET and count >= 0 for bucket, count in buckets.items())
+        and sum(buckets.values()) == found.count
+    )
+
+
+def _bounded(value: Any, most: int) -> int:
+    number = int(value)
+    if not 0 <= number <= most:
+        raise ValueError(number)
+    return number
+
+
+def _within(most: int) -> Callable[[Any], int]:
+    return lambda value: _bounded(value, most)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pitstop.records.distribution import Distribution
 from pitstop.records.run import Array, Block, SpanBlock, SpanPath, StepTable
 
-LAYOUT, INDEX, GAP, APART, WALL, SAMPLES, MICRO_STEPS = range(7)
+LAYOUT, INDEX, GAP, OUTSIDE, WALL, SAMPLES, MICRO_STEPS = range(7)
 FIXED_COLUMNS = 7
 
 # A step of eleven days is damage, not data; it also keeps every number exact in float64.
@@ -19,7 +19,7 @@ _MOST_US = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class RowLayout:
     """Which spans the numbers of a row belong to, after the fixed columns."""
 
     host: tuple[SpanPath, ...]
@@ -38,7 +38,7 @@ class Rows:
     """Rows of one attempt and one layout, with their places among all rows of the file."""
 
     attempt: int
-    layout: Layout
+    layout: RowLayout
     places: npt.NDArray[np.int64]
     values: Array
 
@@ -61,7 +61,7 @@ class Rows:
 
 
 def parse_rows(
-    lines: list[bytes], layouts: Mapping[int, Layout], *, attempt: int, first_place: int
+    lines: list[bytes], layouts: Mapping[int, RowLayout], *, attempt: int, first_place: int
 ) -> tuple[list[Rows], int]:
     """Turn row lines into columns, one group a layout; also count lines that are no rows."""
     by_layout: dict[int, tuple[list[int], list[list[Any]]]] = {}
@@ -105,7 +105,7 @@ def _decode_one(line: bytes) -> Any:
         return None
 
 
-def _fits(row: Any, layouts: Mapping[int, Layout]) -> bool:
+def _fits(row: Any, layouts: Mapping[int, RowLayout]) -> bool:
     if type(row) is not list or not row or type(row[0]) is not int:
         return False
     layout = layouts.get(row[0])
@@ -115,9 +115,9 @@ def _fits(row: Any, layouts: Mapping[int, Layout]) -> bool:
     return all(v is None or (type(v) is int and -_MOST_US < v < _MOST_US) for v in row)
 
 
-def _sane(values: Array, layout: Layout) -> npt.NDArray[np.bool_]:
+def _sane(values: Array, layout: RowLayout) -> npt.NDArray[np.bool_]:
     """Rows with all fixed times, nothing below zero, and parts that fit into their step."""
-    there = np.isfinite(values[:, [INDEX, GAP, APART, WALL]]).all(axis=1)
+    there = np.isfinite(values[:, [INDEX, GAP, OUTSIDE, WALL]]).all(axis=1)
     forwards = ~(values < 0).any(axis=1)
     top = [FIXED_COLUMNS + n for n, path in enumerate(layout.host) if len(path) == 1]
     return there & forwards & (np.nansum(values[:, top], axis=1) <= values[:, WALL])
@@ -150,7 +150,7 @@ def step_table(groups: list[Rows], paths: tuple[SpanPath, ...]) -> StepTable:
         index=fixed[:, INDEX],
         start_us=_starts(attempt, fixed),
         wall_us=fixed[:, WALL],
-        apart_us=fixed[:, APART],
+        outside_us=fixed[:, OUTSIDE],
         samples=fixed[:, SAMPLES],
         micro_steps=fixed[:, MICRO_STEPS],
         host_us=host,
@@ -164,7 +164,7 @@ def _starts(attempt: Array, fixed: Array) -> Array:
     starts = np.empty(len(attempt))
     for number in np.unique(attempt):
         rows = attempt == number
-        spent = fixed[rows][:, [GAP, APART, WALL]].sum(axis=1)
+        spent = fixed[rows][:, [GAP, OUTSIDE, WALL]].sum(axis=1)
         starts[rows] = np.cumsum(spent) - spent + fixed[rows][:, GAP]
     return starts
 
@@ -181,7 +181,7 @@ def block_of_rows(groups: list[Rows], *, attempt: int, start_us: int | None) -> 
         first=int(fixed[:, INDEX].min()),
         last=int(fixed[:, INDEX].max()),
         start_us=start_us,
-        apart_us=int(fixed[:, APART].sum()),
+        outside_us=int(fixed[:, OUTSIDE].sum()),
         samples=_known_sum(fixed[:, SAMPLES]),
         micro_steps=_known_sum(fixed[:, MICRO_STEPS]),
         broken=0,

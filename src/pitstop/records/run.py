@@ -28,7 +28,7 @@ import numpy.typing as npt
 from pitstop.records.distribution import Distribution
 from pitstop.records.logs.windows import WindowTable
 
-SCHEMA = 1
+SCHEMA = 2
 
 SpanPath = tuple[str, ...]
 Array = npt.NDArray[np.float64]
@@ -63,7 +63,7 @@ class StepTiming:
     """Since the attempt began."""
     wall_us: int
     """Border to border, less what was spent outside it (evaluation, checkpoints)."""
-    apart_us: int
+    outside_us: int
     samples: int | None
     micro_steps: int | None
     host_us: Mapping[SpanPath, int]
@@ -102,7 +102,7 @@ class StepTable:
     index: Array
     start_us: Array
     wall_us: Array
-    apart_us: Array
+    outside_us: Array
     samples: Array
     micro_steps: Array
     host_us: Array
@@ -119,7 +119,7 @@ class StepTable:
             index=int(self.index[row]),
             start_us=int(self.start_us[row]),
             wall_us=int(self.wall_us[row]),
-            apart_us=int(self.apart_us[row]),
+            outside_us=int(self.outside_us[row]),
             samples=_whole(self.samples[row]),
             micro_steps=_whole(self.micro_steps[row]),
             host_us=self._present(self.host_us[row]),
@@ -157,7 +157,7 @@ class Block:
     first: int
     last: int
     start_us: int | None
-    apart_us: int
+    outside_us: int
     samples: int | None
     micro_steps: int | None
     broken: int

@@ -7,7 +7,7 @@ the backward pass), ``clip``, ``zero_grad``, ``optimizer``, ``wait`` (the host w
 says which lines). A part inside another is taken out of it, so that parts never overlap; only
 recomputation is a child: ``("backward", "recompute")``. Events outside steps: ``start-up``,
 ``evaluation``, ``checkpoint``, ``epoch boundary``, ``compile``, and ``pitstop`` (steps slowed down
-to look more closely).
+for a deep profile).
 
 Every class here is a kind of reading (`KINDS`). ``None`` means "not measured" and never zero.
 """
@@ -44,7 +44,7 @@ class LoaderSetup:
     place: str | None = None
     """File and line that first iterated it."""
     pids: tuple[int, ...] = ()
-    """Processes that loaded its batches; none where the record does not tell."""
+    """Processes that loaded its batches; none where the record does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Setup:
     samples_per_step: float | None
     """On this rank, from the first dimension of what the model was given."""
     total_steps: int | None
-    """Steps of the whole training, where the script's loader or trainer tells."""
+    """Steps of the whole training, where the script's loader or trainer knows."""
     loaders: tuple[LoaderSetup, ...]
     frozen: tuple[str, ...] = ()
     """Of the models, those of which no weight is trained: a teacher, a network inside the loss."""
@@ -108,36 +108,36 @@ class LongStep:
 
     step: int
     samples: int
-    """Looks that fell in it."""
+    """Stack samples that fell in it."""
     line: HostLine
     """Where most of them found the training thread, and how many did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapShares:
-    """How Python between two observed points was divided among parts, by the looks in it."""
+    """How Python between two observed points was divided among parts, by stack samples."""
 
     before: str | None
     """Part that ended there; None where the step began."""
     after: str | None
     samples: int
-    """Looks that fell in between: the error of a share falls with them."""
+    """Stack samples that fell in between: the error of a share falls with them."""
     shares: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLines:
-    """Where the training thread was found at regular looks. Kind ``host_lines``."""
+    """Where the training thread was found by stack samples. Kind ``host_lines``."""
 
     samples: int
-    """Looks in all, inside observed parts too."""
+    """Stack samples in all, inside observed parts too."""
     every_us: int
-    """Aimed distance of two looks."""
+    """Aimed distance of two samples."""
     lines: tuple[HostLine, ...]
     """Most samples first."""
     long_steps: tuple[LongStep, ...] = ()
     """Most samples first."""
-    apart: tuple[HostLine, ...] = ()
+    outside: tuple[HostLine, ...] = ()
     """Lines found outside steps; their part is its name: ``"evaluation"``, ..."""
     gaps: tuple[GapShares, ...] = ()
     """Gaps that are more than one thing."""
@@ -176,7 +176,7 @@ class KernelTotal:
     count: int
     total_us: float
     class_name: str = ""
-    """What it does: ``"matrix products"``, ``"element-wise"``, ...; older records do not tell."""
+    """What it does: ``"matrix products"``, ``"element-wise"``, ...; older records do not say."""
     operation: str | None = None
     """What launched most of it, such as ``"aten::addmm"``; None where that is not known."""
 
@@ -370,7 +370,7 @@ class Compiled:
     reasons: tuple[str, ...]
     """Why graphs broke or were compiled again, most frequent first."""
     calls: int | None = None
-    """How often the script called torch.compile; None where the record does not tell."""
+    """How often the script called torch.compile; None where the record does not say."""
     place: str | None = None
     """File and line of the last of these calls."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pitstop.errors import RecordError
+from pitstop.records.files import open_regular
 from pitstop.records.reader import RankReader
 from pitstop.records.run import SCHEMA, RankRecord, Reading, RunRecord
 
@@ -89,7 +90,7 @@ def is_run(source: Path) -> bool:
     """
     if source.is_dir():
         return any(source.glob(RANK_FILES))
-    with source.open("rb") as file:
+    with open_regular(source) as file:
         return file.read(len(_RUN_LINE)) == _RUN_LINE
 
 
@@ -230,9 +231,12 @@ def require_writable(path: Path) -> None:
 def _read_rank(path: Path, *, with_steps: bool) -> RankRecord:
     reader = RankReader(with_steps=with_steps)
     try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
+        with open_regular(path) as file:
+            # As far as it is written now: what grows meanwhile, or has no end, is not followed.
+            left_bytes = os.fstat(file.fileno()).st_size
+            while left_bytes > 0 and (chunk := file.read(min(_CHUNK_BYTES, left_bytes))):
                 reader.feed(chunk)
+                left_bytes -= len(chunk)
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
     if not reader.is_record:

@@ -40,7 +40,7 @@ class RunSummary:
     """Ranks of the run; this summary is of one of them."""
     steps: int
     wall: Distribution
-    apart_us: int
+    outside_us: int
     unaccounted: Distribution
     """Over the sampled steps: most often all, of short steps a sample."""
     device_wall: Distribution | None
@@ -100,7 +100,7 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
         world_size=record.attempts[-1].world_size if record.attempts else 1,
         steps=wall.count,
         wall=wall,
-        apart_us=sum(block.apart_us for block in blocks),
+        outside_us=sum(block.outside_us for block in blocks),
         unaccounted=unaccounted,
         device_wall=merge(device_walls) if device_walls else None,
         samples=samples,

@@ -169,13 +169,17 @@ def _stats_closing(stats: "DataStats") -> "Iterator[str]":
             "train.batch_size": stats.in_use_bytes,
         }
         yield f"next: lower {max(parts, key=lambda name: parts[name])}, the largest part"
+    elif stats.samples_damaged:
+        damaged = count_text(stats.samples_damaged, "sample")
+        yield f"{damaged} tried could not be read; next: pitstop data check names all of them"
     elif stats.shm_fits:
         yield f"next: pitstop train {shlex.quote(stats.config)}"
 
 
 def _split_text(split: "SplitFound", workload: str) -> str:
     files = ", ".join(f"{count:,} {kind}" for kind, count in split.files.items())
-    holds = count_text(split.sequences, "clip")
     if workload == "reid":
         holds = "1 person" if split.sequences == 1 else f"{split.sequences:,} people"
+    else:
+        holds = count_text(split.sequences, "scene" if workload == "bev" else "clip")
     return f"{holds}, {files}, {bytes_text(split.size_bytes)}"

@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Final
 
 from pitstop.records.headroom import Headroom, KernelSource
-from pitstop.records.units import rate_text, seconds_text, share_text
+from pitstop.records.units import rate_text, share_text, us_text
 
 _FUNCTOR: Final = re.compile(r"(\w*Functor\w*|\w+_kernel_cuda|\w+_kernel_impl|\w+Ops)\b")
 
@@ -44,7 +44,7 @@ def _without_rates(headroom: Headroom) -> str:
 
 
 def _time(us: float) -> str:
-    return seconds_text(us / 1e6)
+    return us_text(us)
 
 
 def kernel_source(kernel: KernelSource) -> str:

@@ -9,11 +9,13 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from pitstop.records.host.memory import MemoryReading
 from pitstop.records.loader import CacheReading, SkippedReading, TuningReading
-from pitstop.records.units import bytes_text, count_text, digits, seconds_text, share_text
+from pitstop.records.targets import TargetResult
+from pitstop.records.units import bytes_text, count_text, digits, seconds_text, share_text, us_text
 from pitstop.train.observers import Observer, RunStart, Status
 from pitstop.train.throughput import Throughput
 
 _MOST_NAMED = 5
+_OUTCOMES = {True: "target reached", False: "target missed", None: "target not judged"}
 
 
 class ProgressLines(Observer):
@@ -26,6 +28,7 @@ class ProgressLines(Observer):
         self._loss: float | None = None
         self._skipped: Counter[str] = Counter()
         self._cache: CacheReading | None = None
+        self._memory: MemoryReading | None = None
         self._bar: Progress | None = None
 
     def started(self, start: RunStart) -> None:
@@ -56,6 +59,7 @@ class ProgressLines(Observer):
 
     def memory(self, step: int, reading: MemoryReading, warnings: Sequence[str]) -> None:
         """Say where memory stands, and what is wrong with it."""
+        self._memory = reading
         self._say(f"step {step}: memory {memory_text(reading)}")
         for warning in warnings:
             self._say(f"warning: {warning}")
@@ -107,8 +111,21 @@ class ProgressLines(Observer):
         left = None if throughput.step_s is None else (self._total_steps - step) * throughput.step_s
         return (
             f"step {step}/{self._total_steps}  loss {loss}  {rate} samples/s{each}  "
-            f"waiting for data {share_text(throughput.data_share)}  {seconds_text(left)} left"
+            f"data wait {share_text(throughput.data_share)}{self._state_text()}  "
+            f"{seconds_text(left)} left"
         )
+
+    def _state_text(self) -> str:
+        """Give the cache's hit rate and the devices' memory, as of their last readings."""
+        pieces = []
+        if self._cache is not None:
+            pieces.append(f"hit rate {share_text(self._cache.hit_rate)}")
+        if self._memory is not None:
+            pieces += [
+                f"{device.device} peak {bytes_text(device.peak_reserved_bytes)}"
+                for device in self._memory.devices
+            ]
+        return "".join(f"  {piece}" for piece in pieces)
 
     def _say(self, text: str) -> None:
         try:
@@ -130,8 +147,8 @@ def tuning_text(reading: TuningReading) -> str:
         return text
     first = share_text(reading.tries[0].wait_share)
     return (
-        f"{text}; a batch takes {seconds_text(chosen.busy_us / 1e6)} to make and "
-        f"{seconds_text(chosen.own_us / 1e6)} to train on, waiting for data {first} at first, "
+        f"{text}; a batch takes {us_text(chosen.busy_us)} to make and "
+        f"{us_text(chosen.own_us)} to train on, waiting for data {first} at first, "
         f"{share_text(chosen.wait_share)} now"
     )
 
@@ -153,6 +170,23 @@ def skipped_text(skipped: Counter[str]) -> str:
     worst = "; ".join(f"{name} ({times}x)" for name, times in skipped.most_common(_MOST_NAMED))
     more = "; ..." if len(skipped) > _MOST_NAMED else ""
     return f"{samples} passed over, {often} in all: {worst}{more}"
+
+
+def target_lines(results: Sequence[TargetResult]) -> list[str]:
+    """One line for each target: what was asked for, what came, whether it is enough."""
+    return [
+        f"{_OUTCOMES[result.passed]}: {result.key} {'at most' if result.at_most else 'at least'} "
+        f"{_target_text(result, result.target)}, measured {_target_text(result, result.value)}"
+        for result in results
+    ]
+
+
+def _target_text(result: TargetResult, value: float | None) -> str:
+    if value is None:
+        return "nothing"
+    if result.key.endswith("_ms"):
+        return seconds_text(value / 1e3)
+    return digits(value) if result.key.endswith("_per_s") else share_text(value)
 
 
 def memory_text(reading: MemoryReading) -> str:

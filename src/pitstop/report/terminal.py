@@ -5,14 +5,22 @@ import os
 from collections.abc import Iterable
 from typing import IO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.summary import RunSummary, SpanSummary
-from pitstop.records.units import count_text, rate_text, seconds_text, share_text, speedup_text
+from pitstop.records.units import (
+    count_text,
+    rate_text,
+    seconds_text,
+    share_text,
+    speedup_text,
+    us_text,
+)
 from pitstop.records.verdict import Bound, Finding, Verdict
-from pitstop.report.printable import literal
+from pitstop.report.printable import literal, literal_lines
 from pitstop.report.terminal_tables import headroom_lines, module_lines
 
 # Where no terminal sets a width a row stays one line, so that it can be searched for.
@@ -20,11 +28,21 @@ _PIPED_WIDTH = 400
 
 
 class _Console(Console):
-    """Leaves a pipe without a reader to whoever prints."""
+    """Leaves a pipe without a reader to whoever prints; no text it is given steers a terminal."""
 
     def on_broken_pipe(self) -> None:
         """Raise: rich would close stdout and end the process, whichever stream it was."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Show control characters of any text as escapes: names of files have them."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(literal_lines(segment.text), segment.style)
 
 
 def make_console(file: IO[str] | None = None) -> Console:
@@ -64,7 +82,7 @@ def _headline(summary: RunSummary) -> str:
     middle = summary.wall.quantile_us(0.5)
     if middle is not None:
         spread = summary.wall.quantile_us(0.9)
-        pieces.append(f"median {seconds_text(middle / 1e6)}")
+        pieces.append(f"median {us_text(middle)}")
         pieces.append(f"p90 {seconds_text((spread or middle) / 1e6)}")
     rate = summary.samples_per_s
     each = "" if summary.world_size == 1 else f" on each of {summary.world_size} ranks"
@@ -87,10 +105,10 @@ def _span_table(summary: RunSummary) -> Table:
     if summary.unaccounted.count:
         total_us = summary.unaccounted.total_us
         share = share_text(summary.unaccounted_share)
-        table.add_row("unaccounted", seconds_text(total_us / 1e6), share)
+        table.add_row("unaccounted", us_text(total_us), share)
     # Without any part nothing was sampled, and the wall clock of all steps is what is left to show.
     wall_us = summary.looked_wall_us or summary.wall.total_us
-    table.add_row("wall", seconds_text(wall_us / 1e6), share_text(1.0))
+    table.add_row("wall", us_text(wall_us), share_text(1.0))
     return table
 
 
@@ -98,9 +116,9 @@ def _span_cells(span: SpanSummary, *, has_device: bool) -> list[str]:
     middle = span.host.quantile_us(0.5)
     cells = [
         "  " * (len(span.path) - 1) + literal(span.path[-1]),
-        seconds_text(span.host.total_us / 1e6),
+        us_text(span.host.total_us),
         share_text(span.share),
-        seconds_text(span.host_self_us / 1e6),
+        us_text(span.host_self_us),
         seconds_text(None if middle is None else middle / 1e6),
     ]
     if has_device:
@@ -110,12 +128,12 @@ def _span_cells(span: SpanSummary, *, has_device: bool) -> list[str]:
 
 def _asides(summary: RunSummary) -> Iterable[RenderableType]:
     if 0 < summary.looked_steps < summary.steps:
-        whole = seconds_text(summary.wall.total_us / 1e6)
+        whole = us_text(summary.wall.total_us)
         looked = f"{summary.looked_steps} of {count_text(summary.steps, 'step')}"
         yield Text(f"parts: sampled in {looked}, since these are short; all steps took {whole}")
     for name, event in summary.events.items():
         count = count_text(event.count, "time")
-        yield Text(f"{literal(name)}: {count}, {seconds_text(event.total_us / 1e6)}, outside steps")
+        yield Text(f"{literal(name)}: {count}, {us_text(event.total_us)}, outside steps")
     if summary.broken:
         yield Text(f"{count_text(summary.broken, 'span')} had no end; that time is unaccounted")
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pitstop.records.headroom import Headroom
 from pitstop.records.module_table import ModuleRow, ModuleTable
-from pitstop.records.units import seconds_text, share_text
+from pitstop.records.units import seconds_text, share_text, us_text
 from pitstop.report.headroom import headroom_sentence, kernel_name, kernel_source
 from pitstop.report.printable import literal
 
@@ -51,9 +51,9 @@ def _cells(row: ModuleRow, *, recomputes: bool) -> list[str]:
     back = None if row.backward_us is None else row.backward_us / 1e6
     return [
         "  " * row.depth + literal(row.name) + kind,
-        seconds_text(row.forward_us / 1e6),
+        us_text(row.forward_us),
         "not split" if back is None else seconds_text(back),
-        *([seconds_text(row.recompute_us / 1e6)] if recomputes else []),
+        *([us_text(row.recompute_us)] if recomputes else []),
         share_text(row.share),
     ]
 
@@ -68,10 +68,8 @@ def headroom_lines(headroom: Headroom | None) -> Iterable[RenderableType]:
         for heading in ("  the device's time, a step", "time", "of all"):
             table.add_column(heading, justify="left" if heading.startswith(" ") else "right")
         for each in headroom.classes[:_MOST_CLASSES]:
-            table.add_row(
-                f"  {literal(each.name)}", seconds_text(each.us / 1e6), share_text(each.share)
-            )
+            table.add_row(f"  {literal(each.name)}", us_text(each.us), share_text(each.share))
         yield table
     for kernel in headroom.kernels[:_MOST_KERNELS]:
         said = f"{kernel_name(kernel.name)}{kernel_source(kernel)}"
-        yield Text(f"  {seconds_text(kernel.us / 1e6)} {literal(said)}")
+        yield Text(f"  {us_text(kernel.us)} {literal(said)}")

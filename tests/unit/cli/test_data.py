@@ -188,5 +188,38 @@ def test_a_workload_without_stored_data_says_so(
         name = "other"
 
     monkeypatch.setattr("pitstop.cli.evaluate.load_task", lambda *_: (None, Other()))
-    with pytest.raises(ConfigError, match="the workload other cannot be checked or packed"):
+    with pytest.raises(ConfigError, match="the workload other cannot be checked"):
         run("check", config)
+    with pytest.raises(ConfigError, match="only clips for deblurring are packed"):
+        run("pack", config)
+
+
+def test_a_flipped_bit_in_raw_spikes_is_seen_by_sums(own: Path, tmp_path: Path) -> None:
+    sums = tmp_path / "clips.sha256"
+    first = CliRunner().invoke(app, ["check", str(own), "--sums", str(sums)])
+    assert first.exit_code == 0, first.output
+    assert f"wrote the sums of {len(sums.read_text().splitlines())} files" in first.output
+    again = CliRunner().invoke(app, ["check", str(own), "--sums", str(sums)])
+    assert again.exit_code == 0, again.output
+
+    raw = next(own.rglob("*.dat"))
+    data = bytearray(raw.read_bytes())
+    data[len(data) // 2] ^= 1
+    raw.write_bytes(data)
+    unseen = CliRunner().invoke(app, ["check", str(own)])
+    assert unseen.exit_code == 0
+    assert "a changed bit in raw files is not seen without sums" in unseen.output
+    seen = CliRunner().invoke(app, ["check", str(own), "--sums", str(sums), "--json", "-"])
+    assert seen.exit_code == 1
+    assert json.loads(seen.stdout)["problems"] == [f"{raw} has changed: its sum is another one"]
+
+
+def test_sums_of_a_pack_are_its_own(own: Path, tmp_path: Path) -> None:
+    packed = CliRunner().invoke(app, ["pack", str(own), "--output", str(tmp_path / "a.pack")])
+    assert packed.exit_code == 0, packed.output
+    with pytest.raises(ConfigError, match="--sums has no effect"):
+        CliRunner().invoke(
+            app,
+            ["check", str(tmp_path / "a.pack"), "--sums", str(tmp_path / "x")],
+            catch_exceptions=False,
+        )

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pitstop.cli.data import app
-from pitstop.errors import MissingExtra
+from pitstop.errors import ConfigError, MissingExtra
 
 SMALL = ["--scenes", "2", "--samples", "1", "--size", "36x64"]
 
@@ -24,6 +24,17 @@ def test_a_city_is_made_and_the_next_command_is_named(tmp_path: Path) -> None:
         f"next: pitstop config check configs/bev/demo.yaml 'data.root={root}' "
         "data.version=v1.0-mini"
     )
+
+
+def test_scenes_are_checked_by_name_and_refused_where_clips_are_packed(tmp_path: Path) -> None:
+    root = tmp_path / "city"
+    CliRunner().invoke(app, ["make", "bev", str(root), *SMALL])
+    checked = CliRunner().invoke(app, ["check", str(root)])
+    assert checked.exit_code == 0, checked.output
+    assert "v1.0-mini: 2 scenes, " in checked.output
+    packed = CliRunner().invoke(app, ["pack", str(root)])
+    assert isinstance(packed.exception, ConfigError)
+    assert "holds a nuScenes set" in str(packed.exception)
 
 
 def test_the_record_says_what_was_made(tmp_path: Path) -> None:

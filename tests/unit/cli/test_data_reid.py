@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pitstop.cli.data import app
-from pitstop.errors import DataError, MissingExtra
+from pitstop.errors import ConfigError, DataError, MissingExtra
 
 SMALL = ["--people", "6", "--images", "8", "--size", "48x32"]
 
@@ -53,6 +53,25 @@ def test_a_whole_set_of_people_is_not_to_be_packed(root: Path) -> None:
     assert checked.exit_code == 0
     assert "everything can be read" in checked.output
     assert "data pack" not in checked.output
+
+
+def test_people_are_refused_by_name_where_clips_are_packed(root: Path) -> None:
+    CliRunner().invoke(app, ["make", "reid", str(root), *SMALL])
+    done = CliRunner().invoke(app, ["pack", str(root)])
+    assert isinstance(done.exception, ConfigError)
+    assert "holds a set of people" in str(done.exception)
+
+
+def test_memory_is_estimated_though_samples_are_damaged(root: Path) -> None:
+    made = CliRunner().invoke(app, ["make", "reid", str(root), *SMALL, "--corrupt", "0"])
+    assert made.exit_code == 0, made.output
+    for image in sorted((root / "vis").rglob("*.jpg"))[::2]:
+        image.write_bytes(image.read_bytes()[:100])
+    settings = [f"data.root={root}", "data.holdout=0"]
+    done = CliRunner().invoke(app, ["stats", "configs/reid/demo.yaml", *settings])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("fits: ")
+    assert "could not be read; next: pitstop data check" in done.output
 
 
 def test_the_record_goes_to_stdout_alone(root: Path) -> None:

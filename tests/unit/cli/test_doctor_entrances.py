@@ -98,7 +98,7 @@ def test_a_command_that_is_not_found_is_one_sentence(run: Run) -> None:
 
 def test_runs_and_logs_are_no_commands(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "python"  # named like a command, but it is there
-    log.write_text("".join(f"step={step} step_time=0.5\n" for step in range(1, 40)))
+    log.write_text("".join(f"step={step} step_time_s=0.5\n" for step in range(1, 40)))
     log.chmod(0o755)
     assert "did you mean" not in run("doctor", "python")[2]
     assert "did you mean" not in run("doctor", "runs/mine")[2]

@@ -229,7 +229,7 @@ def test_impossible_times_are_not_healthy_and_never_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], time: str
 ) -> None:
     log = tmp_path / "a.log"
-    log.write_text("".join(f"step={n} loss={1 / n} step_time={time}\n" for n in range(1, 60)))
+    log.write_text("".join(f"step={n} loss={1 / n} step_time_s={time}\n" for n in range(1, 60)))
     assert doctor_logs([log]) == 0
     out = capsys.readouterr().out
     assert out.startswith("not enough evidence: the log does not time its steps")
@@ -241,7 +241,11 @@ def test_a_step_beyond_all_floats_does_not_stop_the_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "a.log"
-    lines = [f"step={n} step_time=0.5\n" for n in [*range(1, 60), 10**400]]
+    lines = [f"step={n} step_time_s=0.5\n" for n in [*range(1, 60), 10**400]]
     log.write_text("".join(lines))
     assert doctor_logs([log]) == 0
     assert "steps 1 to 59" in capsys.readouterr().out
+
+
+def test_standard_input_is_a_log() -> None:
+    assert is_log(Path("-"))

@@ -153,7 +153,7 @@ def test_an_option_that_would_do_nothing_is_an_error(
 ) -> None:
     (tmp_path / "rank-0.jsonl").write_text('{"kind":"run"}\n')
     log = tmp_path / "a.log"
-    log.write_text("".join(f"step={step} step_time=0.5\n" for step in range(1, 40)))
+    log.write_text("".join(f"step={step} step_time_s=0.5\n" for step in range(1, 40)))
     targets: dict[str, list[object]] = {"run": [tmp_path], "log": [log], "script": ["--", "true"]}
     code, out, err = run("doctor", *options, *targets[form])
     assert (code, out) == (2, "")

@@ -198,9 +198,33 @@ def test_ctrl_c_is_said_in_one_word(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "read_run", interrupted)
+    monkeypatch.setattr("pitstop.doctor.judge.read_run", interrupted)
     code, out, err = run("doctor", starved)
     assert (code, out, err.strip()) == (130, "", "interrupted")
+
+
+@pytest.mark.parametrize(
+    "line", [("data", "check"), ("config", "check"), ("doctor",), ("report",), ("watch", "--once")]
+)
+def test_a_path_that_the_system_refuses_is_a_users_error(
+    run: Run, tmp_path: Path, line: tuple[str, ...]
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in ("x" * 5000, str(loop), "/proc/kmsg", "/dev/zero"):
+        code, _, err = run(*line, path)
+        assert code in (1, 2), err
+        assert "Traceback" not in err
+
+
+def test_names_of_files_do_not_steer_the_terminal(run: Run, tmp_path: Path) -> None:
+    odd = tmp_path / "a\x1b]0;owned\x07\x1b[2J\u202eb.yaml"
+    odd.write_text("a: [")
+    for line in (("config", "check"), ("train",), ("doctor",), ("data", "stats")):
+        code, out, err = run(*line, str(odd))
+        assert code in (1, 2)
+        assert "\x1b" not in out + err
+        assert "\u202e" not in out + err
 
 
 def test_a_demo_into_a_place_that_is_no_folder_is_a_users_error(run: Run, tmp_path: Path) -> None:

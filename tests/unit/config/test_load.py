@@ -320,6 +320,8 @@ def test_a_base_that_is_no_path_is_a_mistake(tmp_path: Path, base: str) -> None:
         ("[" * 5000, "nested deeper"),
         ("{a: " * 5000, "nested deeper"),
         ("- " * 5000, "nested deeper"),
+        ("{" * 3000, "nested deeper"),
+        ("".join(f"a{n}: 1\n" for n in range(21_000)), "more than 20000 values"),
         ("a: !!python/object/apply:os.system [ls]\n", "tags are not read"),
         ("a: !mine 3\n", "tags are not read"),
         ("train: !!set {steps}\n", "tags are not read"),

@@ -87,14 +87,14 @@ def rank(
             path = (name,) if isinstance(name, str) else name
             on_device[:, paths.index(path)] = _columns([us], steps)[:, 0]
         device_wall = wall.copy()
-    apart_us, events = _apart(apart or {}, steps, wall)
+    outside_us, events = _apart(apart or {}, steps, wall)
     table = StepTable(
         paths=paths,
         attempt=np.zeros(steps),
         index=np.arange(steps, dtype=float),
-        start_us=np.cumsum(wall + apart_us) - wall - apart_us,
+        start_us=np.cumsum(wall + outside_us) - wall - outside_us,
         wall_us=wall,
-        apart_us=apart_us,
+        outside_us=outside_us,
         samples=np.full(steps, np.nan if samples is None else samples),
         micro_steps=np.full(steps, np.nan if micro_steps is None else micro_steps),
         host_us=host,
@@ -167,7 +167,7 @@ def _block(table: StepTable) -> Block:
         first=0,
         last=max(0, len(table) - 1),
         start_us=0,
-        apart_us=int(table.apart_us.sum()),
+        outside_us=int(table.outside_us.sum()),
         samples=None,
         micro_steps=None,
         broken=0,

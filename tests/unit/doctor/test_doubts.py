@@ -169,3 +169,34 @@ def test_confidence_follows_from_the_doubts_whatever_is_given() -> None:
     )  # fmt: skip
     assert found.confidence == "low"
     assert replace(found, doubts=()).confidence == "high"
+
+
+@pytest.mark.parametrize(("share", "outcome"), [(0.095, "healthy"), (0.105, "bottleneck")])
+def test_a_share_about_its_limit_is_reported_with_reservation(share: float, outcome: str) -> None:
+    """Either way the same part is named: which way it falls is chance."""
+    wait = noisy(10_000 * share, 200, 1, 0.1)
+    verdict = examine(run_of(rank({"data": wait, "forward": 10_000 - wait}, steps=200)))
+    assert verdict.outcome == outcome
+    assert "another run may" in verdict.message
+    assert "data" in verdict.message
+
+
+@pytest.mark.parametrize("share", [0.05, 0.08, 0.13, 0.40])
+def test_a_share_far_from_its_limit_needs_no_reservation(share: float) -> None:
+    wait = noisy(10_000 * share, 200, 1, 0.1)
+    verdict = examine(run_of(rank({"data": wait, "forward": 10_000 - wait}, steps=200)))
+    assert "another run may" not in verdict.message
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.07, 0.14))
+def test_runs_of_one_program_differ_only_with_reservation(seed: int, share: float) -> None:
+    """Where one of six runs names a bottleneck and another none, each says that it may differ."""
+    verdicts = []
+    for number in range(6):
+        wait = noisy(10_000 * share, 120, seed + number, 0.5)
+        work = noisy(10_000 * (1 - share), 120, seed + number + 100, 0.1)
+        verdicts.append(examine(run_of(rank({"data": wait, "forward": work}, steps=120))))
+    if len({verdict.outcome for verdict in verdicts}) > 1:
+        reserved = sum("another run may" in verdict.message for verdict in verdicts)
+        assert reserved >= 5

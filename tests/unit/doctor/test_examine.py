@@ -15,6 +15,7 @@ from pitstop.doctor.estimate.combine import combined_bound, cumulative_gains
 from pitstop.doctor.examine import examine
 from pitstop.doctor.facts import IDLE, facts_of
 from pitstop.doctor.rules.catalogue import CATALOGUE, ENTRIES
+from pitstop.records.run import Event
 from pitstop.records.script import NotSampled
 from pitstop.records.store import from_json, read_run, to_json
 from pitstop.records.verdict import Bound, Finding, Verdict
@@ -467,3 +468,11 @@ def test_a_wait_among_others_on_the_host_is_neither_blamed_nor_called_healthy() 
     # Others on the host do not matter to a loop that waits for nothing.
     busy = examine(run_of(rank({"forward": 5_000, "backward": 5_000}, readings=[ON_CPU, *crowded])))
     assert busy.outcome == "healthy"
+
+
+def test_steps_that_passed_before_updates_were_recognised_are_noted() -> None:
+    started = Event(attempt=0, name="start-up", step=0, start_us=0, wall_us=9, detail={"steps": 10})
+    record = replace(rank({"forward": 3_000.0, "backward": 6_000.0}), events=(started,))
+    (note,) = examine(run_of(record)).notes
+    assert "10 steps passed before the updates were recognised" in note
+    assert not examine(run_of(replace(record, events=()))).notes

@@ -1,7 +1,10 @@
 """Records: killed at any byte, damaged anywhere, of any schema, they read and say what is gone."""
 
 import json
+import os
 import random
+import sys
+import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +58,7 @@ def write_run(path: Path, steps: int, *, seed: int = 0, device: bool = True) -> 
                 time.advance(3)
             writer.scalars(number, {"loss": rng.random()})
         if number % 50 == 49:
-            with clock.apart("evaluation"):
+            with clock.outside_step("evaluation"):
                 time.advance(70_000)
             writer.reading("memory", {"allocated_bytes": number})
         time.advance(rng.randint(0, 40))
@@ -77,7 +80,7 @@ def test_what_was_written_is_what_is_read(tmp_path: Path, device: bool) -> None:
             index=written.index,
             start_us=written.start_us - 10**9,
             wall_us=written.wall_us,
-            apart_us=written.apart_us,
+            outside_us=written.outside_us,
             samples=4,
             micro_steps=1,
             host_us={span.path: us for span, (_, us) in written.host_us.items()},
@@ -196,6 +199,91 @@ def test_a_line_that_is_no_record_is_counted_and_left_out(tmp_path: Path, line: 
     assert record.notes == ("1 damaged line left out",)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("samples", 10**15),
+        ("samples", -4),
+        ("micro_steps", 10**15),
+        ("outside_us", -1),
+        ("outside_us", 10**30),
+        ("wall", [20, 10**18, 0, 10**18, [10, 20]]),
+        ("wall", [20, 100, 5, 4, [10, 20]]),
+        ("wall", [20, 1, 5, 5, [10, 20]]),
+        ("wall", [20, 100, 5, 5, [10, 19]]),
+        ("wall", [10**12, 10**12, 1, 1, [10, 10**12]]),
+        ("wall", [-1, 0, 0, 0, [10, -1]]),
+    ],
+)
+def test_a_block_that_cannot_be_true_is_not_believed(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    write_run(path, 20)
+    lines = path.read_bytes().split(b"\n")
+    [at] = [at for at, line in enumerate(lines) if line.startswith(b'{"kind":"block"')]
+    lines[at] = json.dumps(json.loads(lines[at]) | {key: value}, separators=(",", ":")).encode()
+    path.write_bytes(b"\n".join(lines))
+    record = store.read_run(path, with_steps=False).first
+    assert "1 damaged line left out" in record.notes
+    # The rows themselves are still there.
+    assert sum(block.wall.count for block in record.blocks) == 20
+
+
+def spans_of(depth: int) -> bytes:
+    lines = [{"kind": "run", "schema": 2}]
+    lines += [
+        {"kind": "span", "id": n, "parent": n - 1 if n else None, "name": f"s{n}"}
+        for n in range(depth)
+    ]
+    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+
+
+def test_spans_nested_without_end_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    path.write_bytes(spans_of(20_000))
+    record = store.read_run(path).first
+    assert max(map(len, record.paths)) <= 512
+    assert "damaged lines left out" in record.notes[0]
+
+
+def test_a_table_of_more_cells_than_memory_holds_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pitstop.records.reader._MOST_CELLS", 30_000)
+    path = tmp_path / "rank-0.jsonl"
+    write_run(path, 20_000)
+    record = store.read_run(path).first
+    assert record.steps is not None
+    assert 0 < len(record.steps) < 20_000
+    assert "more than can be shown one by one" in record.notes[0]
+    assert sum(block.wall.count for block in record.blocks) == 20_000
+
+
+def test_a_line_without_an_end_does_not_fill_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pitstop.records.reader._MOST_LINE_BYTES", 1 << 20)
+    path = tmp_path / "rank-0.jsonl"
+    path.write_bytes(b'{"kind":"run","schema":2}\n' + b"x" * (40 << 20))
+    tracemalloc.start()
+    try:
+        assert "damaged" in store.read_run(path).first.notes[0]
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has neither")
+def test_pipes_devices_and_files_without_an_end_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank-0.jsonl")
+    for source in (tmp_path, tmp_path / "rank-0.jsonl", Path("/dev/zero")):
+        with pytest.raises(RecordError, match="not a regular file"):
+            store.read_run(source)
+    # Of a size that is not known there is nothing to read.
+    assert store.read_run("/proc/self/maps").first.attempts == ()
+
+
 def test_a_reader_may_follow_a_live_file(tmp_path: Path) -> None:
     whole_path, path = tmp_path / "whole.jsonl", tmp_path / "rank-0.jsonl"
     write_run(whole_path, 600)
@@ -224,19 +312,19 @@ def test_a_newer_schema_shows_its_header_and_asks_for_an_upgrade(tmp_path: Path)
     assert record.attempts[0].schema == 99
     assert summarise(record).steps == 0
     [note] = record.notes
-    assert "newer than this pitstop's 1" in note
+    assert "newer than this pitstop's 2" in note
     assert "upgrade" in note
 
 
 def test_an_older_schema_reads_through_its_upgrade() -> None:
-    lines = b'{"kind":"run","schema":0}\n{"kind":"layout","id":0,"host":[]}\n[0,7,0,0,1.5]\n'
+    lines = b'{"kind":"run","schema":1}\n{"kind":"layout","id":0,"host":[]}\n[0,7,0,0,1.5]\n'
 
     def from_seconds(line: object) -> object:
         if isinstance(line, list):
             return [*line[:4], int(line[4] * 1e6), None, None]
         return line
 
-    reader = RankReader(with_steps=True, upgrades={0: from_seconds})
+    reader = RankReader(with_steps=True, upgrades={1: from_seconds})
     reader.feed(lines)
     record = reader.record()
     assert record.steps is not None
@@ -245,7 +333,9 @@ def test_an_older_schema_reads_through_its_upgrade() -> None:
 
     without = RankReader(with_steps=True)
     without.feed(lines)
-    assert "no longer reads" in without.record().notes[0]
+    [note] = without.record().notes
+    assert "no longer reads" in note
+    assert "measure the run again" in note
 
 
 def test_a_foreign_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -261,7 +351,7 @@ def test_a_foreign_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_run_killed_before_its_first_line_reads_as_empty(tmp_path: Path) -> None:
-    for content in (b"", b'{"kind":"ru', b'{"kind":"run","schema":1'):
+    for content in (b"", b'{"kind":"ru', b'{"kind":"run","schema":2'):
         path = tmp_path / "rank-0.jsonl"
         path.write_bytes(content)
         record = store.read_run(path).first
@@ -283,7 +373,7 @@ def test_records_go_through_json_and_back(tmp_path: Path) -> None:
     store.write_json(Sample(name="a", value_s=0.1), path)
     assert json.loads(path.read_text()) == {
         "kind": "Sample",
-        "schema": 1,
+        "schema": 2,
         "name": "a",
         "value_s": 0.1,
     }

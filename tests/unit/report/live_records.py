@@ -37,15 +37,15 @@ class GrowingRun:
         self.path.write_bytes(b"\n".join(lines))
 
     def step(
-        self, count: int = 1, *, wait_us: int = 2_000, work_us: int = 8_000, apart_us: int = 0,
+        self, count: int = 1, *, wait_us: int = 2_000, work_us: int = 8_000, outside_us: int = 0,
         samples: int | None = 4,
     ) -> None:  # fmt: skip
         for _ in range(count):
             self.clock.begin_step(self.next_step)
             self.next_step += 1
-            if apart_us:
-                with self.clock.apart("evaluation"):
-                    self.time.advance(apart_us)
+            if outside_us:
+                with self.clock.outside_step("evaluation"):
+                    self.time.advance(outside_us)
             with self.clock.span("data"):
                 self.time.advance(wait_us)
             with self.clock.span("forward"):

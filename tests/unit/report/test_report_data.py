@@ -105,6 +105,7 @@ SEEN = Seen(
     samples=2_222,
     tensor_bytes=(133 * MIB,),
     samples_read=8,
+    samples_damaged=0,
     decoded_bytes=580 * GIB,
     host_limit_bytes=256 * GIB,
     shm_free_bytes=128 * GIB,

@@ -37,7 +37,7 @@ def summary_of(
                 time.advance(400_000)
         time.advance(500_000)
         clock.count(samples=3)
-    with clock.apart(f"{name} check"):
+    with clock.outside_step(f"{name} check"):
         time.advance(7_000_000)
     clock.close()
     writer.close()

@@ -11,9 +11,9 @@ from pitstop.config.legacy.python import Code
 from pitstop.config.legacy.verdicts import (
     Guide,
     Judge,
+    KeyVerdict,
     OldKey,
     Status,
-    Verdict,
     change,
     keep,
     lacks,
@@ -41,18 +41,18 @@ def _is_dict(value: Any, kind: str) -> bool:
     return isinstance(value, dict) and value.get("type") == kind
 
 
-def _image_size(old: OldKey) -> Verdict:
+def _image_size(old: OldKey) -> KeyVerdict:
     steps = old.value if isinstance(old.value, list) else []
     scales = [step.get("img_scale") for step in steps if _is_dict(step, "Resize")]
     if not scales or not isinstance(scales[0], list) or len(scales[0]) != 2:
         reason = "no step of it says a size; data.image_size does"
-        return Verdict(status=Status.NO_COUNTERPART, reason=reason)
+        return KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
     width, height = scales[0]
     reason = f"height first; it was width x height. The other {len(steps) - 1} steps are the "
     reason += "workload's own: decoding at a reduced scale, colours at random (data.photometric), "
     reason += "normalising on the device"
     colours = any(_is_dict(step, "PhotoMetricDistortion") for step in steps)
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED,
         key="data.image_size",
         value=[height, width],
@@ -61,44 +61,44 @@ def _image_size(old: OldKey) -> Verdict:
     )
 
 
-def _precision(old: OldKey) -> Verdict:
+def _precision(old: OldKey) -> KeyVerdict:
     reason = "a number is a fixed scale: nothing lowers it after an overflow, and raising it makes "
     reason += "overflow likelier (65,504 / scale is the largest gradient). Ours starts high and "
     reason += "finds its own (train.scaler); bf16 needs none"
     scale = number(old.value)
     if scale is None:
         reason = "the scale is dynamic (train.scaler); bf16 needs none"
-    return Verdict(status=Status.CHANGED, key="train.precision", value="fp16", reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="train.precision", value="fp16", reason=reason)
 
 
-def _policy(old: OldKey) -> Verdict:
+def _policy(old: OldKey) -> KeyVerdict:
     kinds = {"poly": "poly", "cosineannealing": "cosine", "step": "step", "fixed": "constant"}
     kind = kinds.get(str(old.value).lower())
     if kind is None:
-        return Verdict(
+        return KeyVerdict(
             status=Status.REFUSED, reason=f"there is no schedule {old.value}; {_NEVER_APPLIED}"
         )
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED,
         key="schedule.kind",
         value="constant",
         reason=f"lr_config {_NEVER_APPLIED}",
-        wanted=Verdict(status=Status.CHANGED, key="schedule.kind", value=kind),
+        wanted=KeyVerdict(status=Status.CHANGED, key="schedule.kind", value=kind),
     )
 
 
-def _end_factor(old: OldKey) -> Verdict:
+def _end_factor(old: OldKey) -> KeyVerdict:
     if str(old.other("lr_config.policy", "poly")).lower() not in {"poly", "cosineannealing"}:
-        return Verdict(status=Status.NO_EFFECT, reason="only poly and cosine come to an end")
+        return KeyVerdict(status=Status.NO_EFFECT, reason="only poly and cosine come to an end")
     return never_ran(_share_of_peak, f"lr_config {_NEVER_APPLIED}")(old)
 
 
-def _share_of_peak(old: OldKey) -> Verdict:
+def _share_of_peak(old: OldKey) -> KeyVerdict:
     lowest, peak = number(old.value), number(old.other("optimizer.lr", 2e-4))
     if lowest is None or not peak:
-        return Verdict(status=Status.REFUSED, reason="it is no number")
+        return KeyVerdict(status=Status.REFUSED, reason="it is no number")
     reason = f"a share of the peak, {lowest:g} / {peak:g}"
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED,
         key="schedule.end_factor",
         value=float(f"{lowest / peak:.12g}"),
@@ -106,10 +106,10 @@ def _share_of_peak(old: OldKey) -> Verdict:
     )
 
 
-def _backbone(old: OldKey) -> Verdict:
+def _backbone(old: OldKey) -> KeyVerdict:
     depths = old.value if isinstance(old.value, list) else []
     width = old.other("model.backbone.embed_dims", 96)
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED,
         key="model.backbone",
         value=_BACKBONES.get((width, tuple(depths))),
@@ -117,15 +117,15 @@ def _backbone(old: OldKey) -> Verdict:
     )
 
 
-def _view(_: OldKey) -> Verdict:
+def _view(_: OldKey) -> KeyVerdict:
     reason = "lift-splat from one camera, in this code base"
-    return Verdict(status=Status.CHANGED, key="model.kind", value="lss_swin_mono", reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="model.kind", value="lss_swin_mono", reason=reason)
 
 
-def _clip(old: OldKey) -> Verdict:
+def _clip(old: OldKey) -> KeyVerdict:
     reason = "a limit on the norm of all gradients, in both"
     kind = {"train.clip.kind": "fixed"}
-    return Verdict(
+    return KeyVerdict(
         status=Status.RENAMED, key="train.clip.norm", value=old.value, reason=reason, also=kind
     )
 
@@ -323,9 +323,9 @@ def _family(name: str) -> Judge | None:
 
 
 def _unless_code(judge: Judge) -> Judge:
-    def careful(old: OldKey) -> Verdict:
+    def careful(old: OldKey) -> KeyVerdict:
         if isinstance(old.value, Code):
-            return Verdict(status=Status.UNKNOWN, reason="it is code, which is never executed")
+            return KeyVerdict(status=Status.UNKNOWN, reason="it is code, which is never executed")
         return judge(old)
 
     return careful

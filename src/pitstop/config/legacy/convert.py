@@ -16,7 +16,7 @@ from pitstop.config.legacy.kair import KAIR_GUIDE
 from pitstop.config.legacy.presets import Nearest, nearest_preset
 from pitstop.config.legacy.reid import REID_GUIDE
 from pitstop.config.legacy.sources import Form, OldFile, read_old
-from pitstop.config.legacy.verdicts import Column, Guide, OldKey, Status, Verdict
+from pitstop.config.legacy.verdicts import Column, Guide, KeyVerdict, OldKey, Status
 from pitstop.config.load import LoadedConfig, config_from
 from pitstop.config.problems import ConfigProblems, Problem, shorten
 from pitstop.errors import ConfigError
@@ -185,12 +185,12 @@ def _recognise(file: OldFile) -> Guide:
     return best
 
 
-def _judge(guide: Guide, name: str, values: Mapping[str, Any]) -> Verdict:
+def _judge(guide: Guide, name: str, values: Mapping[str, Any]) -> KeyVerdict:
     judge = guide.find(name)
     if judge is None:
-        return Verdict(status=Status.UNKNOWN, reason="no guide is known to have this key")
+        return KeyVerdict(status=Status.UNKNOWN, reason="no guide is known to have this key")
     if values[name] is None:
-        return Verdict(status=Status.NO_EFFECT, reason="it has no value")
+        return KeyVerdict(status=Status.NO_EFFECT, reason="it has no value")
     return judge(OldKey(name=name, value=values[name], values=values))
 
 
@@ -198,12 +198,12 @@ _STAND_IN_STEPS: Final = 1_000_000_000
 
 
 def _settle(
-    verdicts: Mapping[str, Verdict],
+    verdicts: Mapping[str, KeyVerdict],
     fixed_by: Mapping[str, tuple[Any, str]],
     source: str,
     *,
     part_of: str | None,
-) -> tuple[LoadedConfig, dict[str, Verdict]]:
+) -> tuple[LoadedConfig, dict[str, KeyVerdict]]:
     """Find the largest part of the result our loader accepts, and say why the rest is out.
 
     `part_of` is the model whose settings a part of a configuration belongs to.
@@ -240,17 +240,17 @@ def _completed(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {"model.kind": kind} | length | (people if kind == "clip_reid" else {}) | dict(settings)
 
 
-def _without(verdict: Verdict, culprits: Mapping[str, Problem]) -> Verdict:
+def _without(verdict: KeyVerdict, culprits: Mapping[str, Problem]) -> KeyVerdict:
     if verdict.key is not None and verdict.key in culprits:
         return _refuse(verdict, culprits[verdict.key])
     also = {key: value for key, value in verdict.also.items() if key not in culprits}
     return replace(verdict, also=also)
 
 
-def _without_rivals(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+def _without_rivals(verdicts: Mapping[str, KeyVerdict]) -> dict[str, KeyVerdict]:
     """Keep one old key for each setting of ours; a second that disagrees is refused."""
-    winners: dict[str, tuple[str, Verdict]] = {}
-    kept: dict[str, Verdict] = {}
+    winners: dict[str, tuple[str, KeyVerdict]] = {}
+    kept: dict[str, KeyVerdict] = {}
     for name, verdict in verdicts.items():
         first, winner = winners.setdefault(verdict.key or name, (name, verdict))
         if str(winner.value) == str(verdict.value):
@@ -261,7 +261,7 @@ def _without_rivals(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
     return kept
 
 
-def _settings(verdicts: Mapping[str, Verdict], fixed: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(verdicts: Mapping[str, KeyVerdict], fixed: Mapping[str, Any]) -> dict[str, Any]:
     taken: dict[str, Any] = {}
     for verdict in verdicts.values():
         taken |= verdict.settings()
@@ -277,10 +277,10 @@ def _with_groups(keys: Collection[str], written: Iterable[str]) -> frozenset[str
     return frozenset(groups | inside)
 
 
-def _refuse(verdict: Verdict, problem: Problem) -> Verdict:
+def _refuse(verdict: KeyVerdict, problem: Problem) -> KeyVerdict:
     inert = problem.message.startswith("has no effect")
     status = Status.NO_EFFECT if inert else Status.REFUSED
-    return Verdict(status=status, reason=f"{verdict.key} {problem.message}")
+    return KeyVerdict(status=status, reason=f"{verdict.key} {problem.message}")
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,7 +294,9 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _account(name: str, value: Any, both: Verdict, settled: Mapping[Column, Verdict]) -> KeyAccount:
+def _account(
+    name: str, value: Any, both: KeyVerdict, settled: Mapping[Column, KeyVerdict]
+) -> KeyAccount:
     """Account for a key; of the column that is written, `settled` is what our loader accepted."""
     [verdict] = settled.values()
     is_secret = name.lower().endswith(_SECRET) and value is not None
@@ -310,7 +312,7 @@ def _account(name: str, value: Any, both: Verdict, settled: Mapping[Column, Verd
     )
 
 
-def _shown(verdict: Verdict) -> str | None:
+def _shown(verdict: KeyVerdict) -> str | None:
     pairs = [f"{key} = {_text(value)}" for key, value in verdict.settings().items()]
     return ", ".join(pairs) or None
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 from pitstop.config.legacy.verdicts import (
     Guide,
     Judge,
+    KeyVerdict,
     OldKey,
     Status,
-    Verdict,
     change,
     is_true,
     keep,
@@ -23,20 +23,20 @@ from pitstop.config.legacy.verdicts import (
 _NEVER_READ: Final = "train.py never reads it"
 
 
-def _workers(old: OldKey) -> Verdict:
+def _workers(old: OldKey) -> KeyVerdict:
     text = str(old.value).strip().replace(" ", "")
     if text == "auto" or text.startswith("cpu*"):
         share = 0.8 if text == "auto" else number(text.removeprefix("cpu*"))
         reason = f"{text} was {share} of the cores, divided by the number of GPUs; ours is the "
         reason += "same share of the usable cores, shared over the ranks of a host"
-        return Verdict(status=Status.CHANGED, key="loader.workers", value=share, reason=reason)
+        return KeyVerdict(status=Status.CHANGED, key="loader.workers", value=share, reason=reason)
     reason = "a total for the host, shared over its ranks, in both"
-    return Verdict(status=Status.RENAMED, key="loader.workers", value=old.value, reason=reason)
+    return KeyVerdict(status=Status.RENAMED, key="loader.workers", value=old.value, reason=reason)
 
 
-def _cache_budget(old: OldKey) -> Verdict:
+def _cache_budget(old: OldKey) -> KeyVerdict:
     if not is_true(old.other("DATA.USE_RAM_CACHE", "true")):
-        return Verdict(status=Status.NO_EFFECT, reason="DATA.USE_RAM_CACHE is off")
+        return KeyVerdict(status=Status.NO_EFFECT, reason="DATA.USE_RAM_CACHE is off")
     size, workers = number(old.value), number(old.other("DATALOADER.TOTAL_WORKERS"))
     if size and workers:
         sum_of = f"{size:g} GB x {workers:g} workers = {size * workers:g} GB in all"
@@ -44,22 +44,24 @@ def _cache_budget(old: OldKey) -> Verdict:
         sum_of = "50 GB x 12 workers = 600 GB, for instance"
     reason = f"was held by every worker process by itself ({sum_of}); ours is one budget for all "
     reason += "workers and ranks of a host"
-    return Verdict(status=Status.CHANGED, key="cache.budget", value=f"{old.value}GB", reason=reason)
+    return KeyVerdict(
+        status=Status.CHANGED, key="cache.budget", value=f"{old.value}GB", reason=reason
+    )
 
 
-def _ram_cache(old: OldKey) -> Verdict:
+def _ram_cache(old: OldKey) -> KeyVerdict:
     if is_true(old.value):
         why = "a cache is on where cache.budget is above 0; it takes DATA.CACHE_SIZE_GB"
-        return Verdict(status=Status.NO_COUNTERPART, reason=why)
+        return KeyVerdict(status=Status.NO_COUNTERPART, reason=why)
     why = "a budget of 0 is no cache"
-    return Verdict(status=Status.CHANGED, key="cache.budget", value="0", reason=why)
+    return KeyVerdict(status=Status.CHANGED, key="cache.budget", value="0", reason=why)
 
 
-def _spike_height(old: OldKey) -> Verdict:
+def _spike_height(old: OldKey) -> KeyVerdict:
     if str(old.value) == "396":
         reason = "the files hold 88 planes of 360 x 640 bits: 88 x 28,800 bytes = 2,534,400, which "
         reason += "is 10 x 396 x 640 by coincidence"
-        return Verdict(status=Status.CHANGED, key="data.spike_height", value=360, reason=reason)
+        return KeyVerdict(status=Status.CHANGED, key="data.spike_height", value=360, reason=reason)
     return keep("data.spike_height")(old)
 
 
@@ -71,19 +73,19 @@ def _recompute(old: OldKey) -> Any:
     return "attention" if attention else "ffn" if ffn else "none"
 
 
-def _channels(old: OldKey) -> Verdict:
+def _channels(old: OldKey) -> KeyVerdict:
     channels = old.value if isinstance(old.value, list) else [old.value]
     if len(set(channels)) == 1:
         reason = "one number for all scales"
-        return Verdict(
+        return KeyVerdict(
             status=Status.RENAMED, key="model.spike.channels", value=channels[0], reason=reason
         )
     reason = "ours has one number for all scales"
-    return Verdict(status=Status.REFUSED, reason=reason)
+    return KeyVerdict(status=Status.REFUSED, reason=reason)
 
 
 def _max_tokens(group: str) -> Judge:
-    def judge(old: OldKey) -> Verdict:
+    def judge(old: OldKey) -> KeyVerdict:
         limit = number(old.value) or 49152.0
         side = number(old.other(f"MODEL.{group}.CHUNK_SIZE")) or 64.0
         batch = number(old.other("TRAIN.BATCH_SIZE")) or 1.0
@@ -95,11 +97,11 @@ def _max_tokens(group: str) -> Judge:
             reason += (
                 f"of {limit:g}, so it cannot matter up to batch {most:g}; the batch is {batch:g}"
             )
-            return Verdict(status=Status.NO_EFFECT, reason=reason)
+            return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
         reason = f"at batch {batch:g} it bound before CHUNK_SIZE {side:g}: a square of "
         reason += f"{limit:g} / {batch:g} pixels"
         key = f"model.{'spike' if group == 'SPIKE_TSA' else 'fusion'}.chunk"
-        return Verdict(
+        return KeyVerdict(
             status=Status.CHANGED, key=key, value=math.isqrt(int(limit // batch)), reason=reason
         )
 
@@ -107,7 +109,7 @@ def _max_tokens(group: str) -> Judge:
 
 
 def _chunk(key: str, group: str) -> Judge:
-    def judge(old: OldKey) -> Verdict:
+    def judge(old: OldKey) -> KeyVerdict:
         if (
             _max_tokens(group)(
                 OldKey(
@@ -118,10 +120,10 @@ def _chunk(key: str, group: str) -> Judge:
             ).status
             is Status.CHANGED
         ):
-            return Verdict(status=Status.NO_EFFECT, reason="MAX_BATCH_TOKENS bound before it")
+            return KeyVerdict(status=Status.NO_EFFECT, reason="MAX_BATCH_TOKENS bound before it")
         reason = "kept; whole images (null) are as good, since the scores of 256 x 256 pixels and "
         reason += "5 frames take 65,536 x 4 x 25 x 4 bytes = 26 MB"
-        return Verdict(status=Status.RENAMED, key=key, value=old.value, reason=reason)
+        return KeyVerdict(status=Status.RENAMED, key=key, value=old.value, reason=reason)
 
     return judge
 
@@ -139,36 +141,36 @@ def _attention_keys(old_group: str, new_group: str) -> dict[str, Judge]:
     }
 
 
-def _clip(old: OldKey) -> Verdict:
+def _clip(old: OldKey) -> KeyVerdict:
     limit = number(old.value)
     if limit is not None and limit <= 0:
         reason = "a limit of 0 or less is no clipping"
-        return Verdict(status=Status.CHANGED, key="train.clip.kind", value="none", reason=reason)
+        return KeyVerdict(status=Status.CHANGED, key="train.clip.kind", value="none", reason=reason)
     return keep("train.clip.norm")(old)
 
 
-def _optimizer(old: OldKey) -> Verdict:
+def _optimizer(old: OldKey) -> KeyVerdict:
     kinds = {"adamw": "adamw", "adam": "adam", "adamw8bit": "adamw8bit", "sgd": "sgd"}
     kind = kinds.get(str(old.value).lower().replace("_", ""), str(old.value))
     if kind != "adamw8bit":
-        return Verdict(status=Status.RENAMED, key="optimizer.kind", value=kind)
+        return KeyVerdict(status=Status.RENAMED, key="optimizer.kind", value=kind)
     reason = "kept, but it saves at most 142 MB: 23.68 M parameters x 8 bytes = 189 MB of state, "
     reason += "not the 12 GB the guide budgets"
-    return Verdict(status=Status.RENAMED, key="optimizer.kind", value=kind, reason=reason)
+    return KeyVerdict(status=Status.RENAMED, key="optimizer.kind", value=kind, reason=reason)
 
 
-def _charbonnier(old: OldKey) -> Verdict:
+def _charbonnier(old: OldKey) -> KeyVerdict:
     delta = number(old.value)
     if delta is None:
         return keep("loss.charbonnier.eps")(old)
     reason = "the original squares it: sqrt(d^2 + delta^2); ours is the number under the root, "
     reason += f"{delta:g} x {delta:g} = {delta * delta:g}"
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED, key="loss.charbonnier.eps", value=f"{delta * delta:g}", reason=reason
     )
 
 
-def _wanted_depths(old: OldKey) -> Verdict:
+def _wanted_depths(old: OldKey) -> KeyVerdict:
     """Give the list for the network that was run: seven stages and six groups of stage 8."""
     given = old.value if isinstance(old.value, list) else []
     depths = [number(depth) for depth in given]
@@ -179,31 +181,31 @@ def _wanted_depths(old: OldKey) -> Verdict:
         reason, wanted = "", given
     else:
         reason = f"{len(depths)} entries do not fit the 13 of model.embed_dims"
-        return Verdict(status=Status.REFUSED, reason=reason)
-    return Verdict(status=Status.CHANGED, key="model.depths", value=wanted, reason=reason)
+        return KeyVerdict(status=Status.REFUSED, reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="model.depths", value=wanted, reason=reason)
 
 
-def _wanted_window(old: OldKey) -> Verdict:
+def _wanted_window(old: OldKey) -> KeyVerdict:
     given = old.value if isinstance(old.value, list) else [5, old.value, old.value]
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED, key="model.window", value=given, reason="frames, rows, columns"
     )
 
 
-def _total_steps(old: OldKey) -> Verdict:
+def _total_steps(old: OldKey) -> KeyVerdict:
     if old.other("TRAIN.EPOCHS") is not None:
         reason = "read only where there is no TRAIN.EPOCHS, and there is one"
-        return Verdict(status=Status.NO_EFFECT, reason=reason)
+        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
     return keep("train.steps", "counted in optimizer steps")(old)
 
 
 def _old_loader(key: str) -> Judge:
     """Judge a key that the code read only where there was no group DATALOADER."""
 
-    def judge(old: OldKey) -> Verdict:
+    def judge(old: OldKey) -> KeyVerdict:
         if any(name.startswith("DATALOADER.") for name in old.values):
             reason = "read only where there is no group DATALOADER, and there is one"
-            return Verdict(status=Status.NO_EFFECT, reason=reason, wanted=keep(key)(old))
+            return KeyVerdict(status=Status.NO_EFFECT, reason=reason, wanted=keep(key)(old))
         return keep(key, "taken as the number for the host" if "workers" in key else "")(old)
 
     return judge

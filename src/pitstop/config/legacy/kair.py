@@ -12,9 +12,9 @@ from typing import Any, Final
 from pitstop.config.legacy.verdicts import (
     Guide,
     Judge,
+    KeyVerdict,
     OldKey,
     Status,
-    Verdict,
     change,
     is_true,
     keep,
@@ -31,45 +31,45 @@ def _devices(values: Mapping[str, Any]) -> int:
     return max(1, len(listed)) if isinstance(listed, list) and is_true(values.get("dist")) else 1
 
 
-def _batch(old: OldKey) -> Verdict:
+def _batch(old: OldKey) -> KeyVerdict:
     total, devices = number(old.value), _devices(old.values)
     if total is None or total < devices:
         reason = f"{old.value} samples cannot be shared by {devices} GPUs"
-        return Verdict(status=Status.REFUSED, reason=reason)
+        return KeyVerdict(status=Status.REFUSED, reason=reason)
     reason = f"of one device: {total:g} over {devices} GPUs, which torchrun starts here"
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED, key="train.batch_size", value=int(total) // devices, reason=reason
     )
 
 
-def _root(old: OldKey) -> Verdict:
+def _root(old: OldKey) -> KeyVerdict:
     path = PurePosixPath(str(old.value))
     reason = "the folder around both trees; ours reads SPLIT/CLIP/blur and SPLIT/CLIP/sharp below "
     reason += "it, so link the folders in that form"
     if path.suffix == ".lmdb":
         reason += "; LMDB files are not read, their images are"
-    return Verdict(status=Status.CHANGED, key="data.root", value=str(path.parent), reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="data.root", value=str(path.parent), reason=reason)
 
 
-def _flips(old: OldKey) -> Verdict:
+def _flips(old: OldKey) -> KeyVerdict:
     switches = [old.other(f"{_TRAIN}.{name}") for name in ("use_hflip", "use_rot")]
     on = [is_true(switch) for switch in switches]
     reason = "mirroring and turning are one setting"
     if any(on) and not all(on):
         reason += ", and one of the two was off"
     value = "flips" if any(on) else "none"
-    return Verdict(status=Status.CHANGED, key="data.augment", value=value, reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="data.augment", value=value, reason=reason)
 
 
-def _heads(old: OldKey) -> Verdict:
+def _heads(old: OldKey) -> KeyVerdict:
     heads = old.value if isinstance(old.value, list) else [old.value]
     if len(set(heads)) != 1:
-        return Verdict(status=Status.REFUSED, reason="ours has one number for all blocks")
+        return KeyVerdict(status=Status.REFUSED, reason="ours has one number for all blocks")
     reason = "one number for all blocks"
-    return Verdict(status=Status.CHANGED, key="model.heads", value=heads[0], reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="model.heads", value=heads[0], reason=reason)
 
 
-def _recompute(old: OldKey) -> Verdict:
+def _recompute(old: OldKey) -> KeyVerdict:
     """Recompute at least what was recomputed there: whole stages, where single ones were left."""
     depths = old.other("netG.depths")
     count = len(depths) if isinstance(depths, list) else 11
@@ -88,17 +88,17 @@ def _recompute(old: OldKey) -> Verdict:
         value = "none"
     reason = "one setting for the four keys; a stage of which a half was recomputed is recomputed "
     reason += "whole. The original recomputed the second group's attention whatever they said"
-    return Verdict(status=Status.CHANGED, key="train.recompute", value=value, reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="train.recompute", value=value, reason=reason)
 
 
-def _kind(old: OldKey) -> Verdict:
+def _kind(old: OldKey) -> KeyVerdict:
     bins = _spike_channels(old.values)
     if bins == 0:
         reason = "VRT on frames alone"
-        return Verdict(status=Status.CHANGED, key="model.kind", value="vrt", reason=reason)
+        return KeyVerdict(status=Status.CHANGED, key="model.kind", value="vrt", reason=reason)
     reason = f"VRT with {bins} further channels of spikes"
     also = {"model.fusion.kind": "early", "data.voxel_bins": bins, "data.voxels": _voxels(old)}
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED, key="model.kind", value="vrt_spike", reason=reason, also=also
     )
 
@@ -115,28 +115,30 @@ def _voxels(old: OldKey) -> str:
 
 
 def _of_spikes(judge: Judge) -> Judge:
-    def careful(old: OldKey) -> Verdict:
+    def careful(old: OldKey) -> KeyVerdict:
         if _spike_channels(old.values) == 0:
-            return Verdict(status=Status.NO_EFFECT, reason="the network has no channel of spikes")
+            return KeyVerdict(
+                status=Status.NO_EFFECT, reason="the network has no channel of spikes"
+            )
         return judge(old)
 
     return careful
 
 
-def _multipliers(old: OldKey) -> Verdict:
+def _multipliers(old: OldKey) -> KeyVerdict:
     keys = old.other("train.fix_keys")
     factor, held = number(old.other("train.fix_lr_mul")), number(old.other("train.fix_iter"))
     if not isinstance(keys, list) or not keys or not held or factor in {None, 1.0}:
         reason = "it counts only beside fix_iter, fix_keys and a factor other than 1"
-        return Verdict(status=Status.NO_EFFECT, reason=reason)
+        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
     value = {str(key): factor for key in keys}
     reason = "a factor on the rate of parameters of these names"
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED, key="optimizer.lr_multipliers", value=value, reason=reason
     )
 
 
-def _schedule(old: OldKey) -> Verdict:
+def _schedule(old: OldKey) -> KeyVerdict:
     kind = str(old.value)
     if kind == "CosineAnnealingWarmRestarts":
         periods, total = old.other("train.G_scheduler_periods"), old.other("train.total_iter")
@@ -144,72 +146,74 @@ def _schedule(old: OldKey) -> Verdict:
         reason = "one fall from the peak to the end of the run"
         if number(one) != number(total):
             reason += f"; there it started anew every {one} iterations, which is not built"
-        return Verdict(status=Status.CHANGED, key="schedule.kind", value="cosine", reason=reason)
+        return KeyVerdict(status=Status.CHANGED, key="schedule.kind", value="cosine", reason=reason)
     if kind == "MultiStepLR":
-        return Verdict(
+        return KeyVerdict(
             status=Status.CHANGED, key="schedule.kind", value="step", reason="lowered at milestones"
         )
-    return Verdict(status=Status.REFUSED, reason=f"there is no schedule {kind}")
+    return KeyVerdict(status=Status.REFUSED, reason=f"there is no schedule {kind}")
 
 
-def _end_factor(old: OldKey) -> Verdict:
+def _end_factor(old: OldKey) -> KeyVerdict:
     lowest, peak = number(old.value), number(old.other("train.G_optimizer_lr"))
     if lowest is None or not peak:
-        return Verdict(status=Status.REFUSED, reason="it takes G_optimizer_lr to be a share of")
+        return KeyVerdict(status=Status.REFUSED, reason="it takes G_optimizer_lr to be a share of")
     reason = f"a share of the peak, {lowest:g} / {peak:g}"
     value = float(f"{lowest / peak:.12g}")
-    return Verdict(status=Status.CHANGED, key="schedule.end_factor", value=value, reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="schedule.end_factor", value=value, reason=reason)
 
 
-def _loss(old: OldKey) -> Verdict:
+def _loss(old: OldKey) -> KeyVerdict:
     if str(old.value) != "charbonnier":
-        return Verdict(status=Status.REFUSED, reason="of KAIR's losses charbonnier is built")
-    return Verdict(status=Status.NO_COUNTERPART, reason="loss.charbonnier is the pixel loss here")
+        return KeyVerdict(status=Status.REFUSED, reason="of KAIR's losses charbonnier is built")
+    return KeyVerdict(
+        status=Status.NO_COUNTERPART, reason="loss.charbonnier is the pixel loss here"
+    )
 
 
-def _ema(old: OldKey) -> Verdict:
+def _ema(old: OldKey) -> KeyVerdict:
     if not number(old.value):
-        return Verdict(status=Status.NO_EFFECT, reason="0 keeps no averaged copy")
+        return KeyVerdict(status=Status.NO_EFFECT, reason="0 keeps no averaged copy")
     return keep("train.ema")(old)
 
 
-def _clip(old: OldKey) -> Verdict:
+def _clip(old: OldKey) -> KeyVerdict:
     if not number(old.value):
-        return Verdict(status=Status.NO_EFFECT, reason="it clips nothing")
+        return KeyVerdict(status=Status.NO_EFFECT, reason="it clips nothing")
     also = {"train.clip.kind": "fixed"}
-    return Verdict(status=Status.RENAMED, key="train.clip.norm", value=old.value, also=also)
+    return KeyVerdict(status=Status.RENAMED, key="train.clip.norm", value=old.value, also=also)
 
 
-def _precision(old: OldKey) -> Verdict:
+def _precision(old: OldKey) -> KeyVerdict:
     if not is_true(old.value):
-        return Verdict(status=Status.CHANGED, key="train.precision", value="fp32", reason="off")
+        return KeyVerdict(status=Status.CHANGED, key="train.precision", value="fp32", reason="off")
     kinds = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
     value = kinds.get(str(old.other("train.amp.dtype", "float16")))
     reason = "the switch and the type are one setting"
-    return Verdict(status=Status.CHANGED, key="train.precision", value=value, reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="train.precision", value=value, reason=reason)
 
 
-def _compile(old: OldKey) -> Verdict:
+def _compile(old: OldKey) -> KeyVerdict:
     value = "regions" if is_true(old.value) else "off"
     reason = "blocks are compiled one by one"
-    return Verdict(status=Status.CHANGED, key="train.compile.scope", value=value, reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="train.compile.scope", value=value, reason=reason)
 
 
-def _tile(old: OldKey) -> Verdict:
+def _tile(old: OldKey) -> KeyVerdict:
     if not number(old.value):
-        return Verdict(status=Status.NO_EFFECT, reason="0 takes whole frames")
+        return KeyVerdict(status=Status.NO_EFFECT, reason="0 takes whole frames")
     overlap = number(old.other("val.size_patch_overlapping")) or 20
     reason = f"tiles overlap by {overlap:g} pixels, and the outer half is thrown away"
     also = {"eval.tile_overlap": int(overlap), "data.tiles.border": "discard"}
-    return Verdict(
+    return KeyVerdict(
         status=Status.RENAMED, key="eval.tile", value=old.value, reason=reason, also=also
     )
 
 
 def _interval(key: str) -> Judge:
-    def judge(old: OldKey) -> Verdict:
+    def judge(old: OldKey) -> KeyVerdict:
         if isinstance(old.value, list):
-            return Verdict(
+            return KeyVerdict(
                 status=Status.REFUSED, reason="ours is one interval, not a list of steps"
             )
         return keep(key)(old)

@@ -56,15 +56,6 @@ class PythonFile:
     classes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def read_python(text: str, source: str) -> dict[str, Any]:
-    """Read what a configuration file assigns, by name; other statements by their line.
-
-    Raises:
-        ConfigError: When it is no Python.
-    """
-    return read_module(text, source).values
-
-
 def read_module(text: str, source: str, bases: Mapping[str, Any] | None = None) -> PythonFile:
     """Read a file; `bases` is what its bases say, which it may name as ``_base_.key``.
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 from pitstop.config.legacy.verdicts import (
     Guide,
     Judge,
+    KeyVerdict,
     OldKey,
     Status,
-    Verdict,
     change,
     is_true,
     keep,
@@ -25,9 +25,9 @@ from pitstop.config.legacy.verdicts import (
 )
 
 
-def _clip_kind(old: OldKey) -> Verdict:
+def _clip_kind(old: OldKey) -> KeyVerdict:
     if not is_true(old.value):
-        return Verdict(
+        return KeyVerdict(
             status=Status.CHANGED,
             key="train.clip.kind",
             value="fixed",
@@ -38,15 +38,15 @@ def _clip_kind(old: OldKey) -> Verdict:
         "batches, which never met an update under accumulation 2, so the limit stayed at 1.0; "
     )
     reason += "ours sees the norm of every step"
-    return Verdict(status=Status.CHANGED, key="train.clip.kind", value="adaptive", reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="train.clip.kind", value="adaptive", reason=reason)
 
 
-def _root(old: OldKey) -> Verdict:
+def _root(old: OldKey) -> KeyVerdict:
     path = PurePosixPath(str(old.value))
     if path.name != "train":
         return keep("data.root")(old)
     reason = "the folder that holds the splits; data.split names the part in it"
-    return Verdict(status=Status.CHANGED, key="data.root", value=str(path.parent), reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="data.root", value=str(path.parent), reason=reason)
 
 
 _CLIPS: Final = {
@@ -56,11 +56,11 @@ _CLIPS: Final = {
 }
 
 
-def _clip_model(old: OldKey) -> Verdict:
+def _clip_model(old: OldKey) -> KeyVerdict:
     backbone = next((name for part, name in _CLIPS.items() if part in str(old.value)), None)
     also = {"model.backbone": backbone, "data.tokenizer": old.value}
     reason = "a folder that transformers can read, or a name on its hub; its tokenizer comes along"
-    return Verdict(
+    return KeyVerdict(
         status=Status.RENAMED, key="model.weights", value=old.value, reason=reason, also=also
     )
 
@@ -73,7 +73,7 @@ _RATES: Final = {
 _CLASSIFIER_LR: Final = 3e-3
 
 
-def _rates(old: OldKey) -> Verdict:
+def _rates(old: OldKey) -> KeyVerdict:
     base = number(old.value)
     if not base:
         return keep("optimizer.lr")(old)
@@ -83,7 +83,7 @@ def _rates(old: OldKey) -> Verdict:
     also = {part: factor for part, factor in factors.items() if factor != 1}
     reason = "the backbone's; the others are factors on it (optimizer.lr_multipliers), the "
     reason += "classifier's of 3e-3 was fixed in the original where head_learning_rate is not set"
-    return Verdict(
+    return KeyVerdict(
         status=Status.RENAMED,
         key="optimizer.lr",
         value=old.value,
@@ -92,34 +92,34 @@ def _rates(old: OldKey) -> Verdict:
     )
 
 
-def _lora(old: OldKey) -> Verdict:
+def _lora(old: OldKey) -> KeyVerdict:
     if not is_true(old.other("enable_mer", "true")):
         why = "enable_mer is off"
-        return Verdict(status=Status.CHANGED, key="model.lora_rank", value=0, reason=why)
+        return KeyVerdict(status=Status.CHANGED, key="model.lora_rank", value=0, reason=why)
     return keep("model.lora_rank")(old)
 
 
-def _sdm_start(old: OldKey) -> Verdict:
+def _sdm_start(old: OldKey) -> KeyVerdict:
     start = int(number(old.value) or 0)
     value = {0: 0, start: 1} if start else {0: 1}
     reason = "the term begins at this epoch, at once in full; there it rose in steps that the "
     reason += "configuration does not date"
-    return Verdict(
+    return KeyVerdict(
         status=Status.CHANGED, key="loss.sdm.weight_by_epoch", value=value, reason=reason
     )
 
 
-def _people(old: OldKey) -> Verdict:
+def _people(old: OldKey) -> KeyVerdict:
     """Multiply the people of a batch with the records of each, whatever group they stand in."""
     names = {"NUM_INSTANCES", "NUM_INSTANCE", "INSTANCES_PER_ID"}
     found = [value for key, value in old.values.items() if key.rpartition(".")[2].upper() in names]
     people, records = number(old.value), number(found[0]) if found else None
     if people is None or records is None:
         reason = "P people; train.batch_size is P x K, and K is not there"
-        return Verdict(status=Status.NO_COUNTERPART, reason=reason)
+        return KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
     reason = f"P x K: {people:g} people x {records:g} records"
     value = int(people * records)
-    return Verdict(status=Status.CHANGED, key="train.batch_size", value=value, reason=reason)
+    return KeyVerdict(status=Status.CHANGED, key="train.batch_size", value=value, reason=reason)
 
 
 _EPOCH_RHYTHM: Final = no_counterpart("counted in epochs; ours is in optimizer steps")

@@ -35,7 +35,7 @@ class OldKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class KeyVerdict:
     """What becomes of one old key; `key` and `value` are ours, where there are any.
 
     Attributes:
@@ -52,9 +52,9 @@ class Verdict:
     value: Any = None
     reason: str = ""
     also: Mapping[str, Any] = field(default_factory=dict)
-    wanted: "Verdict | None" = None
+    wanted: "KeyVerdict | None" = None
 
-    def under(self, column: Column) -> "Verdict":
+    def under(self, column: Column) -> "KeyVerdict":
         """Give what holds in one of the two columns."""
         return self.wanted if column == "wanted" and self.wanted is not None else self
 
@@ -63,7 +63,7 @@ class Verdict:
         return ({} if self.key is None else {self.key: self.value}) | dict(self.also)
 
 
-Judge = Callable[[OldKey], Verdict]
+Judge = Callable[[OldKey], KeyVerdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +91,10 @@ class Guide:
 def keep(key: str, reason: str = "") -> Judge:
     """Take the value over as it is."""
 
-    def judge(old: OldKey) -> Verdict:
+    def judge(old: OldKey) -> KeyVerdict:
         same_name = old.name.rpartition(".")[2].lower() == key.rpartition(".")[2]
         status = Status.APPLIED if same_name else Status.RENAMED
-        return Verdict(status=status, key=key, value=old.value, reason=reason)
+        return KeyVerdict(status=status, key=key, value=old.value, reason=reason)
 
     return judge
 
@@ -104,9 +104,9 @@ def change(
 ) -> Judge:
     """Take the value over with a correction."""
 
-    def judge(old: OldKey) -> Verdict:
+    def judge(old: OldKey) -> KeyVerdict:
         why = reason if isinstance(reason, str) else reason(old)
-        return Verdict(status=Status.CHANGED, key=key, value=convert(old), reason=why)
+        return KeyVerdict(status=Status.CHANGED, key=key, value=convert(old), reason=why)
 
     return judge
 
@@ -114,8 +114,8 @@ def change(
 def never_ran(wanted: Judge, reason: str) -> Judge:
     """State that the original never acted on the key, and what its author wanted from it."""
 
-    def judge(old: OldKey) -> Verdict:
-        return Verdict(status=Status.NO_EFFECT, reason=reason, wanted=wanted(old))
+    def judge(old: OldKey) -> KeyVerdict:
+        return KeyVerdict(status=Status.NO_EFFECT, reason=reason, wanted=wanted(old))
 
     return judge
 
@@ -132,8 +132,8 @@ def lacks(values: Mapping[str, Any], wanted: Mapping[str, tuple[str, ...]]) -> t
 def no_effect(reason: str | Callable[[OldKey], str]) -> Judge:
     """State that the original never acted on the key."""
 
-    def judge(old: OldKey) -> Verdict:
-        return Verdict(
+    def judge(old: OldKey) -> KeyVerdict:
+        return KeyVerdict(
             status=Status.NO_EFFECT, reason=reason if isinstance(reason, str) else reason(old)
         )
 
@@ -142,7 +142,7 @@ def no_effect(reason: str | Callable[[OldKey], str]) -> Judge:
 
 def no_counterpart(reason: str) -> Judge:
     """State that the key has nothing to stand for it here."""
-    return lambda _: Verdict(status=Status.NO_COUNTERPART, reason=reason)
+    return lambda _: KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
 
 
 def is_true(value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pitstop.config.problems import COMMAND_LINE, Origin, Problem, shorten
 from pitstop.config.yaml.tree import Tree, read_override, read_tree
 from pitstop.errors import ConfigError
+from pitstop.records.files import read_regular
 
 _MAX_FILE_BYTES: Final = 1 << 20
 _MAX_CHAIN: Final = 10
@@ -28,7 +29,7 @@ def read_text(path: Path, *, max_bytes: int = _MAX_FILE_BYTES) -> str:
         if path.stat().st_size > max_bytes:
             limit = f"{max_bytes >> 20} MiB"
             raise ConfigError(f"{name} is larger than {limit}; that is no configuration")
-        return path.read_bytes().decode("utf-8-sig")
+        return read_regular(path, most_bytes=max_bytes).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             reason = f"byte {error.start} is not UTF-8 text"

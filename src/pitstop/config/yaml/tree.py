@@ -108,10 +108,13 @@ class _Loader(yaml.BaseLoader):
     """The loader that resolves no types, stopped before nesting exhausts the stack."""
 
     depth = 0
+    nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.depth += 1
-        if self.depth > _MAX_DEPTH:
+        self.nodes += 1
+        # A key is a node as well as its value.
+        if self.depth > _MAX_DEPTH or self.nodes > 2 * _MAX_NODES:
             raise _TooMuchError
         node = super().compose_node(parent, index)
         self.depth -= 1

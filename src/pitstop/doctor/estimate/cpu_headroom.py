@@ -32,7 +32,10 @@ _BESIDE_COMPUTING: Final = (
     "outside steps",
 )
 
+# A quarter of the steps were faster: what a step takes when nobody interrupts it. The minimum would
+# be one lucky step.
 _FASTEST: Final = 0.25
+# Five steps below the quartile; fewer leave it to chance.
 _FEWEST_STEPS: Final = 20
 
 # Steps may be fast for having less to compute, too: no more than waits were seen to cost.

@@ -21,7 +21,7 @@ _FEWEST_SHOWN: Final = 3
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Part:
+class ModulePart:
     """A part of the model with those inside it."""
 
     name: str
@@ -29,7 +29,7 @@ class Part:
     forward_us: float
     backward_us: float | None
     recompute_us: float = 0.0
-    inside: list["Part"] = field(default_factory=list)
+    inside: list["ModulePart"] = field(default_factory=list)
 
     @property
     def both_us(self) -> float:
@@ -51,10 +51,10 @@ def module_table(facts: Facts, *, most: int | None = MOST_ROWS) -> ModuleTable |
     return _of_spans(facts, most)
 
 
-def parts_of(found: Modules) -> list[Part]:
+def parts_of(found: Modules) -> list[ModulePart]:
     """Give the outermost modules of a sampled step, with those inside them."""
     parts = [
-        Part(
+        ModulePart(
             name=each.name,
             kind=each.kind,
             forward_us=each.forward_us,
@@ -63,7 +63,7 @@ def parts_of(found: Modules) -> list[Part]:
         )
         for each in found.modules
     ]
-    outermost: list[Part] = []
+    outermost: list[ModulePart] = []
     for number, (part, each) in enumerate(zip(parts, found.modules, strict=True)):
         # Written outer ones first; a record that says otherwise is not followed in circles.
         inside = each.parent is not None and 0 <= each.parent < number
@@ -98,14 +98,14 @@ def _covered(inside_us: Iterable[float], whole_us: float | None) -> float | None
     return min(1.0, sum(inside_us) / whole_us) if whole_us else None
 
 
-def _rows(parts: Sequence[Part], whole_us: float, most: int | None) -> tuple[ModuleRow, ...]:
+def _rows(parts: Sequence[ModulePart], whole_us: float, most: int | None) -> tuple[ModuleRow, ...]:
     outermost = _without_wrappers(parts)
     rows = len(outermost) if most is None else min(most, len(outermost))
     opened = _opened(outermost, whole_us, None if most is None else most - rows)
     return tuple(_laid_out(outermost, 0, rows=rows, whole_us=whole_us, opened=opened))
 
 
-def _opened(parts: Sequence[Part], whole_us: float, left: int | None) -> dict[int, int]:
+def _opened(parts: Sequence[ModulePart], whole_us: float, left: int | None) -> dict[int, int]:
     """Choose which parts to open, the largest first, and how many rows each may have inside."""
     opened: dict[int, int] = {}
     pending = [part for part in parts if part.inside]
@@ -124,7 +124,7 @@ def _opened(parts: Sequence[Part], whole_us: float, left: int | None) -> dict[in
     return opened
 
 
-def _without_wrappers(parts: Sequence[Part]) -> Sequence[Part]:
+def _without_wrappers(parts: Sequence[ModulePart]) -> Sequence[ModulePart]:
     """Go inside where there is but one part."""
     while len(parts) == 1 and parts[0].inside:
         parts = parts[0].inside
@@ -132,7 +132,7 @@ def _without_wrappers(parts: Sequence[Part]) -> Sequence[Part]:
 
 
 def _laid_out(
-    parts: Sequence[Part], depth: int, *, rows: int, whole_us: float, opened: dict[int, int]
+    parts: Sequence[ModulePart], depth: int, *, rows: int, whole_us: float, opened: dict[int, int]
 ) -> Iterable[ModuleRow]:
     ordered = sorted(parts, key=lambda part: -part.both_us)
     shown = ordered if len(ordered) <= rows else ordered[: rows - 1]
@@ -148,10 +148,10 @@ def _laid_out(
         yield _row(_together(others), depth, whole_us)
 
 
-def _together(parts: Sequence[Part]) -> Part:
+def _together(parts: Sequence[ModulePart]) -> ModulePart:
     known = [part.backward_us for part in parts if part.backward_us is not None]
     kinds = {part.kind for part in parts}
-    return Part(
+    return ModulePart(
         name=f"{len(parts)} others",
         kind=kinds.pop() if len(kinds) == 1 else "",
         forward_us=sum(part.forward_us for part in parts),
@@ -160,7 +160,7 @@ def _together(parts: Sequence[Part]) -> Part:
     )
 
 
-def _row(part: Part, depth: int, whole_us: float) -> ModuleRow:
+def _row(part: ModulePart, depth: int, whole_us: float) -> ModuleRow:
     return ModuleRow(
         name=part.name,
         kind=part.kind,
@@ -207,9 +207,9 @@ def _part(
     path: tuple[str, ...],
     forward: dict[tuple[str, ...], float],
     backward: dict[tuple[str, ...], float],
-) -> Part:
+) -> ModulePart:
     again = [name for name in backward if name[:-1] == path and name[-1].startswith("recompute")]
-    return Part(
+    return ModulePart(
         name=path[-1],
         kind="",
         forward_us=forward[path],

@@ -25,6 +25,7 @@ from pitstop.records.script import HostLines
 from pitstop.records.units import count_text, share_text, us_text
 from pitstop.records.verdict import Bound, Finding
 
+# From here on the shares of all named parts are off by more than the findings they decide.
 _UNACCOUNTED: Final = 0.10
 
 # Names under which engines and scripts keep what they write down.

@@ -22,6 +22,7 @@ from pitstop.records.verdict import Finding, Severity
 _SHORT_KERNEL_US: Final = 50.0
 # More host time than this between two launches is no launching but something else.
 _LONGEST_LAUNCH_US: Final = 100.0
+# Fewer launches take less than a millisecond of host time, however slow each is.
 _MANY_LAUNCHES: Final = 100
 
 # Products on the tensor cores; below half, most of the arithmetic runs beside them.

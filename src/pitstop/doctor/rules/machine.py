@@ -17,6 +17,7 @@ from pitstop.records.verdict import Bound, Finding
 _MOST_OF_THE_TIME: Final = 0.5
 # Cores that others must use, of all there are, on a host that has none to spare.
 _OTHERS_CORES: Final = 0.25
+# Readings are means of a second: a host with no idle core shows a little less than all of them.
 _HOST_FULL: Final = 0.9
 _MOST_NAMED: Final = 3
 

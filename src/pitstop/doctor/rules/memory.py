@@ -10,24 +10,27 @@ from pitstop.doctor.loader_facts import workers_of
 from pitstop.doctor.numbers import listing
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.rules.remedies import remedy_for
+from pitstop.records.host.growth import (
+    FEWEST_READINGS,
+    LEAST_GROWTH_BYTES,
+    WARM_UP_READINGS,
+    line_slope,
+    steady_growth,
+)
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.host.memory_holders import NEARLY_FULL, holders_text
 from pitstop.records.script import Owners
 from pitstop.records.units import bytes_text, count_text, seconds_text, share_text
 from pitstop.records.verdict import Finding, Severity
 
-# After the first counted step buffers and caches may still fill, which every run does.
-_WARM_UP_READINGS: Final = 3
-_FEWEST_READINGS: Final = 12
-_LEAST_GROWTH_BYTES: Final = 64 << 20
-# Standard errors that the slope must lie above zero.
-_SURE_OF_SLOPE: Final = 4.0
 # A cache that fills up grows ever more slowly, and a jump grows once; a leak grows in every third
 # of the run, at this share of its rate at least.
 _STILL_GROWING: Final = 0.25
+# From here on the training process itself is named, not its workers.
 _OWN_PROCESS: Final = 0.7
 # A process with less has not even imported torch.
 _LEAST_WITH_TORCH_BYTES: Final = 64 << 20
+# Before somebody who starts a run in the evening looks at it again: critical.
 _SOON_HOURS: Final = 24.0
 
 _MOST_CACHE_SHARE: Final = 0.5
@@ -43,27 +46,22 @@ _RELEVANT: Final = 0.1
 def host_growth(facts: Facts) -> Finding | None:
     """Report host memory that only ever grows, and say in which processes."""
     readings = _settled(facts)
-    if len(readings) < _FEWEST_READINGS:
-        return None
     at_s = np.array([reading.at_s for reading in readings])
     tree = np.array([_tree_bytes(reading) for reading in readings])
-    slope, error = line_slope(at_s, tree)
-    growth = slope * float(at_s[-1] - at_s[0])
-    if growth < _LEAST_GROWTH_BYTES or slope < _SURE_OF_SLOPE * error:
-        return None
-    if _least_third(at_s, tree) < _STILL_GROWING * slope:
+    growth = steady_growth(at_s, tree)
+    if growth is None or _least_third(at_s, tree) < _STILL_GROWING * growth.rate:
         return None
     own, _ = line_slope(at_s, np.array([_own_bytes(reading) for reading in readings]))
-    own_share = None if _is_launcher(facts, readings[-1]) else min(1.0, max(0.0, own / slope))
-    cause, remedy = _growth_cause(facts, own_share, growth)
+    own_share = None if _is_launcher(facts, readings[-1]) else min(1.0, max(0.0, own / growth.rate))
+    cause, remedy = _growth_cause(facts, own_share, growth.total)
     evidence = [
-        f"{bytes_text(slope * 3600)} an hour (± {bytes_text(error * 3600)}), "
-        f"{bytes_text(growth)} so far, "
+        f"{bytes_text(growth.rate * 3600)} an hour (± {bytes_text(growth.error * 3600)}), "
+        f"{bytes_text(growth.total)} so far, "
         f"in {count_text(len(readings), 'reading')}",
     ]
     if own_share is not None:
         evidence.append(f"{share_text(own_share)} of it in the training process itself")
-    hours = _hours_to_full(readings[-1], slope)
+    hours = _hours_to_full(readings[-1], growth.rate)
     if hours is not None:
         evidence.append(f"at this rate memory is full in {seconds_text(hours * 3600)}")
     held = holders_text(readings[-1])
@@ -86,10 +84,10 @@ def unsettled_growth(facts: Facts) -> str | None:
     fills looks like a leak for as long as it does.
     """
     readings = _settled(facts)
-    if not 2 <= len(readings) < _FEWEST_READINGS:
+    if not 2 <= len(readings) < FEWEST_READINGS:
         return None
     risen = _tree_bytes(readings[-1]) - _tree_bytes(readings[0])
-    if risen < _LEAST_GROWTH_BYTES:
+    if risen < LEAST_GROWTH_BYTES:
         return None
     took = seconds_text(readings[-1].at_s - readings[0].at_s)
     return (
@@ -122,7 +120,7 @@ def _settled(facts: Facts) -> list[MemoryReading]:
         return []
     last_us = float((table.start_us + table.wall_us).max())
     readings = facts.readings.between(facts.first_us, last_us, MemoryReading)
-    return [reading for reading in readings if reading.tree][_WARM_UP_READINGS:]
+    return [reading for reading in readings if reading.tree][WARM_UP_READINGS:]
 
 
 def _least_third(xs: np.ndarray, ys: np.ndarray) -> float:
@@ -178,17 +176,6 @@ def _hours_to_full(reading: MemoryReading, slope: float) -> float | None:
     if limit is None or used is None:
         return None
     return max(0.0, limit - used) / slope / 3600
-
-
-def line_slope(xs: np.ndarray, ys: np.ndarray) -> tuple[float, float]:
-    """Slope of the least-squares line and its standard error."""
-    centred = xs - xs.mean()
-    spread = float(np.sum(centred**2))
-    if not spread:
-        return 0.0, float("inf")
-    slope = float(np.sum(centred * (ys - ys.mean()))) / spread
-    rest = ys - ys.mean() - slope * centred
-    return slope, float(np.sqrt(np.sum(rest**2) / max(1, len(xs) - 2) / spread))
 
 
 def _tree_bytes(reading: MemoryReading) -> int:

@@ -48,7 +48,7 @@ def _lines_of(facts: Facts, part: str) -> tuple[HostLine, ...]:
     if found is None:
         return ()
     merged: dict[tuple[str, int], list[HostLine]] = {}
-    for line in (*found.lines, *found.apart):
+    for line in (*found.lines, *found.outside):
         if line.part == part:
             merged.setdefault((line.file, line.line), []).append(line)
     groups = sorted(merged.values(), key=lambda group: -sum(line.samples for line in group))

@@ -4,14 +4,16 @@ It listens on 127.0.0.1 alone. A page of another site cannot read it either: bro
 back from other origins, and a name that was made to point here is refused by its ``Host``.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SHUT_RDWR, socket
 from socketserver import TCPServer
-from typing import Final
+from typing import Any, Final
 
 from pitstop.errors import PitstopError
 from pitstop.records.store import to_json
@@ -21,6 +23,7 @@ from pitstop.report.live.view import LiveView
 HOST: Final = "127.0.0.1"
 _NAMES: Final = frozenset({"127.0.0.1", "localhost"})
 _LINGER_S: Final = 3.0
+_MOST_CONNECTIONS: Final = 32
 _HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -46,8 +49,11 @@ class _Server(ThreadingHTTPServer):
     """Holds the latest view for the threads that answer."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, port: int, page: LivePage) -> None:
+        self._open: list[socket] = []
+        self._open_lock = threading.Lock()
         self.view: LiveView | None = None
         self.policy = page.policy
         self.was_asked = False
@@ -63,6 +69,28 @@ class _Server(ThreadingHTTPServer):
         """Bind without asking a name server who we are."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Take a connection; where there are too many, those that have waited longest give way."""
+        with self._open_lock:
+            self._open.append(request)
+            crowd = self._open[:-_MOST_CONNECTIONS]
+        for waiting in crowd:
+            with suppress(OSError):
+                waiting.shutdown(SHUT_RDWR)  # its thread reads an end, and leaves
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Let go of a connection."""
+        with self._open_lock:
+            if request in self._open:
+                self._open.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that hung up; anything else is ours and is shown."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

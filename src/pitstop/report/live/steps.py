@@ -14,7 +14,7 @@ WINDOW_STEPS: Final = 512
 """Steps that a verdict rests on; two blocks, so that the begin of the latest one is among them."""
 
 _COLUMNS: Final = (
-    "attempt", "index", "start_us", "wall_us", "apart_us", "samples", "micro_steps",
+    "attempt", "index", "start_us", "wall_us", "outside_us", "samples", "micro_steps",
     "device_wall_us",
 )  # fmt: skip
 
@@ -79,7 +79,7 @@ def _shift_us(table: StepTable, last: Block | None) -> float:
 def _joined(before: StepTable, after: StepTable) -> StepTable:
     """Put rows behind others and leave out the first ones where there are too many."""
     if len(before):
-        end_us = before.start_us[-1] + before.wall_us[-1] + before.apart_us[-1]
+        end_us = before.start_us[-1] + before.wall_us[-1] + before.outside_us[-1]
         after = replace(after, start_us=after.start_us + end_us)
     columns = {
         name: np.concatenate([getattr(before, name), getattr(after, name)])[-WINDOW_STEPS:]

@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 
 from pitstop.errors import RecordError
 from pitstop.records.distribution import EMPTY, Distribution, merge
+from pitstop.records.files import open_regular
 from pitstop.records.run import Attempt, Block, Ending, Event, RankRecord, Reading, StepTable
 from pitstop.records.store import OUTSIDE, RANK_FILES
 from pitstop.report.live.over_time import MeansOverTime
@@ -41,7 +42,7 @@ class Past:
     """All of them."""
     steps: int = 0
     wall: Distribution = EMPTY
-    apart_us: int = 0
+    outside_us: int = 0
     samples: int | None = 0
     """None where some block did not count them."""
     last: Block | None = None
@@ -57,7 +58,7 @@ class Past:
             blocks=self.blocks + 1,
             steps=self.steps + block.wall.count,
             wall=merge((self.wall, block.wall)),
-            apart_us=self.apart_us + block.apart_us,
+            outside_us=self.outside_us + block.outside_us,
             samples=samples,
             last=block,
         )
@@ -207,7 +208,7 @@ class FileTail:
         """
         try:
             # Opened each time: over a network that is what brings the present size.
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 return self._read_on(file, now_s)
         except OSError as error:
             self.trouble = f"cannot read {self.path.name}: {error.strerror}"
@@ -225,11 +226,12 @@ class FileTail:
         else:
             self.changed_at_s = now_s
         self._seen = (size, changed_ns)
-        head = file.read(_HEAD_BYTES)
+        # No further than its size: a file of the system that never ends says to be empty.
+        head = file.read(min(_HEAD_BYTES, size))
         if size < self._offset or not head.startswith(self._head):
             self._offset, self._head, self.tail = 0, b"", RankTail()
         file.seek(self._offset)
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := file.read(min(_CHUNK_BYTES, max(0, size - self._offset))):
             self._offset += len(chunk)
             self.tail.feed(chunk)
         self._head = head[: self._offset]

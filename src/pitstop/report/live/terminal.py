@@ -28,7 +28,7 @@ from pitstop.report.live.text import (
     verdict_text,
     wait_text,
 )
-from pitstop.report.live.throughput import Part
+from pitstop.report.live.throughput import PartShare
 from pitstop.report.live.view import LiveView, LossView
 from pitstop.report.page.palette import UNACCOUNTED
 from pitstop.report.terminal import literal
@@ -155,7 +155,7 @@ class _Pen:
             (done * cells, "green"), (rest * (_BAR_CELLS - cells), "dim"), f"  {text}"
         )
 
-    def parts(self, parts: Sequence[Part]) -> Text:
+    def parts(self, parts: Sequence[PartShare]) -> Text:
         """The step's parts as one bar, and their names in its colours."""
         if not parts:
             return Text(NOT_MEASURED)

@@ -21,7 +21,7 @@ _DATA: Final = "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PartShare:
     """One part of the step, over the steps that count as now."""
 
     name: str
@@ -61,7 +61,7 @@ def rate_now(table: StepTable, rows: range) -> float | None:
     samples = table.samples[rows]
     if not len(rows) or np.isnan(samples).any():
         return None
-    end_us = table.start_us[rows] + table.wall_us[rows] + table.apart_us[rows]
+    end_us = table.start_us[rows] + table.wall_us[rows] + table.outside_us[rows]
     clock_us = float(end_us[-1] - table.start_us[rows][0])
     return float(samples.sum()) / (clock_us / 1e6) if clock_us > 0 else None
 
@@ -87,7 +87,7 @@ def _not_in_the_past(tail: RankTail, table: StepTable) -> npt.NDArray[np.bool_]:
     return table.index > last.last
 
 
-def parts_of(table: StepTable, rows: range) -> tuple[Part, ...]:
+def parts_of(table: StepTable, rows: range) -> tuple[PartShare, ...]:
     """Shares of the top-level parts, in the order in which they were first seen: it never changes.
 
     Rows that kept no parts to save space are left out.
@@ -101,15 +101,15 @@ def parts_of(table: StepTable, rows: range) -> tuple[Part, ...]:
     sums = np.nansum(times[kept], axis=0)
     steps = int(kept.sum())
     named = [
-        Part(name=table.paths[place][0], share=us / wall_us, mean_s=us / steps / 1e6)
+        PartShare(name=table.paths[place][0], share=us / wall_us, mean_s=us / steps / 1e6)
         for place, us in zip(top, sums.tolist(), strict=True)
     ]
     rest_us = wall_us - float(sums.sum())
-    rest = Part(name=UNACCOUNTED, share=rest_us / wall_us, mean_s=rest_us / steps / 1e6)
+    rest = PartShare(name=UNACCOUNTED, share=rest_us / wall_us, mean_s=rest_us / steps / 1e6)
     return (*named, rest)
 
 
-def data_share_of(parts: Sequence[Part]) -> float | None:
+def data_share_of(parts: Sequence[PartShare]) -> float | None:
     """Share of the step that went into waiting for data; None where that is no part of it."""
     return next((part.share for part in parts if part.name == _DATA), None)
 
@@ -121,27 +121,27 @@ def time_left(tail: RankTail, step: int, total: int) -> TimeLeft | None:
     if step >= total or len(rows) < _FEWEST_TO_ESTIMATE:
         return None
     each_s = (table.wall_us[rows] + _gaps_us(table)[rows]) / 1e6
-    apart_s = _apart_a_step_s(tail, table)
+    outside_s = _outside_a_step_s(tail, table)
     means = [float(part.mean()) for part in np.array_split(each_s, _STRETCHES)]
     to_do = total - step
     return TimeLeft(
-        seconds=to_do * (float(each_s.mean()) + apart_s),
-        low_s=to_do * (min(means) + apart_s),
-        high_s=to_do * (max(means) + apart_s),
+        seconds=to_do * (float(each_s.mean()) + outside_s),
+        low_s=to_do * (min(means) + outside_s),
+        high_s=to_do * (max(means) + outside_s),
         steps=len(rows),
     )
 
 
 def _gaps_us(table: StepTable) -> npt.NDArray[np.float64]:
     """Time before each step that belongs to no step; before the first one it is not known."""
-    ends = table.start_us + table.wall_us + table.apart_us
+    ends = table.start_us + table.wall_us + table.outside_us
     return np.concatenate([[0.0], np.maximum(table.start_us[1:] - ends[:-1], 0.0)])
 
 
-def _apart_a_step_s(tail: RankTail, table: StepTable) -> float:
+def _outside_a_step_s(tail: RankTail, table: StepTable) -> float:
     past, rows = tail.past, _not_in_the_past(tail, table)
     if past.blocks < 2:
         rows[:1] = False  # start-up lies outside steps, in the first step
     steps = past.steps + int(rows.sum())
-    apart_us = past.apart_us + float(table.apart_us[rows].sum())
-    return apart_us / steps / 1e6 if steps else 0.0
+    outside_us = past.outside_us + float(table.outside_us[rows].sum())
+    return outside_us / steps / 1e6 if steps else 0.0

@@ -21,7 +21,7 @@ from pitstop.records.verdict import Verdict
 from pitstop.report.live.process import IsAlive
 from pitstop.report.live.tail import FileTail, RankTail, RunTail
 from pitstop.report.live.throughput import (
-    Part,
+    PartShare,
     TimeLeft,
     data_share_of,
     last_rows,
@@ -59,7 +59,7 @@ class RankView:
     samples_per_s: float | None
     """On the wall clock, what lies between steps included."""
     data_share: float | None
-    parts: tuple[Part, ...]
+    parts: tuple[PartShare, ...]
     """As first seen, what no part saw last; empty where the record has no parts."""
     steady_samples_per_s: float | None
     """By the median step after the first block, or of all steps where there is no other."""
@@ -234,7 +234,7 @@ def _rank_state(
     alive = is_alive(tail.attempt)
     if alive is False:
         return "killed", f"process {tail.attempt.pid} is gone and wrote no ending"
-    longest_s = float((table.wall_us + table.apart_us).max()) / 1e6 if len(table) else 0.0
+    longest_s = float((table.wall_us + table.outside_us).max()) / 1e6 if len(table) else 0.0
     if alive is None and age_s is not None and age_s > max(_SILENT_S, _SILENT_STEPS * longest_s):
         return "silent", "killed, stuck, or in a long pause: its file has not grown"
     return "running", ""
@@ -256,7 +256,7 @@ def _ran_s(first: RankTail | None) -> float | None:
     table = first.steps() if first else None
     if table is None or not len(table):
         return None
-    return float(table.start_us[-1] + table.wall_us[-1] + table.apart_us[-1]) / 1e6
+    return float(table.start_us[-1] + table.wall_us[-1] + table.outside_us[-1]) / 1e6
 
 
 def _total_steps(tail: RankTail) -> int | None:

@@ -17,6 +17,7 @@ from pitstop.records.units import (
     rate_text,
     seconds_text,
     share_text,
+    us_text,
 )
 from pitstop.report.logs import log_headline, log_rows
 from pitstop.report.machine import ceiling_rows, headline
@@ -91,7 +92,7 @@ def _seen(view: RunView) -> Iterable[Block]:
             text=f"torch.compile: {count_text(last.graphs, 'graph')}, "
             f"{count_text(last.graph_breaks, 'graph break')}, "
             f"{count_text(last.recompiles_after_warm_up, 'recompilation')} after warm-up, "
-            f"{seconds_text(last.compile_us / 1e6)} spent compiling; measured."
+            f"{us_text(last.compile_us)} spent compiling; measured."
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from pitstop.records.headroom import Headroom, KernelSource
-from pitstop.records.units import rate_text, seconds_text, share_text
+from pitstop.records.units import rate_text, share_text, us_text
 from pitstop.report.headroom import headroom_sentence, kernel_line, kernel_name
 from pitstop.report.page.blocks import (
     Block,
@@ -74,7 +74,7 @@ def _classes(headroom: Headroom) -> Table:
         rows=tuple(
             (
                 text_cell(each.name),
-                number_cell(seconds_text(each.us / 1e6), each.us),
+                number_cell(us_text(each.us), each.us),
                 number_cell(share_text(each.share), each.share),
             )
             for each in headroom.classes
@@ -95,7 +95,7 @@ def _kernels(kernels: Sequence[KernelSource]) -> Table:
         rows=tuple(
             (
                 text_cell(kernel_name(each.name)),
-                number_cell(seconds_text(each.us / 1e6), each.us),
+                number_cell(us_text(each.us), each.us),
                 number_cell(f"{each.count:,}", each.count),
                 text_cell(each.operation or "not known"),
                 text_cell(each.module or ""),

@@ -13,7 +13,7 @@ from pitstop.records.loader import (
     TuningTry,
 )
 from pitstop.records.script import LoaderSetup, Setup, WorkerTimes
-from pitstop.records.units import bytes_text, count_text, seconds_text, share_text
+from pitstop.records.units import bytes_text, count_text, seconds_text, share_text, us_text
 from pitstop.report.page.blocks import (
     Block,
     Cell,
@@ -99,11 +99,11 @@ def _stages(readings: Sequence[LoaderReading]) -> Iterable[Block]:
                 name=name,
                 share=us / total,
                 colour=shades[f"stage {name}"],
-                text=f"{seconds_text(us / batches / 1e6)} a batch, {share_text(us / total)}",
+                text=f"{us_text(us / batches)} a batch, {share_text(us / total)}",
             )
             for name, us in sorted(stages.items(), key=lambda item: -item[1])
         ]
-        each = seconds_text(total / batches / 1e6)
+        each = us_text(total / batches)
         yield Chart(
             caption=f"Making a batch, {each} on average in {_worker_text(last.workers)}",
             svg=bar("loader-stages", "Stages of making a batch", segments, height=30),
@@ -134,8 +134,8 @@ def _batch_table(readings: Sequence[LoaderReading], batches: int) -> Table:
         rows=tuple(
             (
                 text_cell(name),
-                number_cell(seconds_text(us / batches / 1e6), us),
-                number_cell(seconds_text(us / 1e6), us),
+                number_cell(us_text(us / batches), us),
+                number_cell(us_text(us), us),
             )
             for name, us in sums
         ),
@@ -166,8 +166,8 @@ def _worker_row(worker: WorkerTimes) -> tuple[Cell, ...]:
     return (
         text_cell(name),
         number_cell(f"{worker.batches:,}", worker.batches),
-        number_cell(seconds_text(worker.read_us / batches / 1e6), worker.read_us / batches),
-        number_cell(seconds_text(worker.collate_us / batches / 1e6), worker.collate_us / batches),
+        number_cell(us_text(worker.read_us / batches), worker.read_us / batches),
+        number_cell(us_text(worker.collate_us / batches), worker.collate_us / batches),
         number_cell(share_text(busy), busy),
         number_cell(bytes_text(worker.read_bytes), worker.read_bytes),
     )
@@ -192,8 +192,8 @@ def _try_row(one: TuningTry) -> tuple[Cell, ...]:
         number_cell(str(one.workers), one.workers),
         number_cell(str(one.prefetch), one.prefetch),
         number_cell(str(one.batches), one.batches),
-        number_cell(seconds_text(one.own_us / 1e6), one.own_us),
-        number_cell(seconds_text(one.wait_us / 1e6), one.wait_us),
+        number_cell(us_text(one.own_us), one.own_us),
+        number_cell(us_text(one.wait_us), one.wait_us),
         number_cell(share_text(one.wait_share), one.wait_share),
     )
 

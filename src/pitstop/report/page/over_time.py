@@ -147,7 +147,7 @@ def _step_charts(table: StepTable | None) -> Iterable[_OverTime]:
 
 
 def _throughput(table: StepTable) -> Series:
-    return rates(table.index, table.samples, (table.wall_us + table.apart_us) / 1e6)
+    return rates(table.index, table.samples, (table.wall_us + table.outside_us) / 1e6)
 
 
 def _data_shares(table: StepTable) -> Series | None:

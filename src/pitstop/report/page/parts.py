@@ -16,7 +16,7 @@ from pitstop.records.pictures import (
 )
 from pitstop.records.script import Modules, ModuleTime
 from pitstop.records.summary import SpanSummary
-from pitstop.records.units import count_text, rate_text, seconds_text, share_text
+from pitstop.records.units import count_text, rate_text, seconds_text, share_text, us_text
 from pitstop.report.page.blocks import (
     Block,
     Cell,
@@ -67,8 +67,8 @@ def _by_kind(modules: Modules) -> Iterable[Block]:
             (
                 text_cell(one.kind),
                 number_cell(f"{one.places:,}", one.places),
-                number_cell(seconds_text(one.forward_us / 1e6), one.forward_us),
-                number_cell(seconds_text(one.backward_us / 1e6), one.backward_us),
+                number_cell(us_text(one.forward_us), one.forward_us),
+                number_cell(us_text(one.backward_us), one.backward_us),
                 number_cell(share_text(one.both_us / whole), one.both_us),
             )
             for one in kinds
@@ -108,12 +108,12 @@ def _sampled(modules: Modules) -> Table:
 
 
 def _module_row(one: ModuleTime, whole_us: int, *, recomputes: bool) -> tuple[Cell, ...]:
-    back = "not split" if one.backward_us is None else seconds_text(one.backward_us / 1e6)
-    again = number_cell(seconds_text(one.recompute_us / 1e6), one.recompute_us)
+    back = "not split" if one.backward_us is None else us_text(one.backward_us)
+    again = number_cell(us_text(one.recompute_us), one.recompute_us)
     return (
         text_cell(one.name),
         text_cell(one.kind),
-        number_cell(seconds_text(one.forward_us / 1e6), one.forward_us),
+        number_cell(us_text(one.forward_us), one.forward_us),
         number_cell(back, one.backward_us),
         *((again,) if recomputes else ()),
         number_cell(share_text(one.both_us / whole_us), one.both_us),
@@ -150,7 +150,7 @@ def _named_row(
     def middle(which: str) -> Cell:
         span = found.get(which)
         us = None if span is None else span.host.quantile_us(0.5)
-        return number_cell("" if us is None else seconds_text(us / 1e6), us)
+        return number_cell("" if us is None else us_text(us), us)
 
     share = sum(span.host.total_us for span in found.values()) / wall_us
     return (
@@ -215,7 +215,7 @@ def _rank_row(facts: Facts) -> tuple[Cell, ...]:
         number_cell(seconds_text(middle), middle),
         text_cell(f"{seconds_text(low)} to {seconds_text(high)}"),
         number_cell(rate_text(rate, "samples/s"), rate),
-        text_cell(f"{largest} {seconds_text(times[largest] / 1e6)}"),
+        text_cell(f"{largest} {us_text(times[largest])}"),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from pitstop.doctor.facts import Facts
 from pitstop.records.run import Timeline, TimelineSpan
 from pitstop.records.summary import SpanSummary
-from pitstop.records.units import NOT_MEASURED, count_text, seconds_text, share_text
+from pitstop.records.units import NOT_MEASURED, count_text, seconds_text, share_text, us_text
 from pitstop.report.page.blocks import (
     Block,
     Cell,
@@ -48,7 +48,7 @@ def step_section(view: RunView) -> Section | None:
     tree = _tree(view, facts)
     if tree is not None:
         blocks.append(tree)
-    blocks += _apart(facts)
+    blocks += _outside(facts)
     basis = f"Measured: means of {count_text(facts.steps, 'step')} after warm-up"
     if len(facts.looked) < facts.steps:
         basis += f", their parts in {len(facts.looked)} of them"
@@ -72,11 +72,11 @@ def _from_blocks(view: RunView, facts: Facts) -> Section | None:
             name=name,
             share=us / wall_us,
             colour=view.colours.get(name, HATCHED),
-            text=f"{seconds_text(us / 1e6)}, {share_text(us / wall_us)}",
+            text=f"{us_text(us)}, {share_text(us / wall_us)}",
         )
         for name, us in sorted(pieces.items(), key=lambda item: (item[0] == UNACCOUNTED, -item[1]))
     ]
-    mean = seconds_text(wall_us / 1e6)
+    mean = us_text(wall_us)
     chart = Chart(
         caption=f"One step, {mean} on average",
         svg=bar("step-bar", f"The parts of a step of {mean}", segments),
@@ -115,7 +115,7 @@ def segments_of(view: RunView, facts: Facts, *, whole_us: float | None = None) -
             name=name,
             share=us / whole,
             colour=view.colours.get(name, HATCHED),
-            text=f"{seconds_text(us / 1e6)}, {share_text(us / wall_us if wall_us else None)}",
+            text=f"{us_text(us)}, {share_text(us / wall_us if wall_us else None)}",
         )
         for name, us in part_times_us(facts).items()
         if us > 0 or name == UNACCOUNTED
@@ -230,8 +230,8 @@ def _node(view: RunView, span: SpanSummary, children: tuple[Node, ...]) -> Node:
         share=span.share,
         numbers=(
             share_text(span.share),
-            seconds_text(span.host.total_us / 1e6),
-            seconds_text(span.host_self_us / 1e6),
+            us_text(span.host.total_us),
+            us_text(span.host_self_us),
             seconds_text(None if middle is None else middle / 1e6),
             NOT_MEASURED if span.calls is None else f"{span.calls:,}",
         ),
@@ -240,19 +240,19 @@ def _node(view: RunView, span: SpanSummary, children: tuple[Node, ...]) -> Node:
     )
 
 
-def _apart(facts: Facts) -> Iterable[Block]:
+def _outside(facts: Facts) -> Iterable[Block]:
     if not facts.outside:
         return
     total = facts.total_us
     rows = tuple(
         (
             text_cell(name),
-            number_cell(f"{apart.count:,}", apart.count),
-            _time_cell(apart.total_us / 1e6),
-            _time_cell(apart.total_us / max(1, apart.count) / 1e6),
-            number_cell(share_text(apart.total_us / total), apart.total_us),
+            number_cell(f"{outside.count:,}", outside.count),
+            _time_cell(outside.total_us / 1e6),
+            _time_cell(outside.total_us / max(1, outside.count) / 1e6),
+            number_cell(share_text(outside.total_us / total), outside.total_us),
         )
-        for name, apart in sorted(facts.outside.items(), key=lambda item: -item[1].total_us)
+        for name, outside in sorted(facts.outside.items(), key=lambda item: -item[1].total_us)
     )
     columns = ("outside steps", "times", "total", "mean", "of the wall clock")
     yield Table(
@@ -319,10 +319,9 @@ def _timeline_chart(view: RunView, timeline: Timeline) -> Chart:
         rows.append(_device_lane(view, timeline, whole))
     top = [span for span in timeline.spans if len(span.path) == 1][:24]
     said = "; ".join(
-        f"{span.path[0]} {seconds_text(span.start_us / 1e6)} to {seconds_text(span.end_us / 1e6)}"
-        for span in top
+        f"{span.path[0]} {us_text(span.start_us)} to {us_text(span.end_us)}" for span in top
     )
-    title = f"Step {timeline.step:,}, {seconds_text(whole / 1e6)}"
+    title = f"Step {timeline.step:,}, {us_text(whole)}"
     described = Described(
         key=f"timeline-{timeline.attempt}-{timeline.step}",
         title=title,
@@ -365,5 +364,5 @@ def _piece(view: RunView, span: TimelineSpan, ends_us: tuple[int, int], whole: i
         start=start / whole,
         end=end / whole,
         colour=view.colours.get(span.path[0], HATCHED),
-        text=f"{name}: {took}, from {seconds_text(start / 1e6)}",
+        text=f"{name}: {took}, from {us_text(start)}",
     )

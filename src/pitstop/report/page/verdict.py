@@ -11,6 +11,7 @@ from pitstop.records.units import (
     rate_text,
     seconds_text,
     share_text,
+    us_text,
 )
 from pitstop.records.verdict import Bound, Verdict
 from pitstop.report.headroom import small_share
@@ -92,7 +93,7 @@ def _headroom_figures(view: RunView) -> Iterable[Figure]:
     headroom = view.verdict.headroom
     if headroom is None or headroom.flops_share is None or headroom.arithmetic_us is None:
         return
-    took, whole = (seconds_text(us / 1e6) for us in (headroom.arithmetic_us, headroom.step_us))
+    took, whole = (us_text(us) for us in (headroom.arithmetic_us, headroom.step_us))
     yield Figure(
         name=f"of the device's {headroom.number_format} rate",
         value=small_share(headroom.flops_share),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop.config.legacy.convert import KeyAccount, import_legacy
-from pitstop.config.legacy.python import Code, read_python
+from pitstop.config.legacy.python import Code, read_module
 from pitstop.config.load import load_config
 from pitstop.config.workloads.bev import LssModel, MonoData
 from pitstop.errors import ConfigError
@@ -202,12 +202,12 @@ LITERALS = st.recursive(
 
 @given(LITERALS)
 def test_literals_are_read_as_python_reads_them(value: object) -> None:
-    assert read_python(f"x = {value!r}\n", "text") == {"x": value}
+    assert read_module(f"x = {value!r}\n", "text").values == {"x": value}
 
 
 def test_names_dicts_and_sums_are_put_together() -> None:
     text = "a = 2\nb = dict(c=a * 3, **dict(d=[a, -a]))\ne = {'f': b, **b}\n"
-    read = read_python(text, "text")
+    read = read_module(text, "text").values
     assert read["b"] == {"c": 6, "d": [2, -2]}
     assert read["e"] == {"f": read["b"], "c": 6, "d": [2, -2]}
 
@@ -216,6 +216,6 @@ def test_names_dicts_and_sums_are_put_together() -> None:
     "text", ["f()", "a.b", "a[0]", "lambda: 1", "x if y else z", "1 / 0", "'a' * 9", "2 ** 9", "u"]
 )
 def test_what_is_no_literal_stays_text(text: str) -> None:
-    read = read_python(f"x = [{text}]\n", "text")
+    read = read_module(f"x = [{text}]\n", "text").values
     assert read["x"] == [text]
     assert isinstance(read["x"][0], Code)

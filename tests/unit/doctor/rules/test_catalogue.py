@@ -19,7 +19,7 @@ Parts = Mapping[str, int]
 
 
 def facts_from(
-    path: Path, steps: int, parts: Callable[[int], Parts], *, apart_us: int = 0
+    path: Path, steps: int, parts: Callable[[int], Parts], *, outside_us: int = 0
 ) -> Facts:
     """Write a run whose parts are given step by step ("" is time in no span) and read it."""
     time = FakeClock()
@@ -34,9 +34,9 @@ def facts_from(
                     time.advance(us)
             else:
                 time.advance(us)
-        if apart_us:
-            with clock.apart("evaluation"):
-                time.advance(apart_us)
+        if outside_us:
+            with clock.outside_step("evaluation"):
+                time.advance(outside_us)
     clock.close()
     writer.close()
     return facts_of(read_run(path).first)
@@ -97,7 +97,7 @@ def test_time_in_no_span_is_named(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_beside_the_steps_is_a_share_of_the_run(tmp_path: Path) -> None:
-    facts = facts_from(tmp_path / "r", 50, lambda _: {"forward": 80_000}, apart_us=20_000)
+    facts = facts_from(tmp_path / "r", 50, lambda _: {"forward": 80_000}, outside_us=20_000)
     assert facts.shares() == {"forward": 0.8, "evaluation": 0.2, "unaccounted": 0.0}
     finding = evaluation(facts)
     assert finding is not None

@@ -135,9 +135,9 @@ def test_bars_and_log_files_are_advised_where_lines_speak_of_them() -> None:
 
 def run_with_lines(part: str, parts: dict[str, int], **rest: Any) -> Facts:
     usual, rare = host_line(f"{part}()", 90, part=part), host_line("chance()", 2, part=part)
-    lines = HostLines(samples=200, every_us=10_000, lines=(rare, usual), apart=())
+    lines = HostLines(samples=200, every_us=10_000, lines=(rare, usual), outside=())
     if part in ("evaluation", "checkpoint"):
-        lines = replace(lines, lines=(), apart=(rare, usual))
+        lines = replace(lines, lines=(), outside=(rare, usual))
     return facts(parts, readings=[ON_CPU, lines], **rest)
 
 

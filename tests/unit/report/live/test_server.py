@@ -2,6 +2,8 @@
 
 import json
 import socket
+import struct
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
@@ -187,3 +189,37 @@ def test_a_bare_view_says_what_was_not_measured(tmp_path: Path) -> None:
     inside = LivePage(refresh_s=1.0).inside(look(RunTail(tmp_path)))
     assert inside.count('<dd class="value">not measured</dd>') == 6
     assert run.path.exists()
+
+
+def connected(page: ServedPage) -> socket.socket:
+    place = urlsplit(page.address)
+    return socket.create_connection((place.hostname or "", place.port or 0), timeout=60)
+
+
+def test_a_client_that_hangs_up_is_no_news(
+    page: ServedPage, view: LiveView, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page.publish(view)
+    for request in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        client = connected(page)
+        client.sendall(request)
+        # Ends with a reset instead of a farewell, so that writing to it fails.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    assert ask(page, "/")[0].status == 200
+    assert capsys.readouterr() == ("", "")
+
+
+def test_clients_that_say_nothing_do_not_keep_others_waiting(
+    page: ServedPage, view: LiveView
+) -> None:
+    page.publish(view)
+    before = threading.active_count()
+    silent = [connected(page) for _ in range(300)]
+    try:
+        for _ in range(3):
+            assert ask(page, "/view.json")[0].status == 200
+        assert threading.active_count() - before < 60
+    finally:
+        for client in silent:
+            client.close()

@@ -79,7 +79,7 @@ def test_the_window_is_the_end_of_what_a_full_reading_gives(tmp_path: Path) -> N
     run = GrowingRun(tmp_path)
     for number in range(70):
         run.step(20, wait_us=1_000 + 37 * number, work_us=5_000 + number)
-        run.step(apart_us=300_000)
+        run.step(outside_us=300_000)
     run.end()
     tail = FileTail(run.path)
     tail.poll(0.0)
@@ -88,13 +88,13 @@ def test_the_window_is_the_end_of_what_a_full_reading_gives(tmp_path: Path) -> N
     assert steps is not None
     assert window is not None
     assert len(window) == WINDOW_STEPS < len(steps)
-    for name in ("index", "start_us", "wall_us", "apart_us", "samples"):
+    for name in ("index", "start_us", "wall_us", "outside_us", "samples"):
         expected = getattr(steps, name)[-WINDOW_STEPS:]
         np.testing.assert_array_equal(getattr(window, name), expected, err_msg=name)
     np.testing.assert_array_equal(window.host_us, steps.host_us[-WINDOW_STEPS:])
     blocks = read_run(tmp_path, with_steps=False).first.blocks
     assert tail.tail.past.wall == merge(block.wall for block in blocks[1:])
-    assert tail.tail.past.apart_us == sum(block.apart_us for block in blocks[1:])
+    assert tail.tail.past.outside_us == sum(block.outside_us for block in blocks[1:])
 
 
 def test_what_was_read_once_is_not_read_again(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_an_attempt_of_a_newer_schema_is_named(tmp_path: Path) -> None:
 
 def test_what_is_kept_of_a_long_run_is_bounded() -> None:
     tail = RankTail()
-    head = {"kind": "run", "schema": 1, "rank": 0, "world_size": 1}
+    head = {"kind": "run", "schema": 2, "rank": 0, "world_size": 1}
     span = {"kind": "span", "id": 0, "parent": None, "name": "data"}
     layout = {"kind": "layout", "id": 0, "host": [0]}
     tail.feed(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n"
@@ -349,7 +349,7 @@ def test_damage_in_a_full_window_leaves_one_row_less_however_it_came(tmp_path: P
 def test_rows_without_parts_do_not_dilute_the_shares() -> None:
     tail = RankTail()
     tail.feed(
-        b'{"kind":"run","schema":1}\n{"kind":"span","id":0,"parent":null,"name":"data"}\n'
+        b'{"kind":"run","schema":2}\n{"kind":"span","id":0,"parent":null,"name":"data"}\n'
         b'{"kind":"layout","id":0,"host":[0]}\n{"kind":"layout","id":1,"host":[]}\n'
         b"[0,0,0,0,1000,4,1,500]\n[1,1,0,0,1000,4,1]\n[0,2,0,0,1000,4,1,500]\n"
     )

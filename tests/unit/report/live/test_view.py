@@ -71,7 +71,7 @@ def test_now_is_the_last_steps_and_steady_the_whole_attempt(tmp_path: Path) -> N
 def test_pauses_count_for_the_rate_now_but_not_for_the_steady_one(tmp_path: Path) -> None:
     run = GrowingRun(tmp_path)
     run.step(40)
-    run.step(apart_us=600_000)
+    run.step(outside_us=600_000)
     run.step(59)
     run.end_step()
     view = look(RunTail(tmp_path))
@@ -95,7 +95,7 @@ def test_uncounted_samples_give_no_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_time_left_is_the_steps_left_at_their_pace(tmp_path: Path, blocks: int) -> None:
     run = GrowingRun(tmp_path, about={"total_steps": 10_000})
-    run.step(50, apart_us=5_000_000)
+    run.step(50, outside_us=5_000_000)
     run.step(256 * blocks - 50 * bool(blocks) + 50)
     run.end_step()
     done = 256 * blocks + 50 * (2 - bool(blocks))
@@ -244,7 +244,7 @@ def test_what_an_evaluation_and_a_checkpoint_gave_is_the_latest(tmp_path: Path) 
     run = GrowingRun(tmp_path)
     run.writer.scalars(10, {"eval/psnr": 20.0, "eval/old": 1.0})
     run.writer.scalars(20, {"eval/psnr": 25.0, "eval/ssim": float("nan")})
-    run.step(30, apart_us=250_000)
+    run.step(30, outside_us=250_000)
     run.end_step()
     view = look(RunTail(tmp_path))
     assert view.evaluation is not None
