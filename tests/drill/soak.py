@@ -36,6 +36,8 @@ def soak(folder: Path, dice: random.Random, until_s: float) -> Tally:
     )
     watch = begin(["watch", str(folder / "w" / "run"), "--wait"], folder / "watch.log")
     samples: dict[str, list[Sample]] = {"train": [], "watch": []}
+    while time.monotonic() < until_s and "checkpoint in" not in train.text and not train.poll():
+        time.sleep(EVERY_S / 5)  # before its first save a run still opens what it will hold
     begun_s = time.monotonic()
     while time.monotonic() < until_s and not train.poll() and not watch.poll():
         for name, life in (("train", train), ("watch", watch)):
@@ -47,10 +49,10 @@ def soak(folder: Path, dice: random.Random, until_s: float) -> Tally:
         ended = life.code is not None
         life.kill_group()
         life.wait(60)
-        growth = _growth(samples[name])
-        tally.extra[name] = growth
+        grown = growth(samples[name])
+        tally.extra[name] = grown
         troubles = ["ended early"] if ended else []
-        troubles += [each for each in ("handles", "threads") if growth[f"{each}_grown"] > 0]
+        troubles += [each for each in ("handles", "threads") if grown[f"{each}_grown"] > 0]
         tally.count(f"soak, {name}", troubles, life.text[-500:])
     return tally
 
@@ -70,7 +72,7 @@ def _sample(life: Life, begun_s: float) -> Sample | None:
         return None
 
 
-def _growth(samples: list[Sample]) -> dict[str, float]:
+def growth(samples: list[Sample]) -> dict[str, float]:
     """Fit a line through what was seen after the first part; handles and threads are compared."""
     last_s = samples[-1].at_s if samples else 0.0
     settled_s = min(600.0, SETTLE_SHARE * last_s)
@@ -85,19 +87,15 @@ def _growth(samples: list[Sample]) -> dict[str, float]:
         "pss_bytes_per_hour": round(_slope(kept) * 3600) if hours else 0,
         "pss_first_bytes": kept[0].pss_bytes if kept else 0,
         "pss_last_bytes": kept[-1].pss_bytes if kept else 0,
-        "handles_grown": _most(late, "handles") - _most(early, "handles"),
-        # By the median: a verdict is worked out in a thread that comes and goes.
-        "threads_grown": _middle(late, "threads") - _middle(early, "threads"),
+        # By the least that was held: a save or a verdict under way holds files and a thread that
+        # come and go, a leak is held by every sample after it.
+        "handles_grown": _least(late, "handles") - _least(early, "handles"),
+        "threads_grown": _least(late, "threads") - _least(early, "threads"),
     }
 
 
-def _most(samples: list[Sample], name: str) -> int:
-    return max((asdict(sample)[name] for sample in samples), default=0)
-
-
-def _middle(samples: list[Sample], name: str) -> int:
-    values = sorted(asdict(sample)[name] for sample in samples)
-    return values[len(values) // 2] if values else 0
+def _least(samples: list[Sample], name: str) -> int:
+    return min((asdict(sample)[name] for sample in samples), default=0)
 
 
 def _slope(samples: list[Sample]) -> float:
