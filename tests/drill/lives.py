@@ -22,6 +22,7 @@ import torch
 
 import pitstop
 from pitstop.cli.main import main
+from pitstop.data.loader.worker_ends import signal_at_parent_death
 
 POLL_S = 0.005
 LIMIT_S = 30.0
@@ -143,6 +144,7 @@ def _live(
     code = 70
     try:
         os.setsid()
+        signal_at_parent_death(signal.SIGKILL)  # a drill that fails leaves nothing behind
         with log.open("wb") as file, Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), 0)
             os.dup2(file.fileno(), 1)

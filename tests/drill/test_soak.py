@@ -1,6 +1,16 @@
 """How growth is told from what comes and goes."""
 
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
 from tests.drill.soak import Sample, growth
+
+ROOT = Path(__file__).parents[2]
 
 
 def samples(handles: list[int]) -> list[Sample]:
@@ -27,3 +37,26 @@ def test_memory_is_fitted_by_a_line() -> None:
         for index in range(30)
     ]
     assert growth(rising)["pss_bytes_per_hour"] == 2 * 3600
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal at the parent's end is Linux's")
+def test_a_drill_that_fails_leaves_no_process_behind(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, time, pathlib\n"
+        "from tests.drill.lives import begin\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "life = begin([], folder / 'log', before=lambda: time.sleep(600))\n"
+        "print(life.pid, flush=True)\n"
+        "while not (folder / 'log').exists():\n"
+        "    pass\n"
+        "os.abort()\n"
+    )
+    failed = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, check=False
+    )
+    assert failed.returncode < 0
+    pid = int(failed.stdout)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).wait(timeout=60)
+    assert not psutil.pid_exists(pid)
