@@ -128,6 +128,19 @@ train --resume
 train --work-dir
 train CONFIG
 train OVERRIDES
+tune
+tune --allow-model
+tune --exact-only
+tune --json
+tune --minutes
+tune --output
+tune --steps
+tune --trial-minutes
+tune --trials
+tune --work-dir
+tune -o
+tune CONFIG
+tune OVERRIDES
 watch
 watch --interval
 watch --json

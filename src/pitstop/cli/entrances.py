@@ -31,7 +31,7 @@ def refuse_without_dashes(args: Sequence[str], takes_value: Mapping[str, bool]) 
         PitstopError: The first of them that is no option is a command.
     """
     start = _first_target(args, takes_value)
-    if start is None or not _is_command(args[start]):
+    if start is None or not is_command(args[start]):
         return
     own, command = args[:start], [word for word in args[start:] if word != "--"]
     known = [word for word in command[1:] if word.partition("=")[0] in takes_value]
@@ -91,7 +91,8 @@ def _first_target(args: Sequence[str], takes_value: Mapping[str, bool]) -> int |
     return None
 
 
-def _is_command(word: str) -> bool:
+def is_command(word: str) -> bool:
+    """Tell whether a word is what one runs: a script, an interpreter or a launcher."""
     try:
         return _names_command(word)
     except (OSError, ValueError):  # no path at all, such as one that is too long

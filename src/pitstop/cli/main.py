@@ -21,6 +21,7 @@ from pitstop.cli import (
     plan,
     report,
     train,
+    tune,
     watch,
 )
 from pitstop.cli.output import silence
@@ -44,6 +45,7 @@ app.command()(watch.watch)
 app.command()(machine.machine)
 app.command()(plan.plan)
 app.command()(train.train)
+app.command()(tune.tune)
 app.command("eval")(evaluate.evaluate)
 app.command()(infer.infer)
 app.add_typer(config.app, name="config")

@@ -1,0 +1,75 @@
+"""Trials of settings: what each took, how each ended, and what the chosen ones gained."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Effect = Literal["exact", "rounding", "model"]
+"""What a setting does to the arithmetic: nothing, other rounding, or another model or loss."""
+
+TrialEnd = Literal["measured", "out of memory", "not finite", "hung", "crashed", "refused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One short run of a configuration with some settings changed. Times are of one sample."""
+
+    overrides: tuple[str, ...]
+    """Changed settings, as one writes them on a command line; none for the configuration itself."""
+    end: TrialEnd
+    wall_s: float | None = None
+    """On the wall clock, evaluation and saving within the trial included; None: not measured."""
+    compute_s: float | None = None
+    """Of these, within steps and not waiting for data."""
+    samples: float | None = None
+    """In one step."""
+    promises: dict[str, float] = field(default_factory=dict)
+    """Findings on this run, each with the share of the time that fixing it can save at most."""
+    peak_device_bytes: int | None = None
+    start_s: float | None = None
+    """From the command to the first step that was counted: imports, compiling, warm-up."""
+    took_s: float = 0.0
+    """The whole trial."""
+    reason: str = ""
+    """Why it was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GainRow:
+    """One change on the way to the tuned configuration, measured in turns with its neighbours."""
+
+    knob: str
+    """Empty for the configuration as it was given."""
+    overrides: tuple[str, ...]
+    """What this row changes against the row above."""
+    effect: Effect
+    wall_s: float
+    """Of one sample, on the wall clock; the median over the turns."""
+    gain: float
+    """Speed over that of the row above."""
+    gain_low: float
+    """Least of the turns."""
+    gain_high: float
+    cumulative_gain: float
+    """Speed over that of the first row."""
+    peak_device_bytes: int | None
+    start_s: float | None
+    break_even_steps: int | None = None
+    """Steps after which a longer start is paid back; None where it is not longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What was tried, what was chosen and what it gained."""
+
+    source: str
+    """The configuration that was tuned."""
+    rows: tuple[GainRow, ...]
+    """Cumulative gains; the first row is the configuration as given."""
+    overrides: tuple[str, ...]
+    """All changes together."""
+    trials: tuple[Trial, ...]
+    stopped: str
+    """Why no more was tried."""
+    left_out: tuple[str, ...] = ()
+    """Choices that were not tried, each with its reason."""
+    notes: tuple[str, ...] = ()

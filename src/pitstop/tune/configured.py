@@ -1,0 +1,140 @@
+"""A study of a configuration: its space on this machine, its journal, and the file it ends in."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+import torch
+
+from pitstop.config.dump import to_yaml
+from pitstop.config.load import load_config
+from pitstop.config.problems import ConfigProblems
+from pitstop.measure.host.limits import read_host_limits
+from pitstop.plan.dry_run.request import Request, trace_in_child
+from pitstop.plan.memory import Gpu, plan_memory
+from pitstop.records.store import write_text
+from pitstop.records.tuning.study import Effect, GainRow, Trial, Tuning
+from pitstop.records.units import bytes_text, seconds_text, speedup_text
+from pitstop.tune.journal import Journal, JournaledTrials, StudyHead
+from pitstop.tune.knobs import KNOBS, Choice, Situation
+from pitstop.tune.space import Objection, open_space
+from pitstop.tune.trial import EngineTrials
+from pitstop.tune.tuning import Budget, Tuner
+from pitstop.workloads.catalogue import outside_kinds
+
+JOURNAL: Final = "journal.jsonl"
+_MEMORY_KEYS: Final = ("train.batch_size", "train.recompute", "train.precision", "optimizer.kind")
+"""What decides whether a step fits; other settings get no plan of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What to tune, and how long."""
+
+    config: Path
+    overrides: tuple[str, ...]
+    folder: Path
+    """Where the journal lies and trials write."""
+    allowed: frozenset[Effect]
+    steps: int
+    trial_limit_s: float
+    budget: Budget
+
+
+def run_study(study: Study, progress: Callable[[Trial], None]) -> Tuning:
+    """Tune a configuration; trials of an earlier start of the same study are not repeated.
+
+    Raises:
+        PitstopError: The configuration is wrong or cannot be measured, or the folder is another's.
+    """
+    kinds = outside_kinds()
+    limits = read_host_limits()
+    config = load_config(study.config, study.overrides, kinds=kinds).config
+    has_gpu = torch.cuda.is_available()
+    situation = Situation(
+        config=config,
+        cores=limits.cores,
+        has_gpu=has_gpu,
+        free_bytes=min(psutil.virtual_memory().available, limits.memory_bytes),
+    )
+    gpu = Gpu(name=_gpu_name(), num_bytes=_gpu_bytes()) if has_gpu else None
+    head = StudyHead(config=to_yaml(config, kinds=kinds), steps=study.steps)
+    trials = EngineTrials(
+        config=study.config,
+        given=study.overrides,
+        folder=study.folder / "trials",
+        steps=study.steps,
+        limit_s=study.trial_limit_s,
+    )
+    return Tuner(
+        source=str(study.config),
+        config=config,
+        space=open_space(KNOBS, situation, study.allowed, _objections(study, gpu)),
+        trials=JournaledTrials(journal=Journal(study.folder / JOURNAL, head), trials=trials),
+        budget=study.budget,
+        progress=progress,
+    ).run()
+
+
+def write_tuned(tuning: Tuning, study: Study, path: Path) -> None:
+    """Write the tuned configuration, headed by what changed and what each change gained."""
+    kinds = outside_kinds()
+    loaded = load_config(study.config, (*study.overrides, *tuning.overrides), kinds=kinds)
+    body = to_yaml(loaded.config, only=loaded.written, kinds=kinds)
+    head = "".join(f"# {line}\n" for line in _head_lines(tuning))
+    write_text(path, f"{head}{body}")
+
+
+def _head_lines(tuning: Tuning) -> list[str]:
+    first, *changes = tuning.rows
+    lines = [f"{tuning.source}, tuned by measurement: {_pace(first)} at first"]
+    lines += [
+        f"  {' '.join(row.overrides)}: {speedup_text(row.gain)} "
+        f"({speedup_text(row.gain_low)} to {speedup_text(row.gain_high)}), {row.effect}"
+        for row in changes
+    ]
+    last = tuning.rows[-1]
+    lines.append(f"together {speedup_text(last.cumulative_gain)}, {_pace(last)}")
+    lines.append("the effective batch is as it was, so the learning rate is too")
+    return lines
+
+
+def _pace(row: GainRow) -> str:
+    return "not measured" if math.isnan(row.wall_s) else f"{seconds_text(row.wall_s)} a sample"
+
+
+def _objections(study: Study, gpu: Gpu | None) -> Objection:
+    """Have every choice checked by the rules of the configuration, and planned for the GPU."""
+    kinds = outside_kinds()
+
+    def objection(choice: Choice) -> str | None:
+        overrides = (*study.overrides, *choice)
+        try:
+            load_config(study.config, overrides, kinds=kinds)
+        except ConfigProblems as problems:
+            return problems.problems[0].message
+        if gpu is None or not any(one.startswith(_MEMORY_KEYS) for one in choice):
+            return None
+        answer = trace_in_child(Request(config=str(study.config), overrides=overrides))
+        if answer.trace is None:
+            return None  # what cannot be planned is tried
+        plan = plan_memory(str(study.config), answer.trace, gpu, ranks=1)
+        if plan.fit != "does not fit":
+            return None
+        return (
+            f"does not fit: {bytes_text(plan.peak_bytes)} of {bytes_text(plan.usable_bytes)} "
+            "(estimated)"
+        )
+
+    return objection
+
+
+def _gpu_name() -> str:
+    return torch.cuda.get_device_name()
+
+
+def _gpu_bytes() -> int:
+    return torch.cuda.get_device_properties(0).total_memory

@@ -1,0 +1,193 @@
+"""From a configuration to its tuned form: search, measured cumulative gains, what it costs."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pitstop.config.sections import RunConfig
+from pitstop.errors import PitstopError
+from pitstop.records.tuning.study import Effect, GainRow, Trial, Tuning
+from pitstop.tune.search import Answer, Point, Search
+from pitstop.tune.space import Space
+from pitstop.tune.trial import Trials
+
+TURNS: Final = 3
+"""Trials of each row of the table of cumulative gains, in turns."""
+_SAME_SPEED: Final = 1.02
+"""A smaller micro-batch that is slower by no more than this is taken: memory is left for others."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """When to stop."""
+
+    most_trials: int
+    most_s: float
+    _begun_s: float = field(default_factory=time.monotonic, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() - self._begun_s > self.most_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Tuner:
+    """One study: what is open, who runs trials, and when to stop."""
+
+    source: str
+    config: RunConfig
+    space: Space
+    trials: Trials
+    budget: Budget
+    progress: Callable[[Trial], None] = lambda _: None
+    """Told of every trial when it has ended."""
+    _tried: list[Trial] = field(default_factory=list, init=False)
+
+    def run(self) -> Tuning:
+        """Search, then measure the way to what was found.
+
+        Raises:
+            PitstopError: The configuration itself cannot be measured.
+        """
+        search, stopped = self._search()
+        way = self._way(search)
+        rows = self._table(way)
+        notes: list[str] = []
+        while harmful := next((at for at, row in enumerate(rows[1:], 1) if row.gain < 1), None):
+            notes.append(
+                f"{' '.join(rows[harmful].overrides)} was faster in the search and not in the "
+                "turns; it was left out"
+            )
+            way = _without(way, harmful)
+            rows = self._table(way)
+        return Tuning(
+            source=self.source,
+            rows=tuple(rows),
+            overrides=self.space.overrides(way[-1]),
+            trials=tuple(self._tried),
+            stopped=stopped,
+            left_out=self.space.left_out,
+            notes=tuple(notes),
+        )
+
+    def _search(self) -> tuple[Search, str]:
+        first = self._try(self.space.own)
+        if first.end != "measured":
+            raise PitstopError(
+                f"{self.source} cannot be measured as it is ({first.end}): {first.reason}"
+            )
+        axes = self.space.axes(first.promises)
+        search = Search(axes, most_trials=self.budget.most_trials)
+        search.tell(_answer(first))
+        while (point := search.ask()) is not None:
+            if self.budget.is_over:
+                return search, "the time is over"
+            search.tell(_answer(self._try(point)))
+        spent = len(self._tried) >= self.budget.most_trials
+        return search, "all trials are spent" if spent else "nothing that is left promises a gain"
+
+    def _try(self, point: Point) -> Trial:
+        trial = self.trials.run(self.space.overrides(point))
+        self._tried.append(trial)
+        self.progress(trial)
+        return trial
+
+    def _way(self, search: Search) -> list[Point]:
+        """Points from the given configuration to the best, one knob at a time, as it was found."""
+        best = self._smallest_batch(search.best)
+        order = [gain.axis for gain in reversed(search.gains)]
+        names = [knob.name for knob in self.space.knobs]
+        changed = [at for at, own in enumerate(self.space.own) if best[at] != own]
+        changed.sort(key=lambda at: -order.index(names[at]) if names[at] in order else 1)
+        way = [self.space.own]
+        for at in changed:
+            way.append((*way[-1][:at], best[at], *way[-1][at + 1 :]))
+        return way
+
+    def _smallest_batch(self, best: Point) -> Point:
+        """Take the smallest micro-batch that was measured to be as fast as the best point."""
+        names = [knob.name for knob in self.space.knobs]
+        if "micro-batch" not in names:
+            return best
+        at = names.index("micro-batch")
+        limit_s = _SAME_SPEED * self._median_s(best)
+        smaller = ((*best[:at], place, *best[at + 1 :]) for place in range(best[at]))
+        return next((point for point in smaller if self._median_s(point) <= limit_s), best)
+
+    def _median_s(self, point: Point) -> float:
+        """Seconds of a sample over all trials of a point; infinite where none was measured."""
+        overrides = self.space.overrides(point)
+        times = [one.wall_s for one in self._tried if one.overrides == overrides and one.wall_s]
+        return statistics.median(times) if times else math.inf
+
+    def _table(self, way: Sequence[Point]) -> list[GainRow]:
+        """Measure every point of a way in turns, forwards and backwards by turns."""
+        turns: list[list[Trial]] = [[] for _ in way]
+        for turn in range(TURNS if len(way) > 1 else 1):
+            order = range(len(way)) if turn % 2 == 0 else reversed(range(len(way)))
+            for at in order:
+                turns[at].append(self._try(way[at]))
+        return [self._row(way, turns, at) for at in range(len(way))]
+
+    def _row(self, way: Sequence[Point], turns: Sequence[Sequence[Trial]], at: int) -> GainRow:
+        own = turns[at]
+        before, first = turns[max(0, at - 1)], turns[0]
+        ratios = _ratios(before, own)
+        changed = [index for index in range(len(way[at])) if way[at][index] != way[at - 1][index]]
+        knob = None if at == 0 else self.space.knobs[changed[0]]
+        effect: Effect = "exact" if knob is None else knob.effect(self.config)
+        peaks = [trial.peak_device_bytes for trial in own if trial.peak_device_bytes is not None]
+        return GainRow(
+            knob="" if knob is None else knob.name,
+            overrides=() if knob is None else self.space.choices[changed[0]][way[at][changed[0]]],
+            effect=effect,
+            wall_s=_median([trial.wall_s for trial in own]),
+            gain=statistics.median(ratios),
+            gain_low=min(ratios),
+            gain_high=max(ratios),
+            cumulative_gain=statistics.median(_ratios(first, own)),
+            peak_device_bytes=max(peaks, default=None),
+            start_s=_median([trial.start_s for trial in own]),
+            break_even_steps=_break_even(before, own),
+        )
+
+
+def _answer(trial: Trial) -> Answer | None:
+    if trial.wall_s is None or trial.compute_s is None:
+        return None
+    return Answer(wall_s=trial.wall_s, compute_s=trial.compute_s)
+
+
+def _without(way: Sequence[Point], at: int) -> list[Point]:
+    """Leave out the change that leads to a point of a way."""
+    index = next(i for i in range(len(way[at])) if way[at][i] != way[at - 1][i])
+    own = way[0][index]
+    later = [(*point[:index], own, *point[index + 1 :]) for point in way[at + 1 :]]
+    return [*way[:at], *later]
+
+
+def _ratios(before: Sequence[Trial], after: Sequence[Trial]) -> list[float]:
+    """Speed after over speed before, turn by turn; 0 where it could not be run."""
+    return [
+        one.wall_s / other.wall_s if one.wall_s and other.wall_s else 0.0
+        for one, other in zip(before, after, strict=True)
+    ]
+
+
+def _median(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else math.nan
+
+
+def _break_even(before: Sequence[Trial], after: Sequence[Trial]) -> int | None:
+    """Steps after which a longer start, such as compiling, is paid back."""
+    longer_s = _median([one.start_s for one in after]) - _median([one.start_s for one in before])
+    saved_s = _median([one.wall_s for one in before]) - _median([one.wall_s for one in after])
+    samples = _median([one.samples for one in after])
+    if not longer_s > 0 or not saved_s * samples > 0:
+        return None
+    return math.ceil(longer_s / (saved_s * samples))
