@@ -35,6 +35,16 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def block_size(size: int) -> int:
+    """Smallest power of two that holds a size: Triton's blocks have no other sizes."""
+    return 1 << (size - 1).bit_length()
+
+
+def product_block(size: int) -> int:
+    """The same for a side of a matrix product, which tensor cores take from 16 on."""
+    return max(block_size(size), 16)
+
+
 def refuse_without_triton(kernels: Kernels, *, operation: str) -> None:
     """Stop a caller who asks for a fused version that cannot run here.
 

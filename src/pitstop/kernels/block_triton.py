@@ -31,6 +31,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pitstop.kernels import product_block
+
 INTERPRETED: Final = tl.constexpr(triton.knobs.runtime.interpret)
 HALF_LOG2_E: Final = tl.constexpr(-0.7213475204444817)
 """Turns a square into the power of two that the bell curve has there."""
@@ -159,7 +161,7 @@ def project(
         WIDTH=width,
         COLUMNS=out.shape[1],
         BLOCK_T=launch.tokens,
-        BLOCK_K=_block(width),
+        BLOCK_K=product_block(width),
         BLOCK_N=launch.columns,
         NORMED=norm is not None,
         ENCODED=projection.encoding is not None,
@@ -228,7 +230,7 @@ def norm_backward(
         WIDTH=width,
         PAD=PAD,
         BLOCK_T=launch.tokens,
-        BLOCK_K=_block(width),
+        BLOCK_K=product_block(width),
         TWO=len(grads) == 2,
         RESIDUAL=grad_residual is not None,
         OPERANDS=len(operands),
@@ -329,7 +331,7 @@ def feed_forward(
         WIDTH=width,
         HIDDEN=first.weight.shape[0],
         BLOCK_T=launch.tokens,
-        BLOCK_K=_block(width),
+        BLOCK_K=product_block(width),
         BLOCK_H=launch.columns,
         SCALED=scale is not None,
         num_warps=launch.num_warps,
@@ -382,7 +384,7 @@ def feed_forward_hidden(
         HIDDEN=first.weight.shape[0],
         PAD=PAD,
         BLOCK_T=launch.tokens,
-        BLOCK_K=_block(width),
+        BLOCK_K=product_block(width),
         BLOCK_H=launch.columns,
         SCALED=scale is not None,
         num_warps=launch.num_warps,
@@ -392,10 +394,6 @@ def feed_forward_hidden(
 
 def _or(given: Any, other: Tensor) -> Tensor:
     return other if given is None else given
-
-
-def _block(size: int) -> int:
-    return max(1 << (size - 1).bit_length(), 16)
 
 
 @triton.jit

@@ -333,61 +333,41 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 _deform_conv_op.register_autograd(_backward, setup_context=_keep_for_backward)
 
 
-def deform_conv_flops(
-    *, pixels: int, in_channels: int, out_channels: int, taps: int, groups: int
-) -> int:
-    """Products of the convolution, and nine operations a sampled value (blend and mask).
+def _formula(*, products: int, value_flops: int, images: int, fields: int) -> Formula:
+    """Count a pass of the convolution.
 
     Args:
-        pixels: N * H * W.
-        in_channels: Channels that are sampled.
-        out_channels: Channels that come out.
-        taps: kh * kw.
-        groups: Convolution groups.
+        products: Times that columns and weights are multiplied.
+        value_flops: Operations beside them for each sampled value.
+        images: Times that the sampled channels are read or written.
+        fields: The same for places and mask. The result is read or written once; weights are too
+            small to count.
     """
-    products = 2 * pixels * out_channels * (in_channels // groups) * taps
-    return products + 9 * pixels * in_channels * taps
 
+    def flops(*, pixels: int, in_channels: int, out_channels: int, taps: int, groups: int) -> int:
+        multiplied = 2 * products * pixels * out_channels * (in_channels // groups) * taps
+        return multiplied + value_flops * pixels * in_channels * taps
 
-def deform_conv_bytes(
-    *,
-    pixels: int,
-    in_channels: int,
-    out_channels: int,
-    taps: int,
-    deform_groups: int,
-    itemsize: int = 4,
-) -> int:
-    """Input, places, mask and result; the kernel itself is too small to count."""
-    return itemsize * pixels * (in_channels + 3 * deform_groups * taps + out_channels)
+    def num_bytes(
+        *,
+        pixels: int,
+        in_channels: int,
+        out_channels: int,
+        taps: int,
+        deform_groups: int,
+        itemsize: int = 4,
+    ) -> int:
+        numbers = images * in_channels + 3 * fields * deform_groups * taps + out_channels
+        return itemsize * pixels * numbers
 
-
-def backward_flops(
-    *, pixels: int, in_channels: int, out_channels: int, taps: int, groups: int
-) -> int:
-    """Products for the columns' and for the weight's gradient, and 25 operations a sampled value.
-
-    Those are the blend once more (9), its products with the gradient (8) and the shares that go
-    back to the four corners (8).
-    """
-    products = 4 * pixels * out_channels * (in_channels // groups) * taps
-    return products + 25 * pixels * in_channels * taps
-
-
-def backward_bytes(
-    *,
-    pixels: int,
-    in_channels: int,
-    out_channels: int,
-    taps: int,
-    deform_groups: int,
-    itemsize: int = 4,
-) -> int:
-    """Input, places, mask and the result's gradient in, three gradients out."""
-    return itemsize * pixels * (2 * in_channels + 6 * deform_groups * taps + out_channels)
+    return Formula(flops=flops, num_bytes=num_bytes)
 
 
 FORMULAS: Final[dict[str, Formula]] = {
-    "deform_conv": Formula(flops=deform_conv_flops, num_bytes=deform_conv_bytes),
-    "deform_conv_backward": Formula(flops=backward_flops, num_bytes=backward_bytes),
+    # A sampled value is a blend of four, times a mask.
+    "deform_conv": _formula(products=1, value_flops=9, images=1, fields=1),
+    # Products for the columns' and for the weight's gradient. For a value the blend once more (9),
+    # its products with the gradient (8), and the shares that go back to the four corners (8).
+    "deform_conv_backward": _formula(products=2, value_flops=25, images=2, fields=2),
 }
+"""``pixels`` are N * H * W, ``taps`` kh * kw."""

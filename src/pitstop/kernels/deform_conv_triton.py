@@ -35,6 +35,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pitstop.kernels import block_size, product_block
 from pitstop.kernels.pairs import pixel_stride
 
 
@@ -266,9 +267,9 @@ def _sizes(scene: Scene, taps: Taps, weight: Tensor, launch: Launch) -> dict[str
     groups = taps.num_values // ((3 if taps.guided else 2) * num_taps)
     pairs, _, height, width = taps.places.shape
     channels = in_channels // groups
-    padded = _power(channels)
+    padded = block_size(channels)
     # The matrix units take sixteen rows at least.
-    block_groups = max(min(launch.block_groups, _power(groups)), 16 // padded, 1)
+    block_groups = max(min(launch.block_groups, block_size(groups)), 16 // padded, 1)
     assert scene.images.shape[1] == in_channels, "the weight is of other channels"
     assert scene.lacks is None or in_channels == out_channels, "results are as wide as images"
     return {
@@ -281,7 +282,7 @@ def _sizes(scene: Scene, taps: Taps, weight: Tensor, launch: Launch) -> dict[str
         "OUT": out_channels,
         "HEAD": scene.head,
         "out_p": out_channels if scene.lacks is None else in_channels + 2 * out_channels,
-        "BLOCK_OUT": max(_power(out_channels), 16),
+        "BLOCK_OUT": product_block(out_channels),
         "TAPS": num_taps,
         "TAPS_X": taps_x,
         "BLOCK_PIXELS": launch.block_pixels,
@@ -327,7 +328,7 @@ def _image_layout(images: Tensor, sizes: dict[str, Any]) -> dict[str, Any]:
         "joined_p": sizes["out_p"],
         "GROUPS": sizes["GROUPS"],
         "CHANNELS": sizes["CHANNELS"],
-        "BLOCK_GROUPS": _power(sizes["GROUPS"]),
+        "BLOCK_GROUPS": block_size(sizes["GROUPS"]),
         "BLOCK_PIXELS": PACK_PIXELS,
     }
 
@@ -369,10 +370,6 @@ def _precision(dtype: torch.dtype) -> str:
     if dtype != torch.float32:
         return "ieee"
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-
-
-def _power(size: int) -> int:
-    return 1 << (size - 1).bit_length()
 
 
 @triton.jit

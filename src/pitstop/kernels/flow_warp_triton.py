@@ -26,6 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pitstop.kernels import block_size
 from pitstop.kernels.deform_conv_triton import is_inside, scatter, whole_part
 from pitstop.kernels.pairs import pixel_stride
 
@@ -173,7 +174,7 @@ def nearest4_backward(
 def _common(images: Tensor, flow: Tensor, out: Tensor, launch: Launch) -> dict[str, Any]:
     channels = images.shape[1]
     pairs, _, height, width = flow.shape
-    block_channels = min(_power(channels), MAX_BLOCK_CHANNELS)
+    block_channels = min(block_size(channels), MAX_BLOCK_CHANNELS)
     return {
         "num_pixels": pairs * height * width,
         "height": height,
@@ -215,10 +216,6 @@ def _from_totals(totals: Tensor, scale: Tensor, dtype: torch.dtype, *, exact_sum
 def _scale_of(grad: Tensor) -> Tensor:
     """What makes whole numbers of shares in a sum, (1,): none overflows, whatever there is."""
     return (2.0**38 / grad.abs().amax().float().clamp(min=1e-30)).reshape(1)
-
-
-def _power(size: int) -> int:
-    return 1 << (size - 1).bit_length()
 
 
 @triton.jit

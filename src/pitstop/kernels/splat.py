@@ -197,45 +197,31 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, list[None], None]
 _splat_op.register_autograd(_backward, setup_context=_keep_for_backward)
 
 
-def splat_flops(*, num_points: int, channels: int) -> int:
-    """A product and a sum for each channel of each point that is kept."""
-    return 2 * num_points * channels
+def _formula(*, gradients: int) -> Formula:
+    """Count a pass: forward, or a backward pass that gives so many gradients."""
+    passes = max(1, gradients)
 
+    def flops(*, num_points: int, channels: int) -> int:
+        """A product and a sum for each channel of each point that is kept."""
+        return 2 * passes * num_points * channels
 
-def splat_bytes(
-    *,
-    num_points: int,
-    num_weights: int,
-    num_rows: int,
-    num_cells: int,
-    channels: int,
-    itemsize: int,
-) -> int:
-    """Weights and features in, cells out, and three 4-byte indices a point that is kept."""
-    values = num_weights + (num_rows + num_cells) * channels
-    return values * itemsize + 12 * num_points
+    def num_bytes(
+        *,
+        num_points: int,
+        num_weights: int,
+        num_rows: int,
+        num_cells: int,
+        channels: int,
+        itemsize: int,
+    ) -> int:
+        """Weights and features once each way, cells once, three 4-byte indices a kept point."""
+        values = passes * (num_weights + num_rows * channels) + num_cells * channels
+        return values * itemsize + 12 * num_points
 
-
-def backward_flops(*, num_points: int, channels: int) -> int:
-    """A product and a sum for each of the two gradients."""
-    return 4 * num_points * channels
-
-
-def backward_bytes(
-    *,
-    num_points: int,
-    num_weights: int,
-    num_rows: int,
-    num_cells: int,
-    channels: int,
-    itemsize: int,
-) -> int:
-    """Cells' gradient, weights and features in, two gradients out, and three indices a point."""
-    values = 2 * num_weights + (2 * num_rows + num_cells) * channels
-    return values * itemsize + 12 * num_points
+    return Formula(flops=flops, num_bytes=num_bytes)
 
 
 FORMULAS: Final[dict[str, Formula]] = {
-    "splat": Formula(flops=splat_flops, num_bytes=splat_bytes),
-    "splat_backward": Formula(flops=backward_flops, num_bytes=backward_bytes),
+    "splat": _formula(gradients=0),
+    "splat_backward": _formula(gradients=2),
 }

@@ -34,6 +34,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pitstop.kernels import product_block
 from pitstop.kernels.splat_columns_plan import COLUMN, ColumnPlan, Frustum
 
 
@@ -112,7 +113,7 @@ def splat_pairs(
         pairs.last_pieces,
         channels,
         **cells,
-        BLOCK_CHANNELS=_block_channels(channels),
+        BLOCK_CHANNELS=product_block(channels),
         num_warps=4,
     )
     return out
@@ -180,18 +181,14 @@ def _shares(frustum: Frustum, launch: BackwardLaunch) -> tuple[int, int]:
     return -(-blocks // blocks_of_one), blocks_of_one * launch.block_bins
 
 
-def _block_channels(channels: int) -> int:
-    return max(1 << (channels - 1).bit_length(), 16)
-
-
 def _channel_blocks(channels: int) -> tuple[int, int]:
     """Two powers of two for the channels: 64 and 16 for 80, where one alone would be 128.
 
     Where one alone is as good, the second is of no use.
     """
-    whole = _block_channels(channels)
+    whole = product_block(channels)
     head = max(whole // 2, 16)
-    tail = _block_channels(max(channels - head, 1))
+    tail = product_block(max(channels - head, 1))
     return (whole, 16) if head + tail >= whole else (head, tail)
 
 

@@ -38,6 +38,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pitstop.kernels import product_block
+
 LOG2_E: Final = tl.constexpr(1.4426950408889634)
 MASKED_SCORE: Final = tl.constexpr(-100.0)
 """What two tokens get that must not see each other, before scores become powers of two."""
@@ -115,7 +117,7 @@ def plan_for(tokens: int, channels: int, *, itemsize: int, mutual: bool) -> Plan
     A warp has sixteen rows of a tile; with more warps than that the compiler has them do the same
     work twice, or moves tiles between warps.
     """
-    block = _block(tokens)
+    block = product_block(tokens)
     if itemsize == 4:
         side = min(block, 32)
         launch = Launch(side, side, 1056, 4, 1)
@@ -292,7 +294,7 @@ def _spread(qkv: Tensor, table: Tensor, cut: Cut) -> Tensor:
         TOKENS=cut.tokens,
         SIDES=cut.size,
         TABLE=cut.table_window,
-        BLOCK_QUERIES=_block(cut.tokens),
+        BLOCK_QUERIES=product_block(cut.tokens),
     )
     return bias
 
@@ -346,7 +348,7 @@ def constants_of(
         "TOKENS": cut.tokens,
         "BLOCK_Q": launch.queries,
         "BLOCK_K": launch.keys,
-        "BLOCK_C": _block(channels),
+        "BLOCK_C": product_block(channels),
         "MUTUAL": cut.mutual,
         "HAS_BIAS": table is not None,
         "HALF": qkv.dtype != torch.float32,
@@ -360,10 +362,6 @@ def _options(launch: Launch) -> dict[str, Any]:
         "num_stages": launch.num_stages,
         "maxnreg": launch.max_registers,
     }
-
-
-def _block(size: int) -> int:
-    return max(1 << (size - 1).bit_length(), 16)
 
 
 @triton.jit

@@ -32,6 +32,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pitstop.kernels import product_block
+
 
 class Launch(NamedTuple):
     """How a kernel is cut; it changes speed, never results beyond rounding."""
@@ -157,14 +159,10 @@ def _constants(qkv: Tensor, mask: Tensor | None) -> dict[str, Any]:
         "TOKENS": tokens,
         "HEADS": heads,
         "CHANNELS": channels,
-        "BLOCK_TOKENS": _block(tokens),
-        "BLOCK_CHANNELS": _block(channels),
+        "BLOCK_TOKENS": product_block(tokens),
+        "BLOCK_CHANNELS": product_block(channels),
         "HAS_MASK": mask is not None,
     }
-
-
-def _block(size: int) -> int:
-    return max(1 << (size - 1).bit_length(), 16)
 
 
 @triton.jit
