@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pitstop.cli.output import JsonPath, write_record
+from pitstop.cli.output import JsonPath, Overrides, write_record
 from pitstop.cli.output import show as show_record
 
 app = typer.Typer(
@@ -20,7 +20,6 @@ As = Annotated[
     Literal["ran", "wanted"],
     typer.Option("--as", help="Write what the old code did, or what was wanted from it."),
 ]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
 
 
 @app.command("import")

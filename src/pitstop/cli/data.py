@@ -1,6 +1,7 @@
 """``pitstop data``: datasets made, checked, packed, and their memory estimated."""
 
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -8,19 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pitstop.cli.output import JsonPath, require_torch, show
+from pitstop.cli.output import Config, JsonPath, Overrides, require_torch, show
 from pitstop.errors import ConfigError, DataError, MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from pitstop.config.sections import RunConfig
     from pitstop.data.check import DataCheck
     from pitstop.data.pack import PackSummary
     from pitstop.train.task import Task
-    from pitstop.workloads.bev.synthetic.make import MadeWorld
-    from pitstop.workloads.deblur.synthetic import MadeClips
-    from pitstop.workloads.reid.synthetic.make import MadePeople
 
 app = typer.Typer(
     help="Generate, check and pack datasets; estimate their memory.",
@@ -58,17 +56,15 @@ SceneCount = Annotated[
     int, typer.Option("--scenes", min=2, help="Scenes; one in five is to evaluate on.")
 ]
 SampleCount = Annotated[int, typer.Option("--samples", min=1, help="Key frames of each scene.")]
-Config = Annotated[Path, typer.Argument(help="YAML file.")]
 Source = Annotated[Path, typer.Argument(help="YAML file, or the dataset itself.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
 PackOutput = Annotated[
-    Path | None, typer.Option(help="The pack to write; unless said, the dataset's name + .pack.")
+    Path | None, typer.Option(help="Pack to write; default: the dataset's name + .pack.")
 ]
 PackFrames = Annotated[
     Frames, typer.Option(help="Pixels decoded once for all, or the files' own bytes.")
 ]
 RankCount = Annotated[
-    int | None, typer.Option(min=1, help="Training processes on the host; one a GPU unless said.")
+    int | None, typer.Option(min=1, help="Training processes on the host; default: one per GPU.")
 ]
 
 
@@ -86,7 +82,9 @@ def deblur(  # noqa: PLR0913 - one argument for each option
     """Generate blurred and sharp clips with the spikes of a spike camera."""
     from pitstop.report.data import made_clips_report
 
-    made = _maker()(
+    with _with_pillow("making clips"):
+        from pitstop.workloads.deblur.synthetic import make_clips
+    made = make_clips(
         root,
         clips={"train": train_clips, "test": test_clips},
         frames=frames,
@@ -110,7 +108,9 @@ def reid(  # noqa: PLR0913 - one argument for each option
     """Generate people in colour, infrared, colour pencil, sketches and words."""
     from pitstop.report.data import made_people_report
 
-    made = _people_maker()(
+    with _with_pillow("making people"):
+        from pitstop.workloads.reid.synthetic.make import make_reid
+    made = make_reid(
         root, people=people, images=images, size=_parse_size(size), seed=seed, corrupt=corrupt
     )
     show(made, lambda: made_people_report(made), json_path)
@@ -129,7 +129,9 @@ def bev(
     """Generate a city seen by six cameras and a lidar, as a nuScenes set with its map."""
     from pitstop.report.data import made_world_report
 
-    made = _world_maker()(root, scenes=scenes, samples=samples, size=_parse_size(size), seed=seed)
+    with _with_pillow("making a city"):
+        from pitstop.workloads.bev.synthetic.make import make_bev
+    made = make_bev(root, scenes=scenes, samples=samples, size=_parse_size(size), seed=seed)
     show(made, lambda: made_world_report(made), json_path)
 
 
@@ -222,10 +224,12 @@ def _with_sums(found: "DataCheck", sums: Path | None) -> "DataCheck":
     """Add what sums say: formats without sums of their own do not show a changed bit."""
     if found.packed:
         if sums is not None:
-            raise ConfigError(f"--sums has no effect: {found.root} is a pack and has its own sums")
+            raise ConfigError(
+                f"--sums has no effect: {found.root} is a pack, which has checksums of its own"
+            )
         return found
     if sums is None:
-        note = "a changed bit in raw files is not seen without sums; --sums FILE compares them"
+        note = "a changed bit in raw files is not seen without checksums; --sums FILE compares them"
         return replace(found, notes=(*found.notes, note))
     from pitstop.data.sums import check_sums
 
@@ -280,37 +284,15 @@ def _task(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Task[A
     return load_task(config, overrides)
 
 
-def _maker() -> "Callable[..., MadeClips]":
-    """Give the generator, which needs what reads and writes images."""
+@contextmanager
+def _with_pillow(purpose: str) -> "Iterator[None]":
+    """Name the extra where what reads and writes images is missing."""
     try:
-        from pitstop.workloads.deblur.synthetic import make_clips
+        yield
     except ModuleNotFoundError as error:
         if error.name != "PIL":
             raise
-        raise MissingExtra("pillow", extra="train", purpose="making clips") from error
-    return make_clips
-
-
-def _people_maker() -> "Callable[..., MadePeople]":
-    """Give the generator of people, which needs the same."""
-    try:
-        from pitstop.workloads.reid.synthetic.make import make_reid
-    except ModuleNotFoundError as error:
-        if error.name != "PIL":
-            raise
-        raise MissingExtra("pillow", extra="train", purpose="making people") from error
-    return make_reid
-
-
-def _world_maker() -> "Callable[..., MadeWorld]":
-    """Give the generator of cities, which needs the same."""
-    try:
-        from pitstop.workloads.bev.synthetic.make import make_bev
-    except ModuleNotFoundError as error:
-        if error.name != "PIL":
-            raise
-        raise MissingExtra("pillow", extra="train", purpose="making a city") from error
-    return make_bev
+        raise MissingExtra("pillow", extra="train", purpose=purpose) from error
 
 
 def _parse_size(text: str) -> tuple[int, int]:

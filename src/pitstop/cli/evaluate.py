@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pitstop.cli.output import JsonPath, require_torch, show
-from pitstop.cli.train import Config, Overrides
+from pitstop.cli.output import Config, JsonPath, Overrides, require_torch, show
 
 if TYPE_CHECKING:
     from pitstop.config.sections import RunConfig

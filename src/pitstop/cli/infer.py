@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from pitstop.cli.evaluate import Checkpoint, load_task
-from pitstop.cli.output import JsonPath, require_torch, show
-from pitstop.cli.train import Config, Overrides
+from pitstop.cli.output import Config, JsonPath, Overrides, require_torch, show
 
 Output = Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")]
 

@@ -1,4 +1,4 @@
-"""What every command does with its result: text on stdout, the record as JSON where asked."""
+"""What commands share: arguments; results as text on stdout, the record as JSON where asked."""
 
 import json
 import os
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+Config = Annotated[Path, typer.Argument(help="YAML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
 JsonPath = Annotated[
     str | None,
     typer.Option("--json", metavar="PATH", help="Write the record as JSON; - for stdout."),

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pitstop.cli.output import JsonPath, require_place, require_torch, show
-from pitstop.cli.train import Overrides
+from pitstop.cli.output import JsonPath, Overrides, require_place, require_torch, show
 from pitstop.errors import ConfigError, PitstopError
 
 if TYPE_CHECKING:

@@ -6,10 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pitstop.cli.output import require_torch
-
-Config = Annotated[Path, typer.Argument(help="YAML file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
+from pitstop.cli.output import Config, Overrides, require_torch
 
 
 def train(
@@ -23,7 +20,7 @@ def train(
             help="Go on from the newest whole checkpoint, or one; never: begin at step 0.",
         ),
     ] = None,
-    work_dir: Annotated[Path | None, typer.Option(help="Stands in for run.work_dir.")] = None,
+    work_dir: Annotated[Path | None, typer.Option(help="Overrides run.work_dir.")] = None,
 ) -> None:
     """Train; on several GPUs: torchrun --nproc-per-node N -m pitstop train CONFIG."""
     require_torch("training")

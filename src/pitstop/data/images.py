@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final, Literal
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from pitstop.errors import DataError
 from pitstop.records.files import open_regular, read_regular
@@ -57,6 +57,24 @@ def open_image(source: Path | bytes) -> Iterator[Image.Image]:
                 raise ValueError(f"it claims more than {_MOST_MPIXELS} million pixels") from error
         with image:
             yield image
+
+
+@contextmanager
+def open_sample(data: bytes, path: Path | str) -> Iterator[Image.Image]:
+    """Open the bytes of a sample; also what decoding them raises is said of `path`.
+
+    Raises:
+        DataError: Where they are no whole image.
+    """
+    try:
+        with open_image(data) as image:
+            yield image
+    except UnidentifiedImageError as error:
+        # Its own words name the buffer, by an address that is another one each time.
+        what = "it is not an image" if data else "it is empty"
+        raise DataError(f"{path} is damaged: {what}") from error
+    except DAMAGED as error:
+        raise DataError(f"{path} is damaged: {error}") from error
 
 
 def write_image(path: Path, image: Image.Image, *, kind: Literal["PNG", "JPEG"] = "PNG") -> None:

@@ -17,18 +17,16 @@ from torch.nn import functional
 from pitstop.config.sections import LossTerm
 from pitstop.config.workloads.bev import MonoLoss, SurroundLoss
 from pitstop.train.task import Loss
+from pitstop.workloads.loss_terms import WeightedTerm, due_terms, sum_over_samples
 
 Distance = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Takes logits and targets (B, K, h, w) and the mask (B, h, w); gives one number a sample, (B,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(WeightedTerm):
     """One term of the loss."""
 
-    name: str
-    weight: float
-    every_steps: int
     distance: Distance
 
 
@@ -56,15 +54,11 @@ def judge(
     terms: Sequence[Term], logits: Tensor, targets: Tensor, mask: Tensor, *, step: int
 ) -> Loss:
     """Add up the terms that are due at a step."""
-    due = [term for term in terms if step % term.every_steps == 0]
-    assert due, "a step without any term"
+    due = due_terms(terms, step)
     # Logits of half precision would lose what rare classes add to a mean over all cells.
     logits, wanted, seen = logits.float(), targets.float(), mask.float()
-    distances = {term.name: term.distance(logits, wanted, seen).sum() for term in due}
-    total = torch.stack([term.weight * distances[term.name] for term in due]).sum()
-    count = len(logits)
-    means = {name: distance.detach() / count for name, distance in distances.items()}
-    return Loss(total=total, count=count, terms=means)
+    sums = {term.name: term.distance(logits, wanted, seen).sum() for term in due}
+    return sum_over_samples(due, sums, len(logits))
 
 
 def seen_entropy(logits: Tensor, targets: Tensor, mask: Tensor, *, rare: Tensor) -> Tensor:

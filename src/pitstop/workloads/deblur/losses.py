@@ -11,6 +11,12 @@ from pitstop.config.workloads.deblur import DeblurLoss, PerceptualTerm
 from pitstop.errors import ConfigError
 from pitstop.train.task import Loss
 from pitstop.workloads.deblur.model.features import Colours, Features, Normalisation, load_features
+from pitstop.workloads.loss_terms import (
+    WeightedTerm,
+    due_terms,
+    refuse_empty_steps,
+    sum_over_samples,
+)
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """Takes restored and sharp frames (B, ...) and gives one number for each sample, (B,)."""
@@ -19,12 +25,9 @@ _PARTS: Final = {"charbonnier": "pixel_loss", "perceptual": "perceptual_loss"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(WeightedTerm):
     """One term of the loss."""
 
-    name: str
-    weight: float
-    every_steps: int
     distance: Distance
 
 
@@ -119,12 +122,7 @@ def build_terms(section: DeblurLoss, *, precision: str = "fp32") -> tuple[Term, 
                 distance=_perceptual(perceptual, precision),
             )
         )
-    if all(term.every_steps > 1 for term in terms):
-        rare = terms[0]
-        raise ConfigError(
-            f"loss.{rare.name}.every_steps is {rare.every_steps}, which leaves steps without any "
-            "loss: no other term is computed at every step; set it to 1"
-        )
+    refuse_empty_steps(terms)
     return tuple(terms)
 
 
@@ -150,13 +148,9 @@ def judge(terms: Sequence[Term], restored: Tensor, sharp: Tensor, *, step: int) 
 
     Every sample counts the same, whatever its size, so losses of micro-batches add up.
     """
-    due = [term for term in terms if step % term.every_steps == 0]
-    assert due, "a step without any term"
-    distances = {term.name: term.distance(restored, sharp).sum() for term in due}
-    total = torch.stack([term.weight * distances[term.name] for term in due]).sum()
-    count = len(restored)
-    means = {name: distance.detach() / count for name, distance in distances.items()}
-    return Loss(total=total, count=count, terms=means)
+    due = due_terms(terms, step)
+    sums = {term.name: term.distance(restored, sharp).sum() for term in due}
+    return sum_over_samples(due, sums, len(restored))
 
 
 def _perceptual(section: PerceptualTerm, precision: str) -> PerceptualDistance:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pitstop.config.sections import EvalSection
 from pitstop.config.workloads.deblur import TilesSection
 from pitstop.errors import ConfigError
+from pitstop.records.units import bytes_text
 from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.tiling import (
@@ -53,7 +54,7 @@ class WholeFrames:
         """Say which tiles were chosen, and by what."""
         return tuple(
             f"frames of {size[-2]}x{size[-1]} in tiles of {choice.side}x{choice.side}, the largest "
-            f"that keeps data.tiles.memory: such a tile takes {choice.peak_bytes / 2**20:,.0f} MiB"
+            f"that keeps data.tiles.memory: such a tile takes {bytes_text(choice.peak_bytes)}"
             for size, choice in self._choices.items()
         )
 

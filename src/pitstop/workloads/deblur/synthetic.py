@@ -13,7 +13,6 @@ pictures everywhere.
 """
 
 import math
-import tempfile
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from PIL import Image
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.spike import Spikes, write_dat
 from pitstop.workloads.draws import Draws
+from pitstop.workloads.new_dataset import folder_bytes, new_dataset, refuse_used_root
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -97,23 +97,16 @@ def make_clips(
     started = time.perf_counter()
     _check_request(root, clips, frames, size)
     height, width = size
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as scratch:
-            # A folder of its own, for the scratch one is closed to others.
-            folder = Path(scratch) / "clips"
-            for split, count in clips.items():
-                for number in range(count):
-                    scene = _Scene(_Random(seed, zlib.crc32(split.encode()), number), size, frames)
-                    name = f"MADE{number:04d}_{RAW_FRAMES:02d}_00"
-                    _write_clip(folder / split / name, scene, spikes=spikes)
-            if spikes:
-                stated = f"spike_h: {height // _SPIKE_SCALE}\nspike_w: {width // _SPIKE_SCALE}\n"
-                (folder / "config.yaml").write_text(stated, encoding="utf-8")
-            size_bytes = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
-            folder.rename(root)
-    except OSError as error:
-        raise DataError(f"cannot write clips to {root}: {error.strerror}") from error
+    with new_dataset(root, what="clips") as folder:
+        for split, count in clips.items():
+            for number in range(count):
+                scene = _Scene(_Random(seed, zlib.crc32(split.encode()), number), size, frames)
+                name = f"MADE{number:04d}_{RAW_FRAMES:02d}_00"
+                _write_clip(folder / split / name, scene, spikes=spikes)
+        if spikes:
+            stated = f"spike_h: {height // _SPIKE_SCALE}\nspike_w: {width // _SPIKE_SCALE}\n"
+            (folder / "config.yaml").write_text(stated, encoding="utf-8")
+        size_bytes = folder_bytes(folder)
     return MadeClips(
         root=str(root),
         clips=dict(clips),
@@ -139,8 +132,7 @@ def _check_request(
         )
     if frames < 1 or not clips or min(clips.values()) < 1:
         raise DataError("there is nothing to make: ask for at least one clip of one frame")
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise DataError(f"{root} is there already; name another folder, or remove it first")
+    refuse_used_root(root)
 
 
 def _write_clip(folder: Path, scene: "_Scene", *, spikes: bool) -> None:

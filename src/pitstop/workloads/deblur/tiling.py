@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pitstop.errors import ConfigError
+from pitstop.records.units import bytes_text
 from pitstop.workloads.deblur.data.spike import Window
 
 Border: TypeAlias = Literal["cosine", "discard"]
@@ -45,8 +46,6 @@ class TileChoice:
     side: int
     peak_bytes: int
     """What a tile of this side took, measured."""
-    probes: tuple[tuple[int, int], ...]
-    """Sides tried first, and what each took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +134,8 @@ def choose_side(
         took = probes[0][1]
         raise ConfigError(
             f"restoring a tile of {sides[0]}x{sides[0]} takes "
-            f"{'more than there is' if took is None else _mib(took)}, and data.tiles.memory is "
-            f"{_mib(budget_bytes)}; raise it, or lower data.clip_len"
+            f"{'more than there is' if took is None else bytes_text(took)}, and data.tiles.memory "
+            f"is {bytes_text(budget_bytes)}; raise it, or lower data.clip_len"
         )
     side, peak = known[-1]
     if len(known) == len(probes) and len(known) > 1:
@@ -146,7 +145,7 @@ def choose_side(
             if measured is not None and measured <= budget_bytes:
                 side, peak = candidate, measured
                 break
-    return TileChoice(side=side, peak_bytes=peak, probes=tuple(known))
+    return TileChoice(side=side, peak_bytes=peak)
 
 
 def _extrapolated(
@@ -190,7 +189,3 @@ _FADES: Final[dict[Border, Callable[[int, int | None], Tensor]]] = {
 def _part(frames: Tensor, window: Window) -> Tensor:
     top, left, height, width = window
     return frames[..., top : top + height, left : left + width]
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:,.0f} MiB"

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from pitstop.config.workloads.reid import IdentityTerm, ReidLoss, SdmTerm, TripletTerm
-from pitstop.errors import ConfigError
 from pitstop.train.task import Loss
+from pitstop.workloads.loss_terms import WeightedTerm, due_terms, refuse_empty_steps
 from pitstop.workloads.reid.data.batch import ReidBatch
 from pitstop.workloads.reid.model.clip import ReidOutput
 
@@ -34,13 +34,10 @@ _KL_EPS: Final = 1e-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(WeightedTerm):
     """One term of the loss."""
 
-    name: str
-    weight: float
     by_epoch: ByEpoch
-    every_steps: int
     judge: Judge
 
     def weight_at(self, epoch: int) -> float:
@@ -75,12 +72,7 @@ def build_terms(section: ReidLoss) -> tuple[Term, ...]:
         for name, term, judge in known
         if term.weight > 0
     )
-    if all(term.every_steps > 1 for term in terms):
-        rare = terms[0]
-        raise ConfigError(
-            f"loss.{rare.name}.every_steps is {rare.every_steps}, which leaves steps without any "
-            "loss: no other term is computed at every step; set it to 1"
-        )
+    refuse_empty_steps(terms)
     return terms
 
 
@@ -91,8 +83,7 @@ def judge(
 
     A term of weight 0 in this epoch is computed all the same: its value belongs into the log.
     """
-    due = [term for term in terms if step % term.every_steps == 0]
-    assert due, "a step without any term"
+    due = due_terms(terms, step)
     means = {term.name: term.judge(output, batch, epoch) for term in due}
     weighted = [term.weight_at(epoch) * means[term.name] for term in due]
     count = len(output.logits)

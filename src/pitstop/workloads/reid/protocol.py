@@ -12,7 +12,7 @@ average mAPs is the challenge score.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,11 +66,9 @@ class TaskScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolScores:
-    """How well all tasks were answered."""
+    """How well all tasks were answered; those whose people are not in the gallery are left out."""
 
     tasks: tuple[TaskScores, ...]
-    notes: tuple[str, ...] = ()
-    """What was left out of the scores, and why."""
 
     def by_size(self) -> dict[str, dict[str, float]]:
         """Average over the tasks of each size; sizes without a task are not in it."""
@@ -108,26 +106,6 @@ class ProtocolScores:
             for score, value in task.summary.named().items()
         }
 
-    def table(self) -> str:
-        """Write tasks, averages and the challenge score as aligned text, in percent."""
-        rows = [(task.name, task.summary.named(), task.summary.queries) for task in self.tasks]
-        averages = self.by_size()
-        width = max([len(name) for name, _, _ in rows] + [len("average of three")])
-        lines = [
-            f"{'task':<{width}}" + "".join(f"{score:>8}" for score in SCORES) + f"{'queries':>9}"
-        ]
-        lines += [_line(name, width, scores, f"{count:9,}") for name, scores, count in rows]
-        lines += [
-            _line(f"average of {size}", width, scores, "") for size, scores in averages.items()
-        ]
-        missing = [size for size in SIZES if size not in averages]
-        lines.append(
-            f"{'challenge score':<{width}}{_percent(self.score)}"
-            if self.score is not None
-            else f"challenge score not measured: no task of {', '.join(missing)} modalities"
-        )
-        return "\n".join([*lines, *self.notes])
-
 
 @torch.inference_mode()
 def evaluate_protocol(
@@ -136,7 +114,6 @@ def evaluate_protocol(
     tasks: Sequence[QueryTask],
     fuse: Fuse,
     *,
-    seen: Tensor | None = None,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
 ) -> ProtocolScores:
     """Answer all tasks from tokens that are there already.
@@ -146,32 +123,24 @@ def evaluate_protocol(
         gallery: Which items are ranked.
         tasks: Which items are asked with.
         fuse: The model's way from tokens to a feature.
-        seen: bool (N,), false for items that could not be encoded: they are left out of the
-            gallery, and so are queries that need them.
         budget_bytes: Most memory that ranking takes beside features.
 
     Raises:
         DataError: Where gallery or queries are empty, features are not finite, or no query of any
             task has an image of its person in the gallery.
     """
-    there = np.ones(len(tokens), dtype=np.bool_) if seen is None else seen.cpu().numpy()
-    kept = there[gallery.items]
-    notes = _left_out(len(kept) - int(kept.sum()), "images of the gallery")
-    if not kept.any():
+    if not len(gallery.items):
         raise DataError("there is nothing to rank: the gallery has no images")
     if not any(len(task.persons) for task in tasks):
         raise DataError("there is nothing to ask: no task has a query")
-    items, who = gallery.items[kept], Labels(persons=gallery.persons[kept])
-    images = _features(tokens, items[:, None], (RGB,), fuse)
+    who = Labels(persons=gallery.persons)
+    images = _features(tokens, gallery.items[:, None], (RGB,), fuse)
     scores = []
     for task in tasks:
-        whole = np.atleast_1d(there[task.items].all(axis=1))
-        notes += _left_out(len(whole) - int(whole.sum()), f"queries of {task.name}")
-        if not np.isin(task.persons[whole], who.persons).any():
-            notes.append(f"{task.name} is not scored: no query has an image in the gallery")
+        if not np.isin(task.persons, who.persons).any():
             continue
-        asked = Labels(persons=task.persons[whole])
-        features = _features(tokens, task.items[whole], task.modalities, fuse)
+        asked = Labels(persons=task.persons)
+        features = _features(tokens, task.items, task.modalities, fuse)
         ranked = rank(features, images, asked, who, budget_bytes=budget_bytes)
         scores.append(
             TaskScores(name=task.name, modalities=len(task.modalities), summary=summary(ranked))
@@ -181,7 +150,7 @@ def evaluate_protocol(
             f"none of the {sum(len(task.persons) for task in tasks):,} queries has an image of its "
             "person in the gallery; check that queries and gallery name people the same way"
         )
-    return ProtocolScores(tasks=tuple(scores), notes=tuple(notes))
+    return ProtocolScores(tasks=tuple(scores))
 
 
 def _features(
@@ -198,15 +167,3 @@ def _features(
         present[:, places] = True
         chunks.append(normalised(fuse(fused, present)))
     return torch.cat(chunks)
-
-
-def _left_out(count: int, what: str) -> list[str]:
-    return [f"{count:,} {what} left out: not all of it could be encoded"] if count else []
-
-
-def _line(name: str, width: int, scores: Mapping[str, float], end: str) -> str:
-    return f"{name:<{width}}" + "".join(_percent(scores[score]) for score in SCORES) + end
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:8.2f}"

@@ -279,7 +279,7 @@ def _scores(search: Search, query: Tensor, gallery: Tensor) -> tuple[int, dict[s
 
 def _summary(found: Rankings) -> str:
     if found.scores is None:
-        return "not scored: of no query do the files say who it is and that the gallery has them"
+        return "not scored: for no query do file names say who it is and that the gallery has them"
     return (
         f"mAP {share_text(found.scores['mAP'])}, R1 {share_text(found.scores['r1'])} over "
         f"{found.scored:,} of {len(found.queries):,} queries, whose person is known to be in the "

@@ -38,7 +38,7 @@ _PLANNED_PEOPLE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pace:
+class _EpochLength:
     """How steps become epochs."""
 
     batches: int
@@ -79,7 +79,7 @@ class ReidTask:
         self._records: ReidSamples | None = None
         self._eval_set: EvalSet | None = None
         self._packed: PackedImages | None = None
-        self._pace: _Pace | None = None
+        self._epoch_length: _EpochLength | None = None
         self._search: Search | None = None
 
     def build_model(self) -> ReidModel:
@@ -115,7 +115,7 @@ class ReidTask:
         """Look at the training people; once, since the network is made for them."""
         if self._records is None:
             self._records = train_records(
-                self._look(), self._data, seed=self._seed, text_len=self._model.text_len
+                self._loaded_people(), self._data, seed=self._seed, text_len=self._model.text_len
             )
         return self._records
 
@@ -128,7 +128,7 @@ class ReidTask:
         """
         self._check_people(samples, deal.batch_size)
         batches = self._ordered(samples, deal)
-        self._pace = _Pace(batches=len(batches), accumulate=self._train.accumulate)
+        self._epoch_length = _EpochLength(batches=len(batches), accumulate=self._train.accumulate)
         return batches
 
     def eval_samples(self) -> PackedImages:
@@ -239,7 +239,7 @@ class ReidTask:
             raise ConfigError("data.root is not set: name the folder of the dataset")
         return self._data.root
 
-    def _look(self) -> ReidPeople:
+    def _loaded_people(self) -> ReidPeople:
         if self._people is None:
             folder = self._data.tokenizer
             tokenizer = None if folder is None else FolderTokenizer(folder)
@@ -248,11 +248,13 @@ class ReidTask:
 
     def _queries(self) -> EvalSet:
         if self._eval_set is None:
-            self._eval_set = eval_set(self._look(), self._data, text_len=self._model.text_len)
+            self._eval_set = eval_set(
+                self._loaded_people(), self._data, text_len=self._model.text_len
+            )
             if self._eval_set.people == 0:
                 raise DataError(
-                    f"{self._look().root}: the lists of data.eval_split {self._data.eval_split} do "
-                    "not say who is who, so nothing can be measured; set data.holdout above 0"
+                    f"{self._root()}: the lists of data.eval_split {self._data.eval_split} do not "
+                    "say who is who, so nothing can be measured; set data.holdout above 0"
                 )
         return self._eval_set
 
@@ -280,7 +282,7 @@ class ReidTask:
         """Number of words, the end token, and a sum of the words that the dataset gave."""
         if self._data.root is None:
             return _CLIP_WORDS, _CLIP_WORDS - 1, 0
-        tokenizer = self._look().tokenizer
+        tokenizer = self._loaded_people().tokenizer
         return tokenizer.vocab_size, tokenizer.end_id, words_sum(tokenizer)
 
     def _check_people(self, samples: ReidSamples, batch_size: int) -> None:
@@ -326,7 +328,7 @@ class ReidTask:
         )
 
     def _epoch_at(self, step: int) -> int:
-        return 0 if self._pace is None else self._pace.epoch_at(step)
+        return 0 if self._epoch_length is None else self._epoch_length.epoch_at(step)
 
 
 def build_reid(config: RunConfig) -> ReidTask:

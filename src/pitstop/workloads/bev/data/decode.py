@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import UnidentifiedImageError
 
 from pitstop.data.cache.items import Key
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.images import DAMAGED, open_image, read_sample
+from pitstop.data.images import open_sample, read_sample
 from pitstop.data.loader.stages import stage
 from pitstop.errors import DataError
 from pitstop.workloads.bev.data.augment import Bytes
@@ -90,18 +89,10 @@ def _read(path: Path, size: Size, reduction: int) -> Bytes:
             data = read_sample(path)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
-    with stage("decode"):
-        try:
-            with open_image(data) as image:
-                _refuse_other_size(path, image.size, size)
-                image.draft("RGB", (size[1] // reduction, size[0] // reduction))
-                return np.asarray(image.convert("RGB"))
-        except UnidentifiedImageError as error:
-            # Its own words name the buffer, by an address that is another one each time.
-            what = "it is not an image" if data else "it is empty"
-            raise DataError(f"{path} is damaged: {what}") from error
-        except DAMAGED as error:
-            raise DataError(f"{path} is damaged: {error}") from error
+    with stage("decode"), open_sample(data, path) as image:
+        _refuse_other_size(path, image.size, size)
+        image.draft("RGB", (size[1] // reduction, size[0] // reduction))
+        return np.asarray(image.convert("RGB"))
 
 
 def _refuse_other_size(path: Path, found: tuple[int, int], stated: Size) -> None:

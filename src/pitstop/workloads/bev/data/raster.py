@@ -155,13 +155,6 @@ def join(paths: Sequence[Paths]) -> Paths:
     )
 
 
-def fill(shape: Shape, outlines: Paths) -> Mask:
-    """Mark the cells inside rings, and those that a ring passes; rings may overlap."""
-    drawing = Drawing(shape)
-    drawing.add(outlines, drawing.layer())
-    return drawing.draw()[0]
-
-
 def line_strips(lines: Paths, *, thickness: float) -> tuple[Paths, Floats]:
     """Give the outlines of lines that are so many cells wide, and the nodes to be rounded off."""
     begin, end = _line_edges(lines)

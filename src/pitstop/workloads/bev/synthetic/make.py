@@ -10,7 +10,6 @@ bytes with the same versions of numpy and Pillow.
 """
 
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +46,7 @@ from pitstop.workloads.bev.synthetic.render import (
 from pitstop.workloads.bev.synthetic.tables import TableWriter, expansion, link, visibility_token
 from pitstop.workloads.bev.synthetic.world import City
 from pitstop.workloads.draws import Draws
+from pitstop.workloads.new_dataset import folder_bytes, new_dataset, refuse_used_root
 
 VERSION: Final = "v1.0-mini"
 
@@ -106,22 +106,15 @@ def make_bev(
     _check_request(root, scenes, samples, size)
     splits = _split_names(scenes)
     names = sorted(name for split in splits.values() for name in split)
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as scratch:
-            # A folder of its own, for the scratch one is closed to others.
-            folder = Path(scratch) / "world"
-            maker = _Maker(folder, size, seed)
-            for name in names:
-                maker.make_scene(name, samples)
-            maker.finish()
-            if scenes > len(MINI_TRAIN) + len(MINI_VAL):
-                text = json.dumps(splits, indent=1)
-                (folder / SPLITS_FILE).write_text(text, encoding="utf-8")
-            size_bytes = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
-            folder.rename(root)
-    except OSError as error:
-        raise DataError(f"cannot write a set to {root}: {error.strerror}") from error
+    with new_dataset(root, what="a set") as folder:
+        maker = _Maker(folder, size, seed)
+        for name in names:
+            maker.make_scene(name, samples)
+        maker.finish()
+        if scenes > len(MINI_TRAIN) + len(MINI_VAL):
+            text = json.dumps(splits, indent=1)
+            (folder / SPLITS_FILE).write_text(text, encoding="utf-8")
+        size_bytes = folder_bytes(folder)
     return MadeWorld(
         root=str(root),
         version=VERSION,
@@ -145,8 +138,7 @@ def _check_request(root: Path, scenes: int, samples: int, size: tuple[int, int])
         )
     if scenes < 2 or samples < 1:
         raise DataError("there is nothing to make: ask for at least two scenes of one sample")
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise DataError(f"{root} is there already; name another folder, or remove it first")
+    refuse_used_root(root)
 
 
 def _split_names(scenes: int) -> dict[str, list[str]]:

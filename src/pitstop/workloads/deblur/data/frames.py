@@ -10,12 +10,10 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from PIL import UnidentifiedImageError
 
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.images import DAMAGED, open_image, read_sample
+from pitstop.data.images import open_sample, read_sample
 from pitstop.data.loader.stages import stage
-from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.spike import Spikes, Window, read_dat
 
 Bytes = npt.NDArray[np.uint8]
@@ -58,16 +56,9 @@ def decode_part(data: bytes, path: Path, window: Window) -> Bytes:
         DataError: Where they are no whole image.
     """
     top, left, height, width = window
-    try:
-        with open_image(data) as image:
-            part = image.crop((left, top, left + width, top + height))
-            return np.asarray(part.convert("RGB"))
-    except UnidentifiedImageError as error:
-        # Its own words name the buffer, by an address that is another one each time.
-        what = "it is not an image" if data else "it is empty"
-        raise DataError(f"{path} is damaged: {what}") from error
-    except DAMAGED as error:
-        raise DataError(f"{path} is damaged: {error}") from error
+    with open_sample(data, path) as image:
+        part = image.crop((left, top, left + width, top + height))
+        return np.asarray(part.convert("RGB"))
 
 
 @dataclass(frozen=True, slots=True)

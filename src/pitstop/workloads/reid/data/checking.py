@@ -41,11 +41,11 @@ class _Found:
     size_bytes: int = 0
 
 
-def is_people(root: Path, split: str = "train") -> bool:
+def is_people(root: Path) -> bool:
     """Tell whether a folder holds people in one of the two layouts."""
     names = FOLDERS.values()
-    return (root / f"{split}_annos.json").is_file() or any(
-        (folder / name).is_dir() for folder in (root / split, root) for name in names
+    return (root / "train_annos.json").is_file() or any(
+        (folder / name).is_dir() for folder in (root / "train", root) for name in names
     )
 
 

@@ -201,17 +201,12 @@ def load_people(
     data: ReidData,
     *,
     tokenizer: CaptionTokenizer | None = None,
-    holdout_seed: int = 0,
-    cache: Path | None = None,
 ) -> ReidPeople:
     """Look at a dataset once, for training and for evaluation.
 
     Args:
         data: Where it lies, and the share of people to hold back.
         tokenizer: Who knows the words of captions; None for the words of the training captions.
-        holdout_seed: Decides who is held back. Not the seed of a run: runs that differ by it are
-            judged by the same people.
-        cache: Folder for the index; None for one beside the annotations.
 
     Raises:
         ConfigError: Where no dataset is named.
@@ -221,7 +216,8 @@ def load_people(
         raise ConfigError("data.root is not set: name the folder of the dataset")
     root = Path(data.root)
     layout = find_layout(root, data.split)
-    train, held_out = hold_out(load_index(layout, cache=cache), data.holdout, seed=holdout_seed)
+    # Not by the seed of the run: runs that differ by it are judged by the same people.
+    train, held_out = hold_out(load_index(layout), data.holdout)
     return ReidPeople(
         root=root,
         train=train,

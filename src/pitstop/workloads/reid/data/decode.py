@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.images import DAMAGED, open_image, read_sample
+from pitstop.data.images import open_sample, read_sample
 from pitstop.data.loader.stages import stage
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.modalities import NIR, SK
 
-Bytes = npt.NDArray[np.uint8]
 Size = tuple[int, int]
 
 _GREY: Final = frozenset((NIR, SK))
@@ -75,16 +73,9 @@ def decode(data: bytes, path: Path, *, needed: Size, grey: bool) -> Image.Image:
         DataError: Where it is no whole image.
     """
     mode = "L" if grey else "RGB"
-    try:
-        with open_image(data) as image:
-            if image.mode.startswith(_DEEP_MODES):
-                raise DataError(f"{path} has more than 8 bits a channel; convert it first")
-            image.draft(mode, (needed[1], needed[0]))
-            image.load()
-            return image if image.mode == mode else image.convert(mode)
-    except UnidentifiedImageError as error:
-        # Its own words name the buffer, by an address that is another one each time.
-        what = "it is not an image" if data else "it is empty"
-        raise DataError(f"{path} is damaged: {what}") from error
-    except DAMAGED as error:
-        raise DataError(f"{path} is damaged: {error}") from error
+    with open_sample(data, path) as image:
+        if image.mode.startswith(_DEEP_MODES):
+            raise DataError(f"{path} has more than 8 bits a channel; convert it first")
+        image.draft(mode, (needed[1], needed[0]))
+        image.load()
+        return image if image.mode == mode else image.convert(mode)

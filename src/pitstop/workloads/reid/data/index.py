@@ -102,12 +102,6 @@ class ReidIndex:
         person = int(np.searchsorted(table.first, place, side="right")) - 1
         return f"{FOLDERS[modality]}/{self.people[person]}/{table.names[place]}"
 
-    @property
-    def captioned(self) -> Ints:
-        """Captions of each person."""
-        has = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.caption_of >= 0)))
-        return np.diff(has[self.table(RGB).first])
-
     def without_captions(self) -> "ReidIndex":
         """Leave out what workers do not need."""
         return replace(self, captions=Strings.of(()))
@@ -129,18 +123,15 @@ class ReidIndex:
         )
 
 
-def load_index(layout: PeopleLayout, *, cache: Path | None = None) -> ReidIndex:
+def load_index(layout: PeopleLayout) -> ReidIndex:
     """Give the index of a dataset, from disk where nothing has changed since it was saved.
 
-    Args:
-        layout: Where the dataset lies.
-        cache: Folder to keep the index in; None for one beside the annotations. Where it cannot be
-            written, the index is made anew by every run.
+    It lies beside the annotations. Where it cannot be written, every run makes it anew.
 
     Raises:
         DataError: Where the dataset cannot be used.
     """
-    folder = cache or layout.annotations.parent / _CACHE
+    folder = layout.annotations.parent / _CACHE
     path = folder / f"{layout.annotations.stem}-{fingerprint(layout)}.npz"
     index = _read(path, layout.folder)
     if index is None:

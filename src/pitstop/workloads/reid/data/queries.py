@@ -181,7 +181,7 @@ class EvalSet:
     """How many there are; 0 where nobody says who is who."""
 
 
-def eval_set(people: ReidPeople, data: ReidData, *, text_len: int, seed: int = 0) -> EvalSet:
+def eval_set(people: ReidPeople, data: ReidData, *, text_len: int) -> EvalSet:
     """Give what to evaluate on: people held back, or the lists that come with the dataset.
 
     With `data.holdout` above 0 it is the people held back, with the 32 tasks made of their images.
@@ -192,14 +192,13 @@ def eval_set(people: ReidPeople, data: ReidData, *, text_len: int, seed: int = 0
         people: The dataset.
         data: What to take of it.
         text_len: Longest caption in tokens.
-        seed: Decides the partners of generated queries.
 
     Raises:
         DataError: Where there is nothing to evaluate on, or lists cannot be used.
     """
     if people.held_out is not None:
         gathered = _Items(people.held_out.folder)
-        tasks = _held_out_tasks(people.held_out, gathered, seed)
+        tasks = _held_out_tasks(people.held_out, gathered)
     elif (lists := people.root / data.eval_split / VAL_LISTS).is_file():
         gathered = _Items(lists.parent)
         tasks = _challenge_tasks(lists, gathered)
@@ -317,11 +316,9 @@ def _task(modalities: tuple[str, ...], rows: list[tuple[int, ...]]) -> QueryTask
     )
 
 
-def _held_out_tasks(index: ReidIndex, items: _Items, seed: int) -> list[QueryTask]:
+def _held_out_tasks(index: ReidIndex, items: _Items) -> list[QueryTask]:
     pools = {modality: _pool(index, items, modality) for modality in MODALITIES}
-    return [
-        _task(modalities, list(_generated(pools, modalities, seed))) for modalities in task_names()
-    ]
+    return [_task(modalities, list(_generated(pools, modalities))) for modalities in task_names()]
 
 
 def _pool(index: ReidIndex, items: _Items, modality: str) -> list[list[int]]:
@@ -341,7 +338,7 @@ def _pool(index: ReidIndex, items: _Items, modality: str) -> list[list[int]]:
 
 
 def _generated(
-    pools: Mapping[str, list[list[int]]], modalities: tuple[str, ...], seed: int
+    pools: Mapping[str, list[list[int]]], modalities: tuple[str, ...]
 ) -> Iterator[tuple[int, ...]]:
     """Make the queries of a task; a person without one of its partners has none."""
     first, *partners = modalities
@@ -350,7 +347,8 @@ def _generated(
         others = [pools[partner][person] for partner in partners]
         if not own or not all(others):
             continue
-        entropy = np.random.SeedSequence([seed, _PARTNER_STREAM, person, *code])
+        # The same partners whatever the seed of the run: all runs answer the same queries.
+        entropy = np.random.SeedSequence([0, _PARTNER_STREAM, person, *code])
         draws = np.random.PCG64(entropy).random_raw(max(1, len(own) * len(partners))).tolist()
         for number, item in enumerate(own):
             drawn = draws[number * len(partners) : (number + 1) * len(partners)]

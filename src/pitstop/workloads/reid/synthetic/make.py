@@ -6,7 +6,6 @@ without a caption, numbers of images with a long tail, and, where asked for, fil
 """
 
 import json
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any, Final
 from PIL import Image
 
 from pitstop.errors import DataError
+from pitstop.workloads.new_dataset import folder_bytes, new_dataset, refuse_used_root
 from pitstop.workloads.reid.data.index import VIEWS
 from pitstop.workloads.reid.data.layout import FOLDERS, GALLERY, TEST_LISTS
 from pitstop.workloads.reid.data.modalities import (
@@ -132,25 +132,17 @@ def make_reid(
     """
     begun = time.perf_counter()
     _check_request(root, people, images, size)
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as scratch:
-            # A folder of its own, for the scratch one is closed to others.
-            folder = Path(scratch) / "people"
-            folder.mkdir()
-            looks = _people(people, seed)
-            studio = _Studio(images=images, size=size, seed=seed, cameras=_cameras(seed))
-            made = [
-                _write_person(folder, number, person, studio)
-                for number, (person, _) in enumerate(looks)
-            ]
-            made = _parted(made, people)
-            queries = _write_lists(folder, made, seed)
-            broken = _break(folder, made, corrupt, seed)
-            size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            folder.rename(root)
-    except OSError as error:
-        raise DataError(f"cannot write people to {root}: {error.strerror}") from error
+    with new_dataset(root, what="people") as folder:
+        invented = _people(people, seed)
+        studio = _Studio(images=images, size=size, seed=seed, cameras=_cameras(seed))
+        made = [
+            _write_person(folder, number, person, studio)
+            for number, (person, _) in enumerate(invented)
+        ]
+        made = _parted(made, people)
+        queries = _write_lists(folder, made, seed)
+        broken = _break(folder, made, corrupt, seed)
+        size_bytes = folder_bytes(folder)
     return MadePeople(
         root=str(root),
         people=dict(Counter(one.split for one in made)),
@@ -159,7 +151,7 @@ def make_reid(
         queries=queries,
         height=size[0],
         width=size[1],
-        look_alikes=sum(is_like for _, is_like in looks),
+        look_alikes=sum(is_like for _, is_like in invented),
         corrupt=tuple(broken),
         seed=seed,
         size_bytes=size_bytes,
@@ -175,8 +167,7 @@ def _check_request(root: Path, people: int, images: int, size: Size) -> None:
         )
     if min(size) < 32:
         raise DataError(f"people of {size[0]}x{size[1]} pixels look the same; take at least 32")
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise DataError(f"{root} is there already; name another folder, or remove it first")
+    refuse_used_root(root)
 
 
 def _people(count: int, seed: int) -> list[tuple[Person, bool]]:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from pitstop.workloads.draws import Draws
 
 T = TypeVar("T")
-Bytes = npt.NDArray[np.uint8]
 Colour = tuple[int, int, int]
 
 _PALETTE: Final[dict[str, Colour]] = {

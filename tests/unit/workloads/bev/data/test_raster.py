@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pitstop.workloads.bev.data.raster import (
     Drawing,
     Grid,
+    Mask,
     Paths,
     Shape,
-    fill,
     line_strips,
     mark_around,
     rings,
@@ -22,6 +22,14 @@ from tests.unit.workloads.bev.raster_oracle import filled_inner as inner_alone
 from tests.unit.workloads.bev.raster_oracle import star
 
 SHAPE = (12, 14)
+
+
+def fill(shape: Shape, outlines: Paths) -> Mask:
+    drawing = Drawing(shape)
+    drawing.add(outlines, drawing.layer())
+    return drawing.draw()[0]
+
+
 FEW = settings(max_examples=60, deadline=None)
 
 nodes = st.tuples(st.integers(-10, 22), st.integers(-10, 24))
