@@ -329,7 +329,7 @@ def _part_us(facts: Facts, name: str) -> tuple[float, Array] | None:
     even_us = 0.0 if outside is None else outside.total_us / facts.steps
     if inside is None or not len(inside):
         return None if outside is None else (even_us, np.array([even_us]))
-    window = facts.looked * min(_WINDOWS, max(1, facts.steps // 2)) // facts.steps
+    window = facts.sampled * min(_WINDOWS, max(1, facts.steps // 2)) // facts.steps
     means = [inside[window == number].mean() for number in np.unique(window)]
     return facts.mean_us(inside) + even_us, np.array(means) + even_us
 

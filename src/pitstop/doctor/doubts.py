@@ -133,8 +133,8 @@ def _workers_disagree(facts: Facts) -> Iterator[str]:
 
 def _clocks_disagree(facts: Facts, part: str) -> Iterator[str]:
     """Set the host's clock, the device's marks and the profiled kernels against each other."""
-    device_us, looked = facts.device_step_us, facts.looked_wall_us
-    host_us = float(looked.mean()) if len(looked) else 0.0
+    device_us, sampled = facts.device_step_us, facts.sampled_wall_us
+    host_us = float(sampled.mean()) if len(sampled) else 0.0
     if device_us is not None and abs(device_us - host_us) > _STEPS_DIFFER * max(device_us, host_us):
         yield (
             f"a step takes {us_text(host_us)} by the host's clock and {us_text(device_us)} by "

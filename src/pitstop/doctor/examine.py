@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -163,16 +163,11 @@ def _total_steps(facts: Facts) -> int | None:
     setup = facts.setup
     if setup is not None:
         return setup.total_steps
-    about = _about(facts)
+    about = facts.about
     config = about.get("config")
     train = config.get("train") if isinstance(config, Mapping) else None
     steps = about.get("total_steps") or (train.get("steps") if isinstance(train, Mapping) else None)
     return steps if isinstance(steps, int) and steps > 0 else None
-
-
-def _about(facts: Facts) -> Mapping[str, Any]:
-    """What the last attempt said of itself."""
-    return facts.record.attempts[-1].about if facts.record.attempts else {}
 
 
 def _notes(record: RunRecord, ranks: Sequence[Facts]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ and `Facts.cost` what a computing part costs; both say None where the record doe
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +117,11 @@ class Facts:
     """The whole run, warm-up included."""
 
     @property
+    def about(self) -> Mapping[str, Any]:
+        """What the last attempt said of itself."""
+        return self.record.attempts[-1].about if self.record.attempts else {}
+
+    @property
     def total_us(self) -> float:
         """Wall clock after warm-up: what every share is a share of."""
         return float(self.wall_us.sum()) + sum(
@@ -145,19 +151,19 @@ class Facts:
         return float(self.wall_us.sum()) / total if total else 0.0
 
     @property
-    def looked(self) -> Rows:
+    def sampled(self) -> Rows:
         """Sampled steps, counted from the first after warm-up."""
-        return self.sample.looked
+        return self.sample.rows
 
     @property
-    def looked_wall_us(self) -> Array:
+    def sampled_wall_us(self) -> Array:
         """Wall clock of each sampled step: what its parts add up to."""
-        return self.wall_us[self.looked]
+        return self.wall_us[self.sampled]
 
     @property
     def unaccounted_us(self) -> Array:
         """Wall clock of each sampled step that is in no part."""
-        return self.looked_wall_us - sum(self.parts_us.values(), start=np.zeros(len(self.looked)))
+        return self.sampled_wall_us - sum(self.parts_us.values(), start=np.zeros(len(self.sampled)))
 
     def inside_us(self, times_us: Array) -> float:
         """Give the time in all counted steps of what was timed in the sampled ones.
@@ -258,7 +264,7 @@ class Facts:
             return {}
         names = (*self.parts_us, *(name for name in self.outside if name not in self.parts_us))
         shares = {name: share for name in names if (share := self.share(name)) is not None}
-        if len(self.looked):
+        if len(self.sampled):
             shares["unaccounted"] = self.inside_us(self.unaccounted_us) / total
         return shares
 
@@ -343,11 +349,11 @@ def facts_of(rank: RankRecord) -> Facts:
     counted = np.flatnonzero(~np.isin(table.index, list(_slowed_steps(readings))))
     warm_up = _warm_up_steps(rank, table.index[counted])
     rows = counted[warm_up:]
-    looked = _with_parts(table, rows, top)
-    top = top if len(looked) else []  # what was not sampled is missing, not zero
-    table, stalls = settled_steps(table, rows, looked, top)
-    host = np.nan_to_num(table.host_us[rows[looked]], nan=0.0)
-    sample = Sample(looked=looked, weights=window_weights(looked, len(rows)))
+    sampled = _with_parts(table, rows, top)
+    top = top if len(sampled) else []  # what was not sampled is missing, not zero
+    table, stalls = settled_steps(table, rows, sampled, top)
+    host = np.nan_to_num(table.host_us[rows[sampled]], nan=0.0)
+    sample = Sample(rows=sampled, weights=window_weights(sampled, len(rows)))
     outside, start_up_us = outside_steps_of(rank, rows)
     outside, stalls_outside = settled_outside(outside, table.wall_us[rows], table.index[rows])
     plain = Facts(
@@ -364,7 +370,7 @@ def facts_of(rank: RankRecord) -> Facts:
         stalls=tuple(sorted((*stalls, *stalls_outside), key=lambda stall: -stall.us)),
         start_up_us=start_up_us,
         device=_device_times(table, rows, top),
-        device_step_us=_mean(table.device_wall_us[rows[looked]], sample.weights),
+        device_step_us=_mean(table.device_wall_us[rows[sampled]], sample.weights),
         samples=_median(table.samples[rows]),
         micro_steps=_median(table.micro_steps[rows]),
         record=rank,
@@ -427,7 +433,7 @@ def _recomputed(facts: Facts, table: StepTable, rows: Rows) -> Recomputed | None
     if not columns:
         return None
     host = table.host_us[rows][:, columns]
-    seen = np.nan_to_num(host[facts.looked], nan=0.0).sum(axis=1)
+    seen = np.nan_to_num(host[facts.sampled], nan=0.0).sum(axis=1)
     marks, walls = table.device_us[rows][:, columns], table.device_wall_us[rows]
     # A step tells where it ran something again, and all that it ran again has its marks.
     known = (~np.isnan(host)).any(axis=1) & (walls > 0)

@@ -9,13 +9,13 @@ from typing import Final
 from pitstop.doctor.facts import Facts
 from pitstop.records.script import HostLine, HostLines, LongStep, Syncs
 
-# Fewer looks tell no shares: the error of one half is then above a seventh.
+# Fewer samples tell no shares: the error of one half is then above a seventh.
 _FEWEST_SAMPLES: Final = 8
 
 # Looks added to both sides before an error is taken: of eight that all met a line it is not zero.
 _NOT_YET_SEEN: Final = 2
 
-# A line that holds most looks at a long step is what made it long.
+# A line that holds most samples of a long step is what made it long.
 _MOSTLY_THERE: Final = 0.5
 
 # Parts whose calls stand in the training loop.
@@ -49,14 +49,14 @@ class HostTime:
         return sum(line.samples for line in lines) / self.samples
 
     def error_of(self, share: float) -> float:
-        """Standard error of such a share: looks hit or miss a line."""
-        looks = self.samples + 2 * _NOT_YET_SEEN
-        settled = (share * self.samples + _NOT_YET_SEEN) / looks
-        return math.sqrt(settled * (1 - settled) / looks)
+        """Standard error of such a share: samples hit or miss a line."""
+        counted = self.samples + 2 * _NOT_YET_SEEN
+        settled = (share * self.samples + _NOT_YET_SEEN) / counted
+        return math.sqrt(settled * (1 - settled) / counted)
 
 
 def lines_of_part(facts: Facts, part: str) -> HostTime | None:
-    """Give the lines of a part; None where there were too few looks to tell shares."""
+    """Give the lines of a part; None where there were too few samples to tell shares."""
     found = facts.readings.last(HostLines)
     if found is None:
         return None
@@ -68,7 +68,7 @@ def lines_of_part(facts: Facts, part: str) -> HostTime | None:
 
 
 def long_step(facts: Facts, step: int) -> LongStep | None:
-    """Give where most looks at a long step met the thread; None where they do not agree."""
+    """Give where most samples of a long step met the thread; None where they do not agree."""
     found = facts.readings.last(HostLines)
     for long in () if found is None else found.long_steps:
         if long.step == step and long.line.samples >= _MOSTLY_THERE * long.samples:
@@ -77,14 +77,15 @@ def long_step(facts: Facts, step: int) -> LongStep | None:
 
 
 def _usual_lines(facts: Facts, found: HostLines) -> tuple[HostLine, ...]:
-    """Take the looks that fell in stalls off their lines, as the stalls are off the parts."""
+    """Take the samples that fell in stalls off their lines, as the stalls are off the parts."""
     within = [stall.step for stall in facts.stalls if not stall.is_outside]
     stalled = [long.line for step in within if (long := long_step(facts, step)) is not None]
-    looks = {_place(line): 0 for line in stalled}
+    stalled_samples = {_place(line): 0 for line in stalled}
     for line in stalled:
-        looks[_place(line)] += line.samples
+        stalled_samples[_place(line)] += line.samples
     left = (
-        replace(line, samples=line.samples - looks.get(_place(line), 0)) for line in found.lines
+        replace(line, samples=line.samples - stalled_samples.get(_place(line), 0))
+        for line in found.lines
     )
     return tuple(line for line in left if line.samples > 0)
 

@@ -35,9 +35,9 @@ class Estimate:
     """One standard error, where the steps are taken for a sample of a longer run."""
 
 
-def window_weights(looked: Rows, steps: int) -> Array:
+def window_weights(sampled: Rows, steps: int) -> Array:
     """Let the sampled steps of each window stand for all steps of it."""
-    window = looked // _WINDOW
+    window = sampled // _WINDOW
     there = np.bincount(np.arange(steps) // _WINDOW)
     found = np.bincount(window, minlength=len(there))
     return there[window] / np.maximum(1, found[window])
@@ -47,7 +47,7 @@ def window_weights(looked: Rows, steps: int) -> Array:
 class Sample:
     """Steps of which some were sampled."""
 
-    looked: Rows
+    rows: Rows
     """Which of all steps these are."""
     weights: Array
     """For how many steps each of them stands."""
@@ -67,8 +67,8 @@ def estimate(times_us: Array, sample: Sample, wall_us: Array) -> Estimate:
         sample: Which these are.
         wall_us: Wall clock of every step.
     """
-    looked, weights = sample.looked, sample.weights
-    steps, count, walls = len(wall_us), len(looked), wall_us[looked]
+    sampled, weights = sample.rows, sample.weights
+    steps, count, walls = len(wall_us), len(sampled), wall_us[sampled]
     base = float((weights * walls).sum())
     if not base:
         return Estimate(total_us=0.0, error_us=0.0)

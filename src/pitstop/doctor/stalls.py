@@ -90,14 +90,14 @@ class _Run:
 
 
 def settled_steps(
-    table: StepTable, rows: Rows, looked: Rows, top: Sequence[int]
+    table: StepTable, rows: Rows, sampled: Rows, top: Sequence[int]
 ) -> tuple[StepTable, tuple[Stall, ...]]:
     """Take stalls out of the steps.
 
     Args:
         table: All steps.
         rows: Those that count.
-        looked: Which of these have parts.
+        sampled: Which of these have parts.
         top: Columns of the parts of a step.
 
     Returns:
@@ -107,17 +107,17 @@ def settled_steps(
     if len(rows) < _FEWEST_STEPS or not np.median(walls):
         return table, ()
     run = _run(walls, steps)
-    host = np.nan_to_num(table.host_us[rows[looked]][:, list(top)], nan=0.0)
-    rest = walls[looked] - host.sum(axis=1)
+    host = np.nan_to_num(table.host_us[rows[sampled]][:, list(top)], nan=0.0)
+    rest = walls[sampled] - host.sum(axis=1)
     # The last column is what no part saw.
     columns = np.column_stack((host, rest))
-    unseen = np.setdiff1d(np.arange(len(rows)), looked)
-    usual = np.median(columns, axis=0) if len(looked) else np.zeros(columns.shape[1])
+    unseen = np.setdiff1d(np.arange(len(rows)), sampled)
+    usual = np.median(columns, axis=0) if len(sampled) else np.zeros(columns.shape[1])
     usual_wall = float(np.median(walls))
     # A step that is no longer than others has one part instead of another, and no stall.
     longer = walls - usual_wall
     found = [
-        _long(np.minimum(columns[:, number] - usual[number], longer[looked]), looked, run)
+        _long(np.minimum(columns[:, number] - usual[number], longer[sampled]), sampled, run)
         for number in range(columns.shape[1])
     ]
     hidden = _long(longer[unseen], unseen, run)

@@ -55,12 +55,12 @@ class RunSummary:
     is_finished: bool
 
     @property
-    def looked_steps(self) -> int:
+    def sampled_steps(self) -> int:
         """Sampled steps."""
         return self.unaccounted.count
 
     @property
-    def looked_wall_us(self) -> int:
+    def sampled_wall_us(self) -> int:
         """Wall clock of these steps: what parts and ``unaccounted`` add up to."""
         top = sum(span.host.total_us for span in self.spans if len(span.path) == 1)
         return self.unaccounted.total_us + top
@@ -68,9 +68,9 @@ class RunSummary:
     @property
     def unaccounted_share(self) -> float | None:
         """Share of the wall clock that no span covers, in the sampled steps."""
-        if not self.looked_wall_us or not self.looked_steps:
+        if not self.sampled_wall_us or not self.sampled_steps:
             return None
-        return self.unaccounted.total_us / self.looked_wall_us
+        return self.unaccounted.total_us / self.sampled_wall_us
 
     def span(self, *path: str) -> SpanSummary | None:
         """Find a span by its names, outermost first."""
@@ -92,7 +92,7 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
     paths = [path for path in _tree_order(record.paths) if path in seen]
     host = {path: merge(_hosts(blocks, path)) for path in paths}
     unaccounted = merge(block.unaccounted for block in blocks)
-    looked_us = unaccounted.total_us + sum(host[path].total_us for path in paths if len(path) == 1)
+    sampled_us = unaccounted.total_us + sum(host[path].total_us for path in paths if len(path) == 1)
     device_walls = [block.device_wall for block in blocks if block.device_wall is not None]
     samples = _known_sum([block.samples for block in blocks])
     return RunSummary(
@@ -107,7 +107,7 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
         samples_per_s=_rate(record, samples, wall.total_us),
         micro_steps=_known_sum([block.micro_steps for block in blocks]),
         broken=sum(block.broken for block in blocks),
-        spans=tuple(_span_summary(path, blocks, host, looked_us) for path in paths),
+        spans=tuple(_span_summary(path, blocks, host, sampled_us) for path in paths),
         events=_events(record),
         is_finished=record.is_finished,
     )
@@ -125,7 +125,7 @@ def _rate(record: RankRecord, samples: float | None, wall_us: float) -> float | 
 
 
 def _span_summary(
-    path: SpanPath, blocks: list[Block], host: Mapping[SpanPath, Distribution], looked_us: int
+    path: SpanPath, blocks: list[Block], host: Mapping[SpanPath, Distribution], sampled_us: int
 ) -> SpanSummary:
     depth = len(path)
     children_us = sum(
@@ -142,7 +142,7 @@ def _span_summary(
         host=host[path],
         host_self_us=total_us - children_us,
         device=merge(devices) if devices else None,
-        share=total_us / looked_us if looked_us else 0.0,
+        share=total_us / sampled_us if sampled_us else 0.0,
     )
 
 

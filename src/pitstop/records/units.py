@@ -39,6 +39,11 @@ def seconds_text(seconds: float | None) -> str:
     return f"{sign}{hours:.1f} h" if hours < 99.95 else f"{sign}{hours:.0f} h"
 
 
+def signed_seconds_text(seconds: float) -> str:
+    """A difference of durations: ``+20.1 ms``, ``-1.81 s``."""
+    return f"+{seconds_text(seconds)}" if seconds >= 0 else seconds_text(seconds)
+
+
 def us_text(microseconds: float | None) -> str:
     """A duration that is kept in microseconds."""
     return seconds_text(None if microseconds is None else microseconds / 1e6)

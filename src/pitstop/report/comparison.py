@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.comparison import Comparison, PartChange, RunThroughput
-from pitstop.records.units import count_text, rate_text, seconds_text
+from pitstop.records.units import count_text, rate_text, seconds_text, signed_seconds_text
 from pitstop.report.terminal import literal
 
 
@@ -62,10 +62,6 @@ def _cells(change: PartChange) -> list[str]:
         return [*cells, "", "", ""]
     within = ""
     if change.low_s is not None and change.high_s is not None:
-        within = f"{_signed(change.low_s)} to {_signed(change.high_s)}"
+        within = f"{signed_seconds_text(change.low_s)} to {signed_seconds_text(change.high_s)}"
     judged = "beyond noise" if change.beyond_noise else ""
-    return [*cells, _signed(change.after_s - change.before_s), within, judged]
-
-
-def _signed(seconds: float) -> str:
-    return f"+{seconds_text(seconds)}" if seconds >= 0 else seconds_text(seconds)
+    return [*cells, signed_seconds_text(change.after_s - change.before_s), within, judged]

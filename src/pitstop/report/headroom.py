@@ -10,7 +10,7 @@ from pitstop.records.units import rate_text, share_text, us_text
 _FUNCTOR: Final = re.compile(r"(\w*Functor\w*|\w+_kernel_cuda|\w+_kernel_impl|\w+Ops)\b")
 
 
-def headroom_sentence(headroom: Headroom) -> str:
+def headroom_text(headroom: Headroom) -> str:
     """Say what share of its device a step uses, and what it would take there."""
     if headroom.flops_share is None or headroom.arithmetic_us is None:
         return _without_rates(headroom)

@@ -72,7 +72,7 @@ class ProgressLines(Observer):
         """Name the samples that were not met before; all are named again at the end."""
         for sample in reading.samples:
             if sample not in self._skipped:
-                self._say(f"warning: {sample}; another sample stands in for it")
+                self._say(f"warning: {sample}; another sample replaces it")
         self._skipped.update(reading.samples)
 
     def cached(self, step: int, reading: CacheReading) -> None:
@@ -169,7 +169,7 @@ def skipped_text(skipped: Counter[str]) -> str:
     often = count_text(skipped.total(), "time")
     worst = "; ".join(f"{name} ({times}x)" for name, times in skipped.most_common(_MOST_NAMED))
     more = "; ..." if len(skipped) > _MOST_NAMED else ""
-    return f"{samples} passed over, {often} in all: {worst}{more}"
+    return f"{samples} skipped, {often} in all: {worst}{more}"
 
 
 def target_lines(results: Sequence[TargetResult]) -> list[str]:

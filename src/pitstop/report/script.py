@@ -54,8 +54,8 @@ def nothing_seen(
         lines.append("it was interrupted")
     if not seen:
         lines.append(
-            "no Python in it imported torch to the end, or none could be reached: an interpreter "
-            "started with -I, -E or -S, or one that replaces its environment, leaves the probe out"
+            "no Python process in it finished importing torch, or the probe was not loaded: an "
+            "interpreter started with -I, -E or -S, or with a new environment, leaves it out"
         )
     lines += [_untrained(process) for process in seen[:4]]
     passes = sum(process.backward_passes for process in seen)
@@ -88,8 +88,8 @@ def _untrained(process: Untrained) -> str:
         did = _passes_without_update(process.backward_passes)
     elif process.compiled:
         did = (
-            "no training outside of compiled functions; one that holds a whole step is not seen "
-            "into: let backward() be called outside of it"
+            "no training seen outside compiled functions; a step that is compiled as a whole "
+            "cannot be measured: call backward() outside of it"
         )
     return f"seen: {literal(' '.join(process.command))} with torch {process.torch}, {did}"
 

@@ -107,7 +107,7 @@ def _span_table(summary: RunSummary) -> Table:
         share = share_text(summary.unaccounted_share)
         table.add_row("unaccounted", us_text(total_us), share)
     # Without any part nothing was sampled, and the wall clock of all steps is what is left to show.
-    wall_us = summary.looked_wall_us or summary.wall.total_us
+    wall_us = summary.sampled_wall_us or summary.wall.total_us
     table.add_row("wall", us_text(wall_us), share_text(1.0))
     return table
 
@@ -127,10 +127,10 @@ def _span_cells(span: SpanSummary, *, has_device: bool) -> list[str]:
 
 
 def _asides(summary: RunSummary) -> Iterable[RenderableType]:
-    if 0 < summary.looked_steps < summary.steps:
+    if 0 < summary.sampled_steps < summary.steps:
         whole = us_text(summary.wall.total_us)
-        looked = f"{summary.looked_steps} of {count_text(summary.steps, 'step')}"
-        yield Text(f"parts: sampled in {looked}, since these are short; all steps took {whole}")
+        sampled = f"{summary.sampled_steps} of {count_text(summary.steps, 'step')}"
+        yield Text(f"parts: sampled in {sampled}, since these are short; all steps took {whole}")
     for name, event in summary.events.items():
         count = count_text(event.count, "time")
         yield Text(f"{literal(name)}: {count}, {us_text(event.total_us)}, outside steps")

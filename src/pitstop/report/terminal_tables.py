@@ -10,7 +10,7 @@ from rich.text import Text
 from pitstop.records.headroom import Headroom
 from pitstop.records.module_table import ModuleRow, ModuleTable
 from pitstop.records.units import seconds_text, share_text, us_text
-from pitstop.report.headroom import headroom_sentence, kernel_name, kernel_source
+from pitstop.report.headroom import headroom_text, kernel_name, kernel_source
 from pitstop.report.printable import literal
 
 _MOST_CLASSES: Final = 6
@@ -62,7 +62,7 @@ def headroom_lines(headroom: Headroom | None) -> Iterable[RenderableType]:
     """Show the headroom of a step on a terminal: a line, classes of kernels, the longest."""
     if headroom is None:
         return
-    yield Text.assemble(("headroom: ", "bold"), literal(headroom_sentence(headroom)))
+    yield Text.assemble(("headroom: ", "bold"), literal(headroom_text(headroom)))
     if headroom.classes:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for heading in ("  the device's time, a step", "time", "of all"):

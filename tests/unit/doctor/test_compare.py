@@ -122,8 +122,8 @@ def test_steps_that_were_all_looked_at_early_on_do_not_outweigh_the_later_ones()
     parts = {"data": np.where(late, 3_000.0, 1_000.0), "forward": np.where(late, 7_000.0, 9_000.0)}
     whole = rank(parts, steps=400)
     assert whole.steps is not None
-    looked = ~late | (np.arange(400) % 8 == 3)
-    host = np.where(looked[:, None], whole.steps.host_us, np.nan)
+    sampled = ~late | (np.arange(400) % 8 == 3)
+    host = np.where(sampled[:, None], whole.steps.host_us, np.nan)
     after = replace(whole, steps=replace(whole.steps, host_us=host))
     got = compare(run_of(rank({"data": 1_000, "forward": 9_000}, steps=400)), run_of(after))
     data = next(part for part in got.parts if part.part == "data")

@@ -167,7 +167,7 @@ def test_steps_whose_rows_had_no_room_for_spans_count_with_their_wall_clock_alon
     assert 30 < with_spans < 400, "the budget should leave spans to some rows only"
     facts = facts_of(first)
     assert facts.steps == 360
-    assert 0 < len(facts.looked) <= with_spans
+    assert 0 < len(facts.sampled) <= with_spans
     assert facts.shares()["data"] == pytest.approx(0.5)
     assert facts.shares()["unaccounted"] == pytest.approx(0)
 

@@ -25,9 +25,9 @@ def sampled(record: RankRecord, every: int = 10, seed: int = 0) -> RankRecord:
     return replace(record, steps=replace(record.steps, host_us=host))
 
 
-def sample_of(looked: list[int], steps: int) -> Sample:
-    rows = np.array(looked)
-    return Sample(looked=rows, weights=window_weights(rows, steps))
+def sample_of(sampled: list[int], steps: int) -> Sample:
+    rows = np.array(sampled)
+    return Sample(rows=rows, weights=window_weights(rows, steps))
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=80))
@@ -47,7 +47,7 @@ def test_parts_of_the_sample_add_up_to_the_wall_clock_of_all(
     first, second = (np.array(column, dtype=float) for column in zip(*parts, strict=True))
     wall_us = first + second
     sample = sample_of(list(range(0, len(parts), every)), len(parts))
-    both = [estimate(times[sample.looked], sample, wall_us).total_us for times in (first, second)]
+    both = [estimate(times[sample.rows], sample, wall_us).total_us for times in (first, second)]
     assert sum(both) == pytest.approx(wall_us.sum(), rel=1e-9)
 
 
@@ -56,7 +56,7 @@ def test_a_part_that_was_not_looked_at_is_not_taken_for_nothing() -> None:
     facts = facts_of(sampled(whole))
     assert facts.steps == 360
     assert len(facts.wall_us) == 360
-    assert len(facts.parts_us["data"]) == len(facts.looked) < 50
+    assert len(facts.parts_us["data"]) == len(facts.sampled) < 50
     assert facts.parts_us["data"].min() == 250
     assert facts.share("data") == pytest.approx(0.25)
     assert facts.shares()["unaccounted"] == pytest.approx(0)
@@ -160,12 +160,12 @@ def test_the_error_is_how_far_the_estimate_moves_when_a_look_is_left_out(
     draws = np.random.default_rng(seed)
     steps = 8 * count
     wall_us = 500 + draws.gamma(0.3, 2_000, steps)
-    looked = np.arange(0, steps, 8)
-    wall_us[looked[0]] = wall_us.max()  # so that no step is longer than the sampled ones
-    times_us = draws.uniform(0, 1, count) * wall_us[looked]
-    sample = Sample(looked=looked, weights=np.full(count, 8.0))
+    sampled = np.arange(0, steps, 8)
+    wall_us[sampled[0]] = wall_us.max()  # so that no step is longer than the sampled ones
+    times_us = draws.uniform(0, 1, count) * wall_us[sampled]
+    sample = Sample(rows=sampled, weights=np.full(count, 8.0))
     found = estimate(times_us, sample, wall_us)
-    walls, to = wall_us[looked], float(wall_us.mean())
+    walls, to = wall_us[sampled], float(wall_us.mean())
     assert found.total_us == pytest.approx(steps * line_without(None, times_us, walls, to))
     moved = steps * np.array([line_without(i, times_us, walls, to) for i in range(count)])
     missed = (count - 1) / count * float(((moved - moved.mean()) ** 2).sum())

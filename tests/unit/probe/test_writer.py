@@ -227,15 +227,15 @@ def test_a_step_whose_parts_were_not_sampled_is_read_without_any(tmp_path: Path)
     assert (sampled.host_us, sampled.unaccounted_us) == ({("forward",): 80}, 20)
     assert record.steps.start_us.tolist() == [100 * number for number in range(600)]
     summary = summarise(record)
-    assert (summary.steps, summary.looked_steps, summary.samples) == (600, 60, 2400)
-    assert (summary.wall.total_us, summary.looked_wall_us) == (60_000, 6_000)
+    assert (summary.steps, summary.sampled_steps, summary.samples) == (600, 60, 2400)
+    assert (summary.wall.total_us, summary.sampled_wall_us) == (60_000, 6_000)
     assert summary.spans[0].share == 0.8
     assert summary.unaccounted_share == 0.2
     # The last block is cut off: its rows tell the same.
     whole = (tmp_path / "rank-0.jsonl").read_bytes()
     (tmp_path / "rank-0.jsonl").write_bytes(whole[: whole.rindex(b'{"kind":"block"')])
     cut = summarise(store.read_run(tmp_path).first)
-    assert (cut.steps, cut.looked_steps, cut.looked_wall_us) == (600, 60, 6_000)
+    assert (cut.steps, cut.sampled_steps, cut.sampled_wall_us) == (600, 60, 6_000)
     assert cut.spans[0].share == 0.8
 
 
@@ -247,7 +247,7 @@ def test_a_block_without_any_sample_is_written_and_read(tmp_path: Path) -> None:
         writer.step(step)
     writer.close()
     summary = summarise(store.read_run(tmp_path).first)
-    assert (summary.steps, summary.looked_steps, summary.spans) == (300, 0, ())
+    assert (summary.steps, summary.sampled_steps, summary.spans) == (300, 0, ())
     assert summary.unaccounted_share is None
 
 

@@ -7,7 +7,7 @@ from rich.console import Group
 from pitstop.records.headroom import Headroom, KernelClass, KernelSource
 from pitstop.records.module_table import KindRow, ModuleRow, ModuleTable
 from pitstop.records.verdict import Verdict
-from pitstop.report.headroom import headroom_sentence, kernel_name
+from pitstop.report.headroom import headroom_text, kernel_name
 from pitstop.report.terminal import start_up_text
 from pitstop.report.terminal_tables import headroom_lines, module_lines
 from tests.unit.report.test_terminal import rendered
@@ -38,7 +38,7 @@ HEADROOM = Headroom(
 
 
 def test_headroom_says_what_the_arithmetic_would_take() -> None:
-    assert headroom_sentence(HEADROOM) == (
+    assert headroom_text(HEADROOM) == (
         "this step runs at 1.8% of the measured bf16 rate of NVIDIA H200 (14.3 TFLOP/s of 800 "
         "TFLOP/s); at that rate its arithmetic takes 33.0 ms of 1.84 s, the bytes it has to move "
         "100 ms (estimated, at 4.00 TB/s)"
@@ -47,8 +47,8 @@ def test_headroom_says_what_the_arithmetic_would_take() -> None:
 
 def test_a_device_without_rates_is_not_given_any() -> None:
     unknown = replace(HEADROOM, peak_flops_per_s=None)
-    assert "rate was not measured" in headroom_sentence(unknown)
-    assert "arithmetic was not counted" in headroom_sentence(replace(HEADROOM, flops=None))
+    assert "rate was not measured" in headroom_text(unknown)
+    assert "arithmetic was not counted" in headroom_text(replace(HEADROOM, flops=None))
 
 
 def test_six_classes_are_shown_and_where_kernels_come_from() -> None:

@@ -81,7 +81,7 @@ def cpu_headroom(facts: Facts) -> CpuHeadroom:
     Steps with time outside them are left out: what that adds to them is counted with its
     cause. Nothing on a GPU, whose device neither rests nor computes where the host's parts lie.
     """
-    plain = facts.kinds_outside[facts.looked] == 0
+    plain = facts.kinds_outside[facts.sampled] == 0
     found = [facts.parts_us[name] for name in _COMPUTING if name in facts.parts_us]
     if facts.on_gpu or not found or np.count_nonzero(plain) < _FEWEST_STEPS:
         return CpuHeadroom()

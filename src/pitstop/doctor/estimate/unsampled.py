@@ -39,15 +39,11 @@ def why_not(facts: Facts, kind: str) -> str:
     found = [each.why for each in facts.readings.all(NotSampled) if each.what == kind and each.why]
     if found:
         return found[-1]
-    asked = _about(facts).get("steps_asked", 0)
+    asked = facts.about.get("steps_asked", 0)
     if asked is None and kind in ("kernels", "rates"):
         return "only `pitstop doctor -- CMD` samples them"
     return "no reading was written"
 
 
 def _is_watched(facts: Facts) -> bool:
-    return facts.setup is not None or bool(_about(facts).get("attached"))
-
-
-def _about(facts: Facts) -> Mapping[str, object]:
-    return facts.record.attempts[-1].about if facts.record.attempts else {}
+    return facts.setup is not None or bool(facts.about.get("attached"))

@@ -16,6 +16,7 @@ from pitstop.doctor.host_lines import (
 )
 from pitstop.doctor.numbers import spill, spread_ms
 from pitstop.doctor.outside_steps import total_us
+from pitstop.doctor.rules.bounded import bounded_finding
 from pitstop.doctor.rules.device import hidden_sync_share
 from pitstop.doctor.rules.loader_advice import VECTORISE, if_it_loads
 from pitstop.doctor.rules.places import places_of, steps_environments
@@ -168,7 +169,7 @@ def _sampled_parts(facts: Facts) -> list[str]:
 
 def _logging_lines(facts: Facts, found: list[HostTime]) -> Sampled:
     """Share of the run on lines that log."""
-    total, looks, scales, parts, costly = 0.0, 0.0, 0.0, 0.0, []
+    total, sampling, scales, parts, costly = 0.0, 0.0, 0.0, 0.0, []
     for host in found:
         lines = [line for line in logging_lines(facts, host) if not is_sync(facts, line)]
         if not lines:
@@ -177,7 +178,7 @@ def _logging_lines(facts: Facts, found: list[HostTime]) -> Sampled:
         share = host.share_of(lines)
         total += scale * share
         parts += scale
-        looks += (scale * host.error_of(share)) ** 2
+        sampling += (scale * host.error_of(share)) ** 2
         scales += (share * facts.share_error(host.part)) ** 2
         for line in lines[:3]:
             cost = scale * line.samples / host.samples
@@ -185,8 +186,8 @@ def _logging_lines(facts: Facts, found: list[HostTime]) -> Sampled:
     costly.sort(reverse=True)
     return Sampled(
         share=total,
-        error=float(np.sqrt(looks + scales)),
-        most=min(parts, total + 2 * float(np.sqrt(looks))),
+        error=float(np.sqrt(sampling + scales)),
+        most=min(parts, total + 2 * float(np.sqrt(sampling))),
         text=tuple(text for _, text in costly[:3]),
     )
 
@@ -268,11 +269,10 @@ def time_outside_steps(facts: Facts) -> Finding | None:
         f"{us_text(facts.outside[name].total_us)}"
         for name in others[:3]
     )
-    return Finding(
-        code="OUTSIDE001",
-        severity=severity_of(share),
-        summary="much of the run is spent outside steps",
-        evidence=(f"{share_text(share)} of the run was outside training steps", *evidence),
+    return bounded_finding(
+        facts,
+        "OUTSIDE001",
+        "much of the run is spent outside steps",
         bound=Bound(part="outside steps", share=share),
-        remedy=remedy_for(facts, "OUTSIDE001"),
+        evidence=(f"{share_text(share)} of the run was outside training steps", *evidence),
     )

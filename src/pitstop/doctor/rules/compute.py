@@ -7,6 +7,7 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.numbers import spill, spread_ms
+from pitstop.doctor.rules.bounded import bounded_finding
 from pitstop.doctor.rules.places import places_of
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.sampled import estimate
@@ -97,14 +98,8 @@ def loss_bound(facts: Facts) -> Finding | None:
         name = max(inner, key=inner.__getitem__)
         evidence.append(f"most of it in {name}: {share_text(inner[name] / facts.total_us)}")
     evidence += places_of(facts, "loss")
-    return Finding(
-        code="LOSS001",
-        severity=severity_of(bound.share),
-        summary="computing the loss takes a third of the step or more",
-        evidence=tuple(evidence),
-        bound=bound,
-        remedy=remedy_for(facts, "LOSS001"),
-    )
+    summary = "computing the loss takes a third of the step or more"
+    return bounded_finding(facts, "LOSS001", summary, bound=bound, evidence=evidence)
 
 
 def recompute_cost(facts: Facts) -> Finding | None:

@@ -257,11 +257,11 @@ def _waits_of_all(facts: Facts, timed: np.ndarray, least: float) -> np.ndarray:
     if len(timed) == facts.steps:
         return timed
     excess = facts.wall_us - float(np.median(facts.wall_us))
-    known = excess[facts.looked] > least
+    known = excess[facts.sampled] > least
     waits = np.zeros(facts.steps)
     if known.any() and (timed[known] > least).all():
         waits[excess > least] = excess[excess > least]
-    waits[facts.looked] = timed
+    waits[facts.sampled] = timed
     return waits
 
 

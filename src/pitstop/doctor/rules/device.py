@@ -11,6 +11,8 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
+from pitstop.doctor.numbers import place_text
+from pitstop.doctor.rules.bounded import bounded_finding
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import BUSY_ENOUGH, DEVICE_DECIDES, WORTH_A_WARNING, severity_of
 from pitstop.records.host.machine import Machine
@@ -101,14 +103,8 @@ def copy_bound(facts: Facts) -> Finding | None:
     pinned = [loader.pinned for loader in setup.loaders if loader.trains] if setup else []
     if pinned:
         evidence.append(f"batches are {'' if all(pinned) else 'not '}in pinned memory")
-    return Finding(
-        code="COPY001",
-        severity=severity_of(bound.share),
-        summary="the step waits for copies to the device",
-        evidence=tuple(evidence),
-        bound=bound,
-        remedy=remedy_for(facts, "COPY001"),
-    )
+    summary = "the step waits for copies to the device"
+    return bounded_finding(facts, "COPY001", summary, bound=bound, evidence=evidence)
 
 
 def launch_gaps(facts: Facts) -> tuple[DeviceStep, float] | None:
@@ -148,14 +144,8 @@ def launch_bound(facts: Facts) -> Finding | None:
     setup = facts.setup
     if setup is not None and setup.anomaly_detection:
         evidence.append("anomaly detection is on: it keeps a stack for every operation")
-    return Finding(
-        code="LAUNCH001",
-        severity=severity_of(bound.share),
-        summary="the device waits for the host to launch kernels",
-        evidence=tuple(evidence),
-        bound=bound,
-        remedy=remedy_for(facts, "LAUNCH001"),
-    )
+    summary = "the device waits for the host to launch kernels"
+    return bounded_finding(facts, "LAUNCH001", summary, bound=bound, evidence=evidence)
 
 
 def small_batch(facts: Facts) -> Finding | None:
@@ -202,18 +192,12 @@ def sync_bound(facts: Facts) -> Finding | None:
     if syncs is not None and syncs.steps:
         evidence.append(f"{syncs.calls / syncs.steps:.1f} synchronizing calls per step")
         evidence += [
-            f"{us_text(line.total_us / syncs.steps)} per step at {_name(line.file)}:{line.line} "
-            f"`{line.text.strip()}` ({line.operation})"
+            f"{us_text(line.total_us / syncs.steps)} per step at "
+            f"{place_text(line.file)}:{line.line} `{line.text.strip()}` ({line.operation})"
             for line in syncs.lines[:3]
         ]
-    return Finding(
-        code="SYNC001",
-        severity=severity_of(bound.share),
-        summary="the host synchronizes with the device in the step",
-        evidence=tuple(evidence),
-        bound=bound,
-        remedy=remedy_for(facts, "SYNC001"),
-    )
+    summary = "the host synchronizes with the device in the step"
+    return bounded_finding(facts, "SYNC001", summary, bound=bound, evidence=evidence)
 
 
 def memory_traffic(facts: Facts) -> Finding | None:
@@ -230,18 +214,13 @@ def memory_traffic(facts: Facts) -> Finding | None:
     )
     if bound.share < WORTH_A_WARNING:
         return None
-    return Finding(
-        code="TRAFFIC001",
-        severity=severity_of(bound.share),
-        summary="memory traffic limits the device",
-        evidence=(
-            f"{share_text(step.other_us / kernels_us)} of the kernel time is not matrix products",
-            f"element-wise kernels move {bytes_text(work.pointwise_bytes)} per step; "
-            f"fused they would move {bytes_text(work.pointwise_bytes_fused)}",
-        ),
-        bound=bound,
-        remedy=remedy_for(facts, "TRAFFIC001"),
+    evidence = (
+        f"{share_text(step.other_us / kernels_us)} of the kernel time is not matrix products",
+        f"element-wise kernels move {bytes_text(work.pointwise_bytes)} per step; "
+        f"fused they would move {bytes_text(work.pointwise_bytes_fused)}",
     )
+    summary = "memory traffic limits the device"
+    return bounded_finding(facts, "TRAFFIC001", summary, bound=bound, evidence=evidence)
 
 
 def precision(facts: Facts) -> Finding | None:
@@ -303,21 +282,15 @@ def tensor_cores(facts: Facts) -> Finding | None:
     bound = facts.of_busy("products", max(0.0, beside_us) / step.step_us * facts.steps_share)
     if beside_us / step.matmul_us < 1 - _TENSOR_SHARE or bound.share < WORTH_A_WARNING:
         return None
-    return Finding(
-        code="TENSOR001",
-        severity=severity_of(bound.share),
-        summary="most matrix products do not run on tensor cores",
-        evidence=(
-            f"{share_text(step.tensor_core_us / step.matmul_us)} of the products' time is in "
-            "kernels "
-            "that name tensor cores",
-            f"{share_text(work.unaligned_flops / work.flops)} of the FLOPs have a dimension that "
-            f"is not a multiple of 8, {share_text(work.small_flops / work.flops)} one below 64",
-            "their speed on tensor cores was not measured: the bound is all of their time",
-        ),
-        bound=bound,
-        remedy=remedy_for(facts, "TENSOR001"),
+    evidence = (
+        f"{share_text(step.tensor_core_us / step.matmul_us)} of the products' time is in kernels "
+        "that name tensor cores",
+        f"{share_text(work.unaligned_flops / work.flops)} of the FLOPs have a dimension that "
+        f"is not a multiple of 8, {share_text(work.small_flops / work.flops)} one below 64",
+        "their speed on tensor cores was not measured: the bound is all of their time",
     )
+    summary = "most matrix products do not run on tensor cores"
+    return bounded_finding(facts, "TENSOR001", summary, bound=bound, evidence=evidence)
 
 
 def _deciding(facts: Facts) -> DeviceStep | None:
@@ -370,7 +343,3 @@ def _has_tensor_cores(setup: Setup) -> bool:
         return False
     name = setup.device_name or ""
     return not any(f" {old}" in f" {name}" for old in _WITHOUT_TENSOR_CORES)
-
-
-def _name(file: str) -> str:
-    return file.replace("\\", "/").rpartition("/")[2]

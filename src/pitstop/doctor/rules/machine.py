@@ -60,14 +60,16 @@ def _on_gpu(facts: Facts, loads: tuple[HostLoad, ...]) -> str | None:
 
 def _busiest(facts: Facts) -> tuple[str, ...]:
     """Name the processes that kept the host busy, by their mean over all readings."""
-    looks = [load.others for load in facts.readings.all(HostLoad) if load.others is not None]
+    readings = [load.others for load in facts.readings.all(HostLoad) if load.others is not None]
     cores: dict[tuple[int, str], float] = {}
-    for other in (other for look in looks for other in look):
+    for other in (other for reading in readings for other in reading):
         key = (other.pid, other.name)
-        cores[key] = cores.get(key, 0.0) + other.cpu_cores / len(looks)
+        cores[key] = cores.get(key, 0.0) + other.cpu_cores / len(readings)
     first = sorted(cores.items(), key=lambda item: -item[1])[:_MOST_NAMED]
     named = [f"pid {pid} ({name}, {used:.1f} cores)" for (pid, name), used in first]
-    return (f"busiest in {count_text(len(looks), 'reading')}: {', '.join(named)}",) if named else ()
+    return (
+        (f"busiest in {count_text(len(readings), 'reading')}: {', '.join(named)}",) if named else ()
+    )
 
 
 def contention(facts: Facts) -> str | None:

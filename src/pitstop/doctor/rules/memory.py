@@ -33,6 +33,7 @@ _LEAST_WITH_TORCH_BYTES: Final = 64 << 20
 # Before somebody who starts a run in the evening looks at it again: critical.
 _SOON_HOURS: Final = 24.0
 
+# The other half is for the training process, its workers and the page cache.
 _MOST_CACHE_SHARE: Final = 0.5
 
 # Memory in blocks that are cut up, of all that is reserved, and how full the device must be for

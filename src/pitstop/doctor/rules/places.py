@@ -12,7 +12,7 @@ from pitstop.records.units import share_text
 # Looks below which a place is named without its share: one of two tells no half.
 _FEWEST_FOR_SHARES: Final = 8
 _MOST_PLACES: Final = 2
-# A second place with less than this share of the looks only met the line by chance.
+# A second place with less than this share of the samples only met the line by chance.
 _WORTH_NAMING: Final = 0.2
 
 _ENVIRONMENT: Final = re.compile(r"\benvs?\w*\.(step|reset)\(|\bgym(nasium)?\b|\bpettingzoo\b")
@@ -21,20 +21,24 @@ _ENVIRONMENT: Final = re.compile(r"\benvs?\w*\.(step|reset)\(|\bgym(nasium)?\b|\
 def places_of(facts: Facts, part: str) -> tuple[str, ...]:
     """Name the lines most often sampled in a part of the step, or outside steps."""
     lines = _lines_of(facts, part)
-    looks = sum(line.samples for line in lines)
-    named = [line for line in lines[:_MOST_PLACES] if line.samples >= _WORTH_NAMING * looks]
-    if looks < _FEWEST_FOR_SHARES:
+    samples = sum(line.samples for line in lines)
+    named = [line for line in lines[:_MOST_PLACES] if line.samples >= _WORTH_NAMING * samples]
+    if samples < _FEWEST_FOR_SHARES:
         return tuple(f"at {line_text(line)}" for line in named[:1])
-    return tuple(f"{share_text(line.samples / looks)} of it at {line_text(line)}" for line in named)
+    return tuple(
+        f"{share_text(line.samples / samples)} of it at {line_text(line)}" for line in named
+    )
 
 
 def steps_environments(facts: Facts, part: str) -> bool:
     """Whether a line that a part spends much on steps an environment, as training by acting."""
     lines = _lines_of(facts, part)
-    looks = sum(line.samples for line in lines)
-    # Not the first alone: a look at Python that runs on for less than the interpreter's switching
+    samples = sum(line.samples for line in lines)
+    # Not the first alone: a sample of Python that runs on for less than the interpreter's switching
     # interval is put off to where the lock is let go, which may be the next line.
-    return mentions([line for line in lines if line.samples >= _WORTH_NAMING * looks], _ENVIRONMENT)
+    return mentions(
+        [line for line in lines if line.samples >= _WORTH_NAMING * samples], _ENVIRONMENT
+    )
 
 
 def mentions(lines: Iterable[HostLine], pattern: re.Pattern[str]) -> bool:
@@ -43,7 +47,7 @@ def mentions(lines: Iterable[HostLine], pattern: re.Pattern[str]) -> bool:
 
 
 def _lines_of(facts: Facts, part: str) -> tuple[HostLine, ...]:
-    """The lines of a part, each once whatever it called; most looks first."""
+    """The lines of a part, each once whatever it called; most samples first."""
     found = facts.readings.last(HostLines)
     if found is None:
         return ()
@@ -64,6 +68,6 @@ def _joined(lines: list[HostLine]) -> HostLine:
         function=first.function,
         text=first.text,
         samples=sum(line.samples for line in lines),
-        # What it called differs from look to look; it is the line that is named.
+        # What it called differs from sample to sample; it is the line that is named.
         calls=first.calls if len(lines) == 1 else None,
     )

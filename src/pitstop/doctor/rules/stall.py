@@ -47,6 +47,6 @@ def stall_text(facts: Facts, stall: Stall) -> str:
         beside = ", outside the step" if stall.is_outside else ""
         where = f"step {stall.step}: {us_text(stall.us)} longer in {stall.part}{beside}"
     found = long_step(facts, stall.step)
-    # Most of the looks at a step that is nearly all stall met the line that stalled.
+    # Most of the samples of a step that is nearly all stall met the line that stalled.
     line = "" if found is None else f", at {line_text(found.line)}"
     return f"{where} ({usually}){line}"

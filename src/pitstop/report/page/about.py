@@ -21,7 +21,7 @@ from pitstop.records.units import (
 )
 from pitstop.report.logs import log_headline, log_rows
 from pitstop.report.machine import ceiling_rows, headline
-from pitstop.report.page.blocks import Block, Column, Section, Sentence, Table, text_cell
+from pitstop.report.page.blocks import Block, Column, Message, Section, Table, text_cell
 from pitstop.report.page.run import RunView
 
 Pairs = Iterable[tuple[str, str]]
@@ -88,7 +88,7 @@ def _seen(view: RunView) -> Iterable[Block]:
     compiled = view.readings("compiled", Compiled)
     if compiled:
         last = compiled[-1]
-        yield Sentence(
+        yield Message(
             text=f"torch.compile: {count_text(last.graphs, 'graph')}, "
             f"{count_text(last.graph_breaks, 'graph break')}, "
             f"{count_text(last.recompiles_after_warm_up, 'recompilation')} after warm-up, "
@@ -197,7 +197,7 @@ def machine_section(view: RunView) -> Section | None:
             _pairs("Machine and versions", rows, headings=("what", "recorded"), note="Recorded.")
         )
     if machines:
-        blocks.append(Sentence(text=headline(machines[-1])))
+        blocks.append(Message(text=headline(machines[-1])))
         ceilings = ceiling_rows(machines[-1])
         blocks.append(
             Table(

@@ -1,7 +1,7 @@
 """What a page is made of, before it is HTML: sections of blocks, each block of one kind.
 
 Section
-├── Sentence            a line of text
+├── Message             a line of text
 ├── Figures             a few numbers with how they are known
 ├── Chart               a drawing with its caption and legend
 ├── Table               rows and columns; sorts where that helps
@@ -13,7 +13,7 @@ A template of the kind's name shows each (templates/). Text is plain here and es
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pitstop.records.verdict import Finding
 from pitstop.report.page.svg import Svg
@@ -48,10 +48,17 @@ class Column:
     is_number: bool = True
 
 
+def named_columns(first: str, *numbers: str) -> tuple[Column, ...]:
+    """Headings of what names a row, and of the numbers that follow."""
+    return (Column(name=first, is_number=False), *(Column(name=name) for name in numbers))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Rows and columns. The first column names its row."""
 
+    kind: ClassVar = "table"
+    """Name of its template."""
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -59,11 +66,6 @@ class Table:
     sortable: bool = False
     left_out: int = 0
     """Rows that were left out for length."""
-
-    @property
-    def kind(self) -> str:
-        """Name of its template."""
-        return "table"
 
     @property
     def is_narrow(self) -> bool:
@@ -83,17 +85,14 @@ class LegendEntry:
 class Chart:
     """A drawing, its caption, and how its numbers are known."""
 
+    kind: ClassVar = "chart"
+    """Name of its template."""
     caption: str
     svg: Svg
     note: str | None = None
     legend: tuple[LegendEntry, ...] = ()
     half: bool = False
     """Whether two of them stand side by side where the width allows."""
-
-    @property
-    def kind(self) -> str:
-        """Name of its template."""
-        return "chart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +111,12 @@ class Node:
 class Tree:
     """Parts inside parts; a row with parts inside opens."""
 
+    kind: ClassVar = "tree"
+    """Name of its template."""
     caption: str
     headings: tuple[str, ...]
     nodes: tuple[Node, ...]
     note: str | None = None
-
-    @property
-    def kind(self) -> str:
-        """Name of its template."""
-        return "tree"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,25 +132,19 @@ class Figure:
 class Figures:
     """A few numbers that tell most."""
 
+    kind: ClassVar = "figures"
+    """Name of its template."""
     entries: tuple[Figure, ...]
-
-    @property
-    def kind(self) -> str:
-        """Name of its template."""
-        return "figures"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sentence:
+class Message:
     """A line of text."""
 
+    kind: ClassVar = "message"
+    """Name of its template."""
     text: str
     tone: Literal["plain", "note", "strong"] = "plain"
-
-    @property
-    def kind(self) -> str:
-        """Name of its template."""
-        return "message"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +161,9 @@ class ReportedFinding:
 class Findings:
     """What holds a run back, the primary thing first."""
 
+    kind: ClassVar = "findings"
+    """Name of its template."""
     entries: tuple[ReportedFinding, ...]
-
-    @property
-    def kind(self) -> str:
-        """Name of its template."""
-        return "findings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,15 +189,12 @@ class ShownRow:
 class Gallery:
     """Rows of pictures."""
 
+    kind: ClassVar = "gallery"
+    """Name of its template."""
     rows: tuple[ShownRow, ...]
 
-    @property
-    def kind(self) -> str:
-        """Name of its template."""
-        return "gallery"
 
-
-Block = Sentence | Figures | Chart | Table | Tree | Findings | Gallery
+Block = Message | Figures | Chart | Table | Tree | Findings | Gallery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,22 @@ from pitstop.doctor.judge import JudgedRuns
 from pitstop.doctor.thresholds import LEAST_CHANGE
 from pitstop.records.comparison import Comparison, PartChange
 from pitstop.records.logs.comparison import LogPair
-from pitstop.records.units import NOT_MEASURED, digits, rate_text, seconds_text, share_text
+from pitstop.records.units import (
+    NOT_MEASURED,
+    digits,
+    rate_text,
+    seconds_text,
+    share_text,
+    signed_seconds_text,
+)
 from pitstop.report.page.blocks import (
     Block,
     Cell,
     Chart,
     Column,
     LegendEntry,
+    Message,
     Section,
-    Sentence,
     Table,
     number_cell,
     text_cell,
@@ -143,11 +150,11 @@ def differences_section(runs: RunsView) -> Section | None:
     blocks: list[Block] = []
     for pair in runs.pairs:
         text = f"{pair.view.name} against {runs.views[0].name}: {pair.result}; {pair.message}."
-        blocks.append(Sentence(text=text, tone="strong"))
+        blocks.append(Message(text=text, tone="strong"))
         if pair.comparison is not None:
             blocks += _changes(pair.view.name, pair.comparison)
         if pair.log is not None:
-            blocks += [Sentence(text=note, tone="note") for note in pair.log.notes]
+            blocks += [Message(text=note, tone="note") for note in pair.log.notes]
     return Section(key="differences", title="Differences", blocks=tuple(blocks))
 
 
@@ -164,11 +171,11 @@ def _changes(name: str, comparison: Comparison) -> Iterable[Block]:
         sortable=len(comparison.parts) > 1,
     )
     if comparison.same_work:
-        yield Sentence(text=f"The same work: {'; '.join(comparison.same_work)}.", tone="note")
+        yield Message(text=f"The same work: {'; '.join(comparison.same_work)}.", tone="note")
     if comparison.not_checked:
-        yield Sentence(text=f"Not checked: {', '.join(comparison.not_checked)}.", tone="note")
+        yield Message(text=f"Not checked: {', '.join(comparison.not_checked)}.", tone="note")
     for note in comparison.notes:
-        yield Sentence(text=note, tone="note")
+        yield Message(text=note, tone="note")
 
 
 def _change_row(change: PartChange) -> tuple[Cell, ...]:
@@ -182,20 +189,16 @@ def _change_row(change: PartChange) -> tuple[Cell, ...]:
     difference = change.after_s - change.before_s
     within = ""
     if change.low_s is not None and change.high_s is not None:
-        within = f"{_signed(change.low_s)} to {_signed(change.high_s)}"
+        within = f"{signed_seconds_text(change.low_s)} to {signed_seconds_text(change.high_s)}"
     judged = ""
     if change.beyond_noise:
         judged = "slower, beyond noise" if difference > 0 else "faster, beyond noise"
     return (
         *cells,
-        number_cell(_signed(difference), difference, strong=change.beyond_noise),
+        number_cell(signed_seconds_text(difference), difference, strong=change.beyond_noise),
         text_cell(within),
         text_cell(judged, strong=True),
     )
-
-
-def _signed(seconds: float) -> str:
-    return f"+{seconds_text(seconds)}" if seconds >= 0 else seconds_text(seconds)
 
 
 def series_section(runs: RunsView) -> Section | None:

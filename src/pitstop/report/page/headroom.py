@@ -4,13 +4,14 @@ from collections.abc import Iterable, Sequence
 
 from pitstop.records.headroom import Headroom, KernelSource
 from pitstop.records.units import rate_text, share_text, us_text
-from pitstop.report.headroom import headroom_sentence, kernel_line, kernel_name
+from pitstop.report.headroom import headroom_text, kernel_line, kernel_name
 from pitstop.report.page.blocks import (
     Block,
     Column,
+    Message,
     Section,
-    Sentence,
     Table,
+    named_columns,
     number_cell,
     text_cell,
 )
@@ -22,8 +23,8 @@ def headroom_section(view: RunView) -> Section | None:
     headroom = view.verdict.headroom
     if headroom is None:
         return None
-    said = headroom_sentence(headroom)
-    blocks: list[Block] = [Sentence(text=f"{said[0].upper()}{said[1:]}.", tone="strong")]
+    said = headroom_text(headroom)
+    blocks: list[Block] = [Message(text=f"{said[0].upper()}{said[1:]}.", tone="strong")]
     blocks += _rates(headroom)
     if headroom.classes:
         blocks.append(_classes(headroom))
@@ -56,21 +57,17 @@ def _rates(headroom: Headroom) -> Iterable[Block]:
     if rows:
         yield Table(
             caption="What the step reaches",
-            columns=_columns("what", "reached", "measured on this device", "share"),
+            columns=named_columns("what", "reached", "measured on this device", "share"),
             rows=tuple(tuple(map(text_cell, row)) for row in rows),
             note="Counted work over the mean step. Caches serve some of the bytes, so their share "
             "may exceed 100%.",
         )
 
 
-def _columns(first: str, *numbers: str) -> tuple[Column, ...]:
-    return (Column(name=first, is_number=False), *(Column(name=name) for name in numbers))
-
-
 def _classes(headroom: Headroom) -> Table:
     return Table(
         caption="The device's time by class of kernel",
-        columns=_columns("class", "a step", "of all"),
+        columns=named_columns("class", "a step", "of all"),
         rows=tuple(
             (
                 text_cell(each.name),
@@ -89,7 +86,7 @@ def _kernels(kernels: Sequence[KernelSource]) -> Table:
     return Table(
         caption="Kernels that take longest",
         columns=(
-            *_columns("kernel", "a step", "times"),
+            *named_columns("kernel", "a step", "times"),
             *(Column(name=name, is_number=False) for name in texts),
         ),
         rows=tuple(

@@ -20,10 +20,10 @@ from pitstop.records.units import (
 from pitstop.report.page.blocks import (
     Block,
     Chart,
-    Column,
     LegendEntry,
     Section,
     Table,
+    named_columns,
     number_cell,
     text_cell,
 )
@@ -184,12 +184,7 @@ def _memory_table(readings: Sequence[MemoryReading]) -> Table:
     total = bytes_text(last.host_total_bytes)
     return Table(
         caption="Host memory in numbers",
-        columns=(
-            Column(name="what", is_number=False),
-            Column(name="lowest"),
-            Column(name="most"),
-            Column(name="at the end"),
-        ),
+        columns=named_columns("what", "lowest", "most", "at the end"),
         rows=tuple(rows),
         note=f"Measured, {count_text(len(readings), 'reading')}; the host has {total}.",
     )
@@ -290,11 +285,7 @@ def _load_table(loads: Sequence[HostLoad]) -> Table:
         rows.append((text_cell(name), number_cell(cells[0], middle), text_cell(cells[1])))
     return Table(
         caption="Load in numbers",
-        columns=(
-            Column(name="what", is_number=False),
-            Column(name="median"),
-            Column(name="IQR"),
-        ),
+        columns=named_columns("what", "median", "IQR"),
         rows=tuple(rows),
         note=_times(loads) + ("" if gpus else "; no GPU was seen"),
     )

@@ -18,11 +18,11 @@ from pitstop.report.page.blocks import (
     Block,
     Cell,
     Chart,
-    Column,
     LegendEntry,
+    Message,
     Section,
-    Sentence,
     Table,
+    named_columns,
     number_cell,
     text_cell,
 )
@@ -49,17 +49,13 @@ def loader_section(view: RunView) -> Section | None:
     return Section(key="loader", title="Loader and cache", blocks=tuple(blocks))
 
 
-def _columns(*names: str) -> tuple[Column, ...]:
-    return tuple(Column(name=name, is_number=place > 0) for place, name in enumerate(names))
-
-
 def _setups(view: RunView) -> Iterable[Block]:
     setups = view.readings("setup", Setup)
     loaders = setups[-1].loaders if setups else ()
     if loaders:
         yield Table(
             caption="Loaders as the script built them",
-            columns=_columns(
+            columns=named_columns(
                 "dataset", "workers", "prefetch", "batch", "pinned", "persistent", "batches taken"
             ),
             rows=tuple(_setup_row(loader) for loader in loaders),
@@ -130,7 +126,7 @@ def _batch_table(readings: Sequence[LoaderReading], batches: int) -> Table:
     largest = bytes_text(max(one.largest_bytes for one in readings))
     return Table(
         caption="A batch's way to the loop",
-        columns=_columns("window", "mean a batch", "total"),
+        columns=named_columns("window", "mean a batch", "total"),
         rows=tuple(
             (
                 text_cell(name),
@@ -149,7 +145,7 @@ def _workers(workers: Sequence[WorkerTimes]) -> Iterable[Block]:
     rows = tuple(_worker_row(worker) for worker in workers[:_MOST_WORKERS])
     yield Table(
         caption="What each worker did",
-        columns=_columns(
+        columns=named_columns(
             "worker", "batches", "reading, a batch", "collating, a batch", "busy", "from storage"
         ),
         rows=rows,
@@ -179,7 +175,7 @@ def _tuning(readings: Sequence[TuningReading]) -> Iterable[Block]:
     tuned = readings[-1]
     yield Table(
         caption=f"Loader tuned to {count_text(tuned.workers, 'worker')}, prefetch {tuned.prefetch}",
-        columns=_columns(
+        columns=named_columns(
             "workers", "prefetch", "batches", "the loop's own time", "waited", "wait of the time"
         ),
         rows=tuple(_try_row(one) for one in tuned.tries),
@@ -201,7 +197,7 @@ def _try_row(one: TuningTry) -> tuple[Cell, ...]:
 def _skipped(readings: Sequence[SkippedReading]) -> Iterable[Block]:
     if readings:
         total = count_text(readings[-1].total, "read")
-        yield Sentence(text=f"{total} of damaged samples passed over; others stood in for them.")
+        yield Message(text=f"{total} of damaged samples skipped; other samples replaced them.")
 
 
 def _cache(readings: Sequence[CacheReading]) -> Iterable[Block]:
@@ -223,7 +219,7 @@ def _cache(readings: Sequence[CacheReading]) -> Iterable[Block]:
     yield from _hit_chart(readings)
     yield Table(
         caption="The cache at the end of the run",
-        columns=_columns("what", "value"),
+        columns=named_columns("what", "value"),
         rows=tuple((text_cell(name), text_cell(value)) for name, value in facts),
         note="Counted since the cache was made, over all processes of the host.",
     )

@@ -20,11 +20,11 @@ from pitstop.records.units import (
 from pitstop.report.page.blocks import (
     Cell,
     Chart,
-    Column,
     LegendEntry,
+    Message,
     Section,
-    Sentence,
     Table,
+    named_columns,
     number_cell,
     text_cell,
 )
@@ -212,7 +212,7 @@ def _chart(view: RunView, values: _OverTime) -> Chart:
     return Chart(caption=title, svg=svg, note=values.how, half=True)
 
 
-def _evaluations(view: RunView) -> Iterable[Table | Sentence]:
+def _evaluations(view: RunView) -> Iterable[Table | Message]:
     metrics = {
         name.removeprefix(_QUALITY): series
         for name, series in view.rank.scalars.items()
@@ -234,7 +234,7 @@ def _evaluations(view: RunView) -> Iterable[Table | Sentence]:
     )
     yield Table(
         caption="Evaluations",
-        columns=(Column(name="step", is_number=False), *(Column(name=name) for name in metrics)),
+        columns=named_columns("step", *metrics),
         rows=rows,
         note="Measured on the evaluation data; one reading each.",
         sortable=len(rows) > 1,

@@ -23,11 +23,12 @@ from pitstop.report.page.blocks import (
     Chart,
     Column,
     Gallery,
+    Message,
     Section,
-    Sentence,
     ShownPicture,
     ShownRow,
     Table,
+    named_columns,
     number_cell,
     text_cell,
 )
@@ -62,7 +63,7 @@ def _by_kind(modules: Modules) -> Iterable[Block]:
         return
     yield Table(
         caption="The same by class, wherever its modules are",
-        columns=_columns("kind", "places", "forward", "backward", "of all"),
+        columns=named_columns("kind", "places", "forward", "backward", "of all"),
         rows=tuple(
             (
                 text_cell(one.kind),
@@ -78,10 +79,6 @@ def _by_kind(modules: Modules) -> Iterable[Block]:
     )
 
 
-def _columns(*names: str) -> tuple[Column, ...]:
-    return tuple(Column(name=name, is_number=place > 0) for place, name in enumerate(names))
-
-
 def _sampled(modules: Modules) -> Table:
     outermost = [one for one in modules.modules if one.parent is None]
     whole = (modules.forward_us or 0) + (modules.backward_us or 0)
@@ -90,12 +87,12 @@ def _sampled(modules: Modules) -> Table:
     recomputes = any(one.recompute_us for one in shown)
     rows = tuple(_module_row(one, whole, recomputes=recomputes) for one in shown)
     again = ("recomputed",) if recomputes else ()
-    columns = _columns("module", "kind", "forward", "backward", *again, "of all")
-    note = "Measured once, on the host's clock, in a step that counts for nothing else."
+    columns = named_columns("module", "kind", "forward", "backward", *again, "of all")
+    note = "Measured once, on the host's clock, in a step that is left out of all other numbers."
     if modules.forward_us is not None:
         note = (
-            f"Medians of sampled steps, {modules.clock}'s clock; they count for nothing else. A "
-            "module holds those inside it."
+            f"Medians of sampled steps, {modules.clock}'s clock; these steps are left out of "
+            "all other numbers. A module includes those inside it."
         )
     return Table(
         caption=f"Modules in step {modules.step:,}",
@@ -131,12 +128,12 @@ def _named_parts(view: RunView) -> Table | None:
             passes.setdefault(span.path[1:], {})[span.path[0]] = span
     if not passes:
         return None
-    wall_us = facts.summary.looked_wall_us or 1
+    wall_us = facts.summary.sampled_wall_us or 1
     rows = [_named_row(name, found, wall_us) for name, found in passes.items()]
     rows.sort(key=lambda row: -(row[-1].value or 0.0))
     return Table(
         caption="Named parts, median a step",
-        columns=_columns("part", "forward", "backward", "loss", "of the wall clock"),
+        columns=named_columns("part", "forward", "backward", "loss", "of the wall clock"),
         rows=tuple(rows[:_MOST_MODULES]),
         note="Measured over the whole run; medians within 2%. A part holds those inside it.",
         sortable=True,
@@ -182,7 +179,7 @@ def ranks_section(view: RunView) -> Section | None:
         )
     table = Table(
         caption="Ranks in numbers",
-        columns=_columns("rank", "steps", "median step", "IQR", "samples/s", "largest part"),
+        columns=named_columns("rank", "steps", "median step", "IQR", "samples/s", "largest part"),
         rows=tuple(_rank_row(one) for one in ranks),
         note="Measured after warm-up; bars are means on one scale.",
         sortable=True,
@@ -197,7 +194,7 @@ def _hidden(ranks: list[Facts]) -> Iterable[Block]:
     more = len(ranks) - _MOST_RANKS
     if more > 0:
         text = f"Bars of {count_text(more, 'rank')} are left out; the table has all of them."
-        yield Sentence(text=text, tone="note")
+        yield Message(text=text, tone="note")
 
 
 def _rank_row(facts: Facts) -> tuple[Cell, ...]:
@@ -226,7 +223,7 @@ def pictures_section(view: RunView, free_bytes: int) -> Section | None:
     try:
         pictures = read_pictures(view.folder)
     except RecordError as error:
-        damage = Sentence(text=f"The run's pictures cannot be shown: {error}.", tone="note")
+        damage = Message(text=f"The run's pictures cannot be shown: {error}.", tone="note")
         return Section(key="pictures", title="Pictures", blocks=(damage,))
     if pictures is None or not pictures.rows:
         return None
@@ -235,7 +232,7 @@ def pictures_section(view: RunView, free_bytes: int) -> Section | None:
     if left_out:
         count = count_text(left_out, "picture")
         text = f"{count} left out, so that the page stays small; they are in the run's folder."
-        blocks.append(Sentence(text=text, tone="note"))
+        blocks.append(Message(text=text, tone="note"))
     return Section(key="pictures", title="Pictures", blocks=tuple(blocks))
 
 

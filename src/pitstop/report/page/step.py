@@ -13,13 +13,13 @@ from pitstop.report.page.blocks import (
     Block,
     Cell,
     Chart,
-    Column,
     LegendEntry,
+    Message,
     Node,
     Section,
-    Sentence,
     Table,
     Tree,
+    named_columns,
     number_cell,
     text_cell,
 )
@@ -50,8 +50,8 @@ def step_section(view: RunView) -> Section | None:
         blocks.append(tree)
     blocks += _outside(facts)
     basis = f"Measured: means of {count_text(facts.steps, 'step')} after warm-up"
-    if len(facts.looked) < facts.steps:
-        basis += f", their parts in {len(facts.looked)} of them"
+    if len(facts.sampled) < facts.steps:
+        basis += f", their parts in {len(facts.sampled)} of them"
     rank = f", {view.total_name}" if view.total_name else ""
     lead = f"{basis}{rank}. All pieces together are the wall clock of a step."
     return Section(key="step", title="The step", lead=lead, blocks=tuple(blocks))
@@ -63,10 +63,10 @@ def _from_blocks(view: RunView, facts: Facts) -> Section | None:
     top = [span for span in summary.spans if len(span.path) == 1]
     if not top or not summary.wall.total_us:
         return None
-    steps = max(1, summary.looked_steps)
+    steps = max(1, summary.sampled_steps)
     pieces = {span.path[0]: span.host.total_us / steps for span in top}
     pieces[UNACCOUNTED] = summary.unaccounted.total_us / steps
-    wall_us = summary.looked_wall_us / steps
+    wall_us = summary.sampled_wall_us / steps
     segments = [
         Segment(
             name=name,
@@ -83,7 +83,7 @@ def _from_blocks(view: RunView, facts: Facts) -> Section | None:
         legend=legend_of(segments),
     )
     tree = _tree(view, facts)
-    counted = count_text(summary.looked_steps, "step")
+    counted = count_text(summary.sampled_steps, "step")
     return Section(
         key="step",
         title="The step",
@@ -151,10 +151,9 @@ def _parts_table(view: RunView, facts: Facts) -> Table:
             _time_cell(None if facts.device_step_us is None else facts.device_step_us / 1e6),
         )
     )
-    columns = ("part", "mean a step", "of the step", "IQR", "self", "on the device")
     return Table(
         caption="The parts in numbers",
-        columns=tuple(Column(name=name, is_number=place > 0) for place, name in enumerate(columns)),
+        columns=named_columns("part", "mean a step", "of the step", "IQR", "self", "on the device"),
         rows=tuple(rows),
         note="Self is time inside a part and in none of its own parts. Measured.",
     )
@@ -254,10 +253,9 @@ def _outside(facts: Facts) -> Iterable[Block]:
         )
         for name, outside in sorted(facts.outside.items(), key=lambda item: -item[1].total_us)
     )
-    columns = ("outside steps", "times", "total", "mean", "of the wall clock")
     yield Table(
         caption="What lay between the steps",
-        columns=tuple(Column(name=name, is_number=place > 0) for place, name in enumerate(columns)),
+        columns=named_columns("outside steps", "times", "total", "mean", "of the wall clock"),
         rows=rows,
         note="Measured, after warm-up; no part of the bar above.",
     )
@@ -298,7 +296,7 @@ def timeline_section(view: RunView) -> Section | None:
         else "Where the parts lay in sampled steps, on the host's clock. "
         f"The device's clock: {NOT_MEASURED}."
     )
-    note = [Sentence(text=f"{one.left_out} more spans in step {one.step} were not recorded.",
+    note = [Message(text=f"{one.left_out} more spans in step {one.step} were not recorded.",
                      tone="note") for one in timelines if one.left_out]  # fmt: skip
     return Section(
         key="timeline", title="Host and device over a few steps", lead=lead,

@@ -23,10 +23,11 @@ from pitstop.report.page.blocks import (
     Figure,
     Figures,
     Findings,
+    Message,
     ReportedFinding,
     Section,
-    Sentence,
     Table,
+    named_columns,
     number_cell,
     text_cell,
 )
@@ -222,7 +223,7 @@ def _together(verdict: Verdict) -> Iterable[Block]:
     bound = verdict.combined_bound
     if bound is not None and len(verdict.findings) > 1:
         text = f"All warnings together: {limit_text(bound)}."
-        yield Sentence(text=text, tone="strong")
+        yield Message(text=text, tone="strong")
     if len(verdict.cumulative_gains) >= 2:
         rows = tuple(
             (
@@ -239,16 +240,12 @@ def _together(verdict: Verdict) -> Iterable[Block]:
         )
         yield Table(
             caption="Cumulative gains, fixed in this order",
-            columns=(
-                Column(name="this one and those above", is_number=False),
-                Column(name="the run is"),
-                Column(name="saved at most"),
-            ),
+            columns=named_columns("this one and those above", "the run is", "saved at most"),
             rows=rows,
         )
     if verdict.whole_run_hours is not None:
         took = seconds_text(verdict.whole_run_hours * 3600)
-        yield Sentence(text=f"The whole training takes {took} at the measured rate.")
+        yield Message(text=f"The whole training takes {took} at the measured rate.")
     if verdict.start_up_s is not None:
         said = start_up_text(verdict)
-        yield Sentence(text=f"{said[0].upper()}{said[1:]}.", tone="note")
+        yield Message(text=f"{said[0].upper()}{said[1:]}.", tone="note")

@@ -19,7 +19,7 @@ from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.script import Ended
 from pitstop.records.store import read_run
 from pitstop.report.page.about import log_section, machine_section, settings_section
-from pitstop.report.page.blocks import Block, Chart, Figures, Node, Section, Sentence, Table, Tree
+from pitstop.report.page.blocks import Block, Chart, Figures, Message, Node, Section, Table, Tree
 from pitstop.report.page.compare import (
     Pair,
     RunsView,
@@ -68,7 +68,7 @@ def block_text(block: Block) -> str:
         return " ".join([block.caption, *cells, block.note or ""])
     if isinstance(block, Chart):
         return f"{block.caption} {block.svg.text} {block.note or ''}"
-    if isinstance(block, Sentence):
+    if isinstance(block, Message):
         return block.text
     return str(block)
 
@@ -246,7 +246,7 @@ def test_damaged_samples_and_batches_without_stages_are_told() -> None:
         view(raw("loader", **asdict(reading)), raw("skipped", samples={"torn": 2}, total=2))
     )
     text = told(section)
-    assert "2 reads of damaged samples passed over" in text
+    assert "2 reads of damaged samples skipped" in text
     assert "Making a batch" not in text
     assert "5 batches, the largest of 100 B" in text
 
