@@ -34,7 +34,13 @@ from torch import Tensor
 from pitstop.kernels import has_triton, splat_columns_plan, splat_plan
 from pitstop.kernels.splat import FORMULAS, splat_fused, splat_reference
 from pitstop.kernels.splat_plan import SplatPlan, make_plan
-from pitstop.workloads.bev.model.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
+from pitstop.workloads.bev.model.geometry import (
+    Cameras,
+    Lift,
+    LiftedPoints,
+    SplatGrid,
+    lifted_points,
+)
 
 YAWS_DEG = (0.0, -55.0, 55.0, 180.0, 110.0, -110.0)
 SWEEP_BYTES = 256 * 2**20
@@ -135,7 +141,7 @@ class Case:
     num_cells: int
     shape: Shape
     lift: Lift
-    grid: Grid
+    grid: SplatGrid
     cameras: Cameras
     rows: SplatPlan | None = None
     """For the version that takes any ranks; the points have the plan of columns."""
@@ -160,7 +166,9 @@ class Case:
 def make_case(shape: Shape, device: torch.device, *, with_plan: bool) -> Case:
     """Draw inputs and find out where the points go."""
     lift = Lift(image_size=shape.image_size, stride=shape.stride, depth=shape.depth)
-    grid = Grid(forward=shape.bound, across=shape.bound, height=(-10.0, 10.0, 20.0), frame="ego")
+    grid = SplatGrid(
+        forward=shape.bound, across=shape.bound, height=(-10.0, 10.0, 20.0), frame="ego"
+    )
     cameras = Cameras(*(matrix.to(device) for matrix in ring_of_cameras(shape)))
     rows, columns = lift.feature_size
     pixels = shape.batch * 6 * rows * columns

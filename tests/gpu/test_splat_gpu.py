@@ -18,7 +18,13 @@ from pitstop.kernels.splat_columns import splat_columns
 from pitstop.kernels.splat_columns_plan import ColumnPlan, join_column_plans, make_column_plan
 from pitstop.kernels.splat_plan import SplatPlan, make_plan
 from pitstop.workloads.bev.data.batch import BevBatch
-from pitstop.workloads.bev.model.geometry import Cameras, Grid, Lift, LiftedPoints, lifted_points
+from pitstop.workloads.bev.model.geometry import (
+    Cameras,
+    Lift,
+    LiftedPoints,
+    SplatGrid,
+    lifted_points,
+)
 from pitstop.workloads.bev.model.lift_splat import MONO, LssNet
 
 try:
@@ -35,7 +41,7 @@ else:
 
 CELLS = 4096
 LIFT = Lift(image_size=(128, 352), stride=16, depth=(1.0, 41.0, 1.0))
-GRID = Grid(
+GRID = SplatGrid(
     forward=(-25.6, 25.6, 0.8), across=(-25.6, 25.6, 0.8), height=(-10.0, 10.0, 20.0), frame="ego"
 )
 

@@ -9,7 +9,7 @@ samples of a sequence close together; pk_sampler.py makes batches of people.
 """
 
 from collections.abc import Iterator, Mapping, Sized
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -85,14 +85,7 @@ def train_order(task: object, samples: Sized, deal: Deal) -> Batches:
     """
     if isinstance(task, OrdersBatches):
         return task.train_batches(samples, deal)
-    return ShuffledBatches(
-        len(samples),
-        deal.batch_size,
-        seed=deal.seed,
-        rank=deal.rank,
-        world_size=deal.world_size,
-        drop_last=deal.drop_last,
-    )
+    return ShuffledBatches(len(samples), **asdict(deal))
 
 
 def raw_bits(*entropy: int) -> np.random.PCG64:

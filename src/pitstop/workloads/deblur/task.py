@@ -1,7 +1,7 @@
 """Deblurring as the engine sees it: clips in, restored clips out, judged against sharp ones."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -137,15 +137,7 @@ class DeblurTask:
         """Shuffle samples, or walk through clips side by side (`data.order: sequence`)."""
         if self._data.order == "shuffle":
             return train_order(None, samples, deal)
-        return SequenceBatches(
-            len(samples),
-            deal.batch_size,
-            seed=deal.seed,
-            rank=deal.rank,
-            world_size=deal.world_size,
-            drop_last=deal.drop_last,
-            sequences=samples.sequences,
-        )
+        return SequenceBatches(len(samples), sequences=samples.sequences, **asdict(deal))
 
     def eval_samples(self) -> ClipSamples:
         """Look at the evaluation split; once, since metrics count by its clips as well."""

@@ -41,7 +41,7 @@ RIGHT: Final = Conventions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class SplatGrid:
     """The cells around a car or in front of a camera."""
 
     forward: Bound
@@ -139,7 +139,7 @@ def ground_points(cameras: Cameras, lift: Lift, conventions: Conventions = RIGHT
     return ray[..., None, :] * depths[:, None] + to_ground[:, :, None, None, None, :3, 3]
 
 
-def cells_of(points: Tensor, grid: Grid, conventions: Conventions = RIGHT) -> Tensor:
+def cells_of(points: Tensor, grid: SplatGrid, conventions: Conventions = RIGHT) -> Tensor:
     """Number the cell of every point among the cells of its batch.
 
     Args:
@@ -174,7 +174,7 @@ def cells_of(points: Tensor, grid: Grid, conventions: Conventions = RIGHT) -> Te
 def lifted_points(
     cameras: Cameras,
     lift: Lift,
-    grid: Grid,
+    grid: SplatGrid,
     conventions: Conventions = RIGHT,
     *,
     with_plan: bool,

@@ -29,9 +29,9 @@ from pitstop.workloads.bev.model.geometry import (
     Bound,
     Cameras,
     Conventions,
-    Grid,
     Lift,
     LiftedPoints,
+    SplatGrid,
     lifted_points,
 )
 from pitstop.workloads.bev.model.heads import MapHead, TopdownHead
@@ -45,7 +45,7 @@ MAX_KEPT_POINTS: Final = 2**25
 """Points of known calibrations that are kept, at 28 bytes each; six cameras have two million."""
 
 
-_MONO_GRID: Final = Grid(
+_MONO_GRID: Final = SplatGrid(
     forward=(1.0, 50.0, 0.5), across=(-25.0, 25.0, 0.5), height=(-10.0, 10.0, 20.0), frame="camera"
 )
 
@@ -69,7 +69,7 @@ class LssSettings:
     depth: Bound = (1.0, 50.0, 1.0)
     channels: int = 64
     """Channels of a lifted point."""
-    grid: Grid = _MONO_GRID
+    grid: SplatGrid = _MONO_GRID
     conventions: Conventions = RIGHT
     heads: tuple[int, ...] = (14,)
     """Classes of each head; logits of all heads stand side by side."""
@@ -100,7 +100,7 @@ SURROUND: Final = LssSettings(
     drop_path=0.3,
     depth=(1.0, 60.0, 0.5),
     channels=80,
-    grid=Grid(
+    grid=SplatGrid(
         forward=(-51.2, 51.2, 0.4),
         across=(-51.2, 51.2, 0.4),
         height=(-10.0, 10.0, 20.0),
@@ -137,7 +137,7 @@ class DepthNet(nn.Module):
 class Splat(nn.Module):
     """Sums lifted rows into the cells of the grid."""
 
-    def __init__(self, grid: Grid, *, kernels: Kernels) -> None:
+    def __init__(self, grid: SplatGrid, *, kernels: Kernels) -> None:
         super().__init__()
         self.grid = grid
         self.kernels: Kernels = kernels
@@ -311,7 +311,7 @@ def settings_of(
         weights=section.weights,
         depth=section.depth,
         channels=section.channels,
-        grid=Grid(
+        grid=SplatGrid(
             forward=section.forward_bound,
             across=section.x_bound,
             height=section.height_bound,

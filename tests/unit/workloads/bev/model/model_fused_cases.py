@@ -10,7 +10,7 @@ from torch import Tensor
 from pitstop.kernels import Kernels
 from pitstop.kernels.splat_columns_plan import ColumnPlan
 from pitstop.workloads.bev.data.batch import BevBatch
-from pitstop.workloads.bev.model.geometry import Conventions, Grid, LiftedPoints
+from pitstop.workloads.bev.model.geometry import Conventions, LiftedPoints, SplatGrid
 from pitstop.workloads.bev.model.lift_splat import MONO, LssNet, LssSettings
 from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
 
@@ -22,7 +22,7 @@ SETTINGS = replace(
     backbone="swin_nano",
     channels=16,
     depth=(1.0, 25.0, 2.0),
-    grid=Grid(
+    grid=SplatGrid(
         forward=(-8.0, 16.0, 2.0),
         across=(-10.0, 8.0, 2.0),
         height=(-10.0, 10.0, 10.0),

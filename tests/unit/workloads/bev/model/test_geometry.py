@@ -12,8 +12,8 @@ from pitstop.workloads.bev.model.geometry import (
     Cameras,
     Conventions,
     Frame,
-    Grid,
     Lift,
+    SplatGrid,
     cells_of,
     ground_points,
     lifted_points,
@@ -22,10 +22,10 @@ from pitstop.workloads.bev.model.geometry import (
 torch.set_num_threads(1)
 
 YAWS = (0.0, -55.0, 55.0, 180.0, 110.0, -110.0)
-EGO_GRID = Grid(
+EGO_GRID = SplatGrid(
     forward=(-51.2, 51.2, 0.4), across=(-51.2, 51.2, 0.4), height=(-10.0, 10.0, 20.0), frame="ego"
 )
-CAMERA_GRID = Grid(
+CAMERA_GRID = SplatGrid(
     forward=(1.0, 50.0, 0.5), across=(-25.0, 25.0, 0.5), height=(-10.0, 10.0, 20.0), frame="camera"
 )
 FORWARD_CAMERA = torch.tensor([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
@@ -61,7 +61,7 @@ def scaled_and_turned(scale: float, angle_deg: float, shift: tuple[float, float]
     return torch.tensor([[cos, -sin, shift[0]], [sin, cos, shift[1]], [0.0, 0.0, 1.0]])
 
 
-def by_loop(cameras: Cameras, lift: Lift, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+def by_loop(cameras: Cameras, lift: Lift, grid: SplatGrid) -> tuple[np.ndarray, np.ndarray]:
     """Cells of all points in float64, one at a time, and how near an edge each point is."""
     mats = [np.asarray(matrix, dtype=np.float64) for matrix in cameras]
     axes = {"ego": (0, 1, 2), "camera": (2, 0, 1)}[grid.frame]
@@ -83,7 +83,9 @@ def by_loop(cameras: Cameras, lift: Lift, grid: Grid) -> tuple[np.ndarray, np.nd
     return np.array(cells), np.array(margins)
 
 
-def cell_by_hand(point: np.ndarray, grid: Grid, axes: tuple[int, int, int]) -> tuple[int, float]:
+def cell_by_hand(
+    point: np.ndarray, grid: SplatGrid, axes: tuple[int, int, int]
+) -> tuple[int, float]:
     places = []
     for axis, (start, _, step) in zip(axes, (grid.forward, grid.across, grid.height), strict=True):
         places.append((point[axis] - start) / step)
@@ -172,7 +174,9 @@ def test_only_truncation_lets_a_point_below_the_edge_in(rounding: str, cell: int
 def test_the_other_order_of_axes_is_the_transpose() -> None:
     points = torch.rand(1, 50, 3) * 80 - 40
     frame: Frame = "ego"
-    grid = Grid(forward=(-30, 30, 1.0), across=(-20, 20, 0.5), height=(-40, 40, 40), frame=frame)
+    grid = SplatGrid(
+        forward=(-30, 30, 1.0), across=(-20, 20, 0.5), height=(-40, 40, 40), frame=frame
+    )
     pictures = []
     for rows, shape in (("forward", (2, 60, 80)), ("across", (2, 80, 60))):
         conventions = Conventions(rows="forward" if rows == "forward" else "across")

@@ -12,7 +12,7 @@ from pitstop.errors import ConfigError, DataError
 from pitstop.train.model.memory_format import use_channels_last
 from pitstop.workloads.bev.data.batch import BevBatch
 from pitstop.workloads.bev.model import lift_splat as bev_model
-from pitstop.workloads.bev.model.geometry import Conventions, Grid
+from pitstop.workloads.bev.model.geometry import Conventions, SplatGrid
 from pitstop.workloads.bev.model.lift_splat import MONO, SURROUND, LssNet, LssSettings, settings_of
 
 torch.set_num_threads(1)
@@ -23,7 +23,7 @@ SMALL_MONO = replace(
     backbone="swin_nano",
     channels=16,
     depth=(1.0, 25.0, 4.0),
-    grid=Grid(
+    grid=SplatGrid(
         forward=(1.0, 25.0, 2.0),
         across=(-10.0, 10.0, 2.0),
         height=(-10.0, 10.0, 20.0),
@@ -39,7 +39,7 @@ SMALL_SURROUND = replace(
     drop_path=0.0,
     channels=8,
     depth=(1.0, 21.0, 4.0),
-    grid=Grid(
+    grid=SplatGrid(
         forward=(-16.0, 16.0, 2.0),
         across=(-16.0, 16.0, 2.0),
         height=(-10.0, 10.0, 20.0),

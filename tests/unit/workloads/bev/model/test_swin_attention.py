@@ -11,7 +11,7 @@ from pitstop.errors import ConfigError
 from pitstop.kernels import Kernels
 from pitstop.workloads.bev.data.batch import BevBatch
 from pitstop.workloads.bev.model import swin
-from pitstop.workloads.bev.model.geometry import Grid
+from pitstop.workloads.bev.model.geometry import SplatGrid
 from pitstop.workloads.bev.model.lift_splat import MONO, LssNet
 from pitstop.workloads.bev.model.swin import SwinFeatures, SwinSize
 from pitstop.workloads.bev.model.swin_attention import JoinedAttention
@@ -176,7 +176,7 @@ def test_a_network_is_joined_unless_its_kernels_are_the_reference() -> None:
         backbone="swin_nano",
         channels=16,
         depth=(1.0, 25.0, 4.0),
-        grid=Grid(
+        grid=SplatGrid(
             forward=(1.0, 25.0, 2.0),
             across=(-10.0, 10.0, 2.0),
             height=(-10.0, 10.0, 20.0),
