@@ -24,6 +24,7 @@ DAMAGED: Final = (
 )
 """What Pillow raises over a file that begins like an image and does not go on like one."""
 
+# No picture has as many: a file that never ends must not fill the memory.
 _MOST_BYTES: Final = 1 << 30
 _FORMATS: Final = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "PPM", "GIF")
 _MOST_MPIXELS: Final = 89  # where Pillow begins to warn

@@ -32,6 +32,7 @@ Bytes = npt.NDArray[np.uint8]
 
 MAGIC: Final = b"PITSTOPK"
 VERSION: Final = 1
+_AGAIN: Final = "pack the dataset again"
 ALIGNMENT: Final = 64
 
 # Magic, version, sum of the index, where the index is, its length, length of the file, and at the
@@ -215,14 +216,12 @@ class Pack:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
         index = self._map[where : where + length]
         if zlib.crc32(index) != self._index_crc:
-            raise DataError(f"{path} is damaged: its index has another sum; pack the dataset again")
+            raise DataError(f"{path} is damaged: the checksum of its index differs; {_AGAIN}")
         # Right sums say that nothing was damaged, not that it was written by us.
         try:
             workload, members = _read_index(index, end=where)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise DataError(
-                f"{path} has an index that no pack has: {error}; pack the dataset again"
-            ) from error
+            raise DataError(f"{path} has an index that no pack has: {error}; {_AGAIN}") from error
         self.workload: Final[str] = workload
         self.members: Final[Mapping[str, Member]] = {member.name: member for member in members}
 
@@ -263,7 +262,9 @@ def beside(root: Path) -> Path:
     """
     named = root if root.name not in ("", "..") else root.resolve()
     if not named.name:
-        raise DataError(f"{root} has no place beside it; name the pack with --output")
+        raise DataError(
+            f"there is no folder beside {root} to write to; name the pack with --output"
+        )
     return named.with_name(f"{named.name}.pack")
 
 
@@ -281,19 +282,17 @@ def _checked_header(path: Path, header: bytes) -> tuple[int, int, int]:
     if header[: len(MAGIC)] != MAGIC:
         raise DataError(f"{path} is not a pack; make one with `pitstop data pack`")
     if len(header) < _HEADER_BYTES:
-        raise DataError(f"{path} is cut off: it has {len(header)} bytes; pack the dataset again")
+        raise DataError(f"{path} is cut off: it has {len(header)} bytes; {_AGAIN}")
     _, version, index_crc, where, length, file_bytes, own_crc = _HEADER.unpack(header)
     if version > VERSION:
         raise DataError(f"{path} has version {version}; this pitstop reads up to {VERSION}")
     if zlib.crc32(header[:-4]) != own_crc:
-        raise DataError(f"{path} is damaged: its header has another sum; pack the dataset again")
+        raise DataError(f"{path} is damaged: the checksum of its header differs; {_AGAIN}")
     actual = path.stat().st_size
     if actual != file_bytes:
-        raise DataError(
-            f"{path} is cut off: it has {actual} of {file_bytes} bytes; pack the dataset again"
-        )
+        raise DataError(f"{path} is cut off: it has {actual} of {file_bytes} bytes; {_AGAIN}")
     if not _HEADER_BYTES <= where <= where + length <= file_bytes:
-        raise DataError(f"{path} has its index outside the file; pack the dataset again")
+        raise DataError(f"{path} is damaged: its index lies outside the file; {_AGAIN}")
     return index_crc, where, length
 
 

@@ -38,12 +38,14 @@ def check_sums(root: Path, path: Path) -> SumsFound:
     if not path.exists():
         lines = (_line(name, value) for name, value in present.items())
         write_text(path, "".join(lines))
-        return SumsFound(problems=(), notes=(f"wrote the sums of {len(present)} files to {path}",))
+        return SumsFound(
+            problems=(), notes=(f"wrote the checksums of {len(present)} files to {path}",)
+        )
     problems = list(_differences(root, present, _read(path)))
     notes = () if len(problems) <= _MOST_NAMED else (f"{len(problems)} files differ from {path}",)
     return SumsFound(
         problems=tuple(problems[:_MOST_NAMED]),
-        notes=(*notes, f"compared {len(present)} files with the sums in {path}"),
+        notes=(*notes, f"compared {len(present)} files with the checksums in {path}"),
     )
 
 
@@ -52,11 +54,11 @@ def _differences(
 ) -> Iterator[str]:
     for name in sorted(present.keys() | stated.keys()):
         if name not in present:
-            yield f"{root / name} is missing: its sum is stated"
+            yield f"{root / name} is missing: the file of checksums lists it"
         elif name not in stated:
-            yield f"{root / name} is new: no sum of it is stated"
+            yield f"{root / name} is new: the file of checksums does not list it"
         elif present[name] != stated[name]:
-            yield f"{root / name} has changed: its sum is another one"
+            yield f"{root / name} has changed: its checksum differs"
 
 
 def _sums_of(root: Path, *, leave_out: Path) -> Iterator[tuple[str, str]]:
@@ -81,12 +83,12 @@ def _read(path: Path) -> dict[str, str]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} holds no sums: it is not text") from error
+        raise DataError(f"{path} holds no checksums: it is not text") from error
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         match = _LINE.fullmatch(line)
         if match is None:
-            raise DataError(f"{path} holds no sums: line {number} is not a sum and a path")
+            raise DataError(f"{path} holds no checksums: line {number} is no checksum and path")
         name = match["name"]
         if match["escaped"]:
             name = re.sub(r"\\(.)", lambda letter: "\n" if letter[1] == "n" else letter[1], name)

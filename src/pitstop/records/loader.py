@@ -101,7 +101,7 @@ class SkippedReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheReading:
+class CacheCounts:
     """What all processes of a host have done with their cache since it was made."""
 
     policy: str
@@ -109,13 +109,25 @@ class CacheReading:
     """Where the memory comes from, as text."""
     items: int
     used_bytes: int
-    """Held by items now."""
+    """Held by items now, what rounds them up to whole blocks with them."""
     budget_bytes: int
     hits: int
     misses: int
     evictions: int
     too_large: int
     """Times an item was passed by since it is larger than the whole cache."""
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Hits of all lookups; None before the first one."""
+        lookups = self.hits + self.misses
+        return self.hits / lookups if lookups else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheReading(CacheCounts):
+    """The same with what samples ask a cache for. Kind ``cache``."""
+
     copies: int = 1
     """Caches of this kind on the host: 1 where all its processes share one."""
     order: str = "not known"
@@ -125,9 +137,3 @@ class CacheReading:
     """Items that all samples together ask for; None where not known."""
     item_uses: float = 1.0
     """Samples that ask for the same item, on average."""
-
-    @property
-    def hit_rate(self) -> float | None:
-        """Hits of all lookups; None before the first one."""
-        lookups = self.hits + self.misses
-        return self.hits / lookups if lookups else None

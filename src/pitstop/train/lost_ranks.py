@@ -59,8 +59,8 @@ def _reason(own_rank: int, folder: Path) -> str:
         if rank.ending is not None and not _is_a_consequence(rank)
     ]
     return "; ".join(reasons) or (
-        f"one of them ended without a word in its record ({folder / 'rank-*.jsonl'}), as a rank "
-        "does that is killed or whose machine is gone"
+        f"one of them ended without writing a reason into its record ({folder / 'rank-*.jsonl'}): "
+        "it was killed, or its machine failed"
     )
 
 

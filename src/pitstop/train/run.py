@@ -154,7 +154,7 @@ class TrainingRun(Generic[BatchT]):
     def _already_finished(self, checkpoint: Checkpoint, ranks: Ranks) -> Outcome:
         """Say that there is nothing left to do; the record and the checkpoints stay as they are."""
         step = checkpoint.manifest.step
-        reason = f"all its steps were made before; its last checkpoint is {checkpoint.path}"
+        reason = f"all its steps are done; its last checkpoint is {checkpoint.path}"
         for observer in self.observers if ranks.is_first else ():
             observer.ended(step, "finished", reason)
         return Outcome(status="finished", step=step, reason=reason)

@@ -135,5 +135,5 @@ def _accumulation(task: Task[BatchT], train: TrainSection) -> tuple[str, ...]:
     whole = train.batch_size * train.accumulate
     return (
         f"accumulating {train.accumulate} micro-batches of {train.batch_size} is not a batch of "
-        f"{whole}: this loss compares samples of a batch with each other, and they never meet",
+        f"{whole}: this loss compares samples with each other, but only within a micro-batch",
     )

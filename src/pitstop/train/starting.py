@@ -26,7 +26,7 @@ class StartingPoint:
     @property
     def messages(self) -> tuple[str, ...]:
         """What should be said aloud about it."""
-        lines = [f"passed over {skip.path}: {skip.reason}" for skip in self.skipped]
+        lines = [f"skipped {skip.path}: {skip.reason}" for skip in self.skipped]
         if self.checkpoint is not None:
             lines.append(f"going on from {self.checkpoint.path}")
         if self.set_aside is not None:

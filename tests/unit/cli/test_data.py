@@ -198,7 +198,7 @@ def test_a_flipped_bit_in_raw_spikes_is_seen_by_sums(own: Path, tmp_path: Path) 
     sums = tmp_path / "clips.sha256"
     first = CliRunner().invoke(app, ["check", str(own), "--sums", str(sums)])
     assert first.exit_code == 0, first.output
-    assert f"wrote the sums of {len(sums.read_text().splitlines())} files" in first.output
+    assert f"wrote the checksums of {len(sums.read_text().splitlines())} files" in first.output
     again = CliRunner().invoke(app, ["check", str(own), "--sums", str(sums)])
     assert again.exit_code == 0, again.output
 
@@ -208,10 +208,10 @@ def test_a_flipped_bit_in_raw_spikes_is_seen_by_sums(own: Path, tmp_path: Path) 
     raw.write_bytes(data)
     unseen = CliRunner().invoke(app, ["check", str(own)])
     assert unseen.exit_code == 0
-    assert "a changed bit in raw files is not seen without sums" in unseen.output
+    assert "a changed bit in raw files is not seen without checksums" in unseen.output
     seen = CliRunner().invoke(app, ["check", str(own), "--sums", str(sums), "--json", "-"])
     assert seen.exit_code == 1
-    assert json.loads(seen.stdout)["problems"] == [f"{raw} has changed: its sum is another one"]
+    assert json.loads(seen.stdout)["problems"] == [f"{raw} has changed: its checksum differs"]
 
 
 def test_sums_of_a_pack_are_its_own(own: Path, tmp_path: Path) -> None:

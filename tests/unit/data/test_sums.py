@@ -27,9 +27,9 @@ def test_what_changed_is_missing_or_new_is_named(root: Path, tmp_path: Path) -> 
     (root / "Ünï").unlink()
     (root / "z").write_bytes(b"")
     assert check_sums(root, sums).problems == (
-        f"{root / 'y'} has changed: its sum is another one",
-        f"{root / 'z'} is new: no sum of it is stated",
-        f"{root / 'Ünï'} is missing: its sum is stated",
+        f"{root / 'y'} has changed: its checksum differs",
+        f"{root / 'z'} is new: the file of checksums does not list it",
+        f"{root / 'Ünï'} is missing: the file of checksums lists it",
     )
 
 
@@ -48,5 +48,5 @@ def test_sha256sum_agrees(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [b"hello\n", b"\xff\xfe", b"\n"])
 def test_a_file_of_something_else_is_refused(root: Path, tmp_path: Path, text: bytes) -> None:
     (tmp_path / "sums").write_bytes(text)
-    with pytest.raises(DataError, match="holds no sums"):
+    with pytest.raises(DataError, match="holds no checksums"):
         check_sums(root, tmp_path / "sums")

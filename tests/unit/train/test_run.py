@@ -377,7 +377,7 @@ def test_resuming_a_finished_run_writes_nothing(tmp_path: Path) -> None:
     outcome = train(line_config(tmp_path), resume="auto", diary=diary)
     assert (outcome.status, outcome.step) == ("finished", 12)
     assert diary.ending is not None
-    assert "all its steps were made before" in diary.ending[2]
+    assert "all its steps are done" in diary.ending[2]
     assert {path: path.read_bytes() for path in files} == before
     assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == files
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from pitstop.data.cache.locks import MEMBERS, fcntl, open_locks
 from pitstop.errors import ConfigError, DataError
+from pitstop.records.units import bytes_text
 
 _MAGIC: Final = b"pitcache"
 _HEADER: Final = struct.Struct("<8s16sq")
@@ -63,7 +64,7 @@ def new_backing(
         os.close(backing.fd)
         remove_unfinished(backing)
         raise ConfigError(
-            f"a cache of {size_bytes // 2**20} MiB cannot be made as {backing.words}: "
+            f"a cache of {bytes_text(size_bytes)} cannot be made as {backing.words}: "
             f"{error.strerror}; lower cache.budget"
         ) from error
     return backing
@@ -198,9 +199,9 @@ def _folder_with_space(size_bytes: int, folder: Path | None) -> tuple[Path, str]
         free_bytes = shutil.disk_usage(place).free
         if free_bytes >= size_bytes:
             return place, f" ({'; '.join(refusals)})" if refusals else ""
-        refusals.append(f"{place} has {free_bytes // 2**20} MiB free")
+        refusals.append(f"{place} has {bytes_text(free_bytes)} free")
     raise ConfigError(
-        f"a cache of {size_bytes // 2**20} MiB fits nowhere: {', '.join(refusals)}; lower "
+        f"a cache of {bytes_text(size_bytes)} fits nowhere: {', '.join(refusals)}; lower "
         "cache.budget, or name a folder with more free space"
     )
 

@@ -19,6 +19,7 @@ from pitstop.data.cache.arena import PAGE_BYTES, Arena
 from pitstop.data.cache.items import ALIGNMENT_BYTES
 from pitstop.data.cache.locks import MEMBERS
 from pitstop.errors import ConfigError
+from pitstop.records.units import bytes_text
 
 # Words of the header; the arena itself owns the first four.
 POLICY: Final = 4
@@ -65,13 +66,18 @@ _ENTRIES_AT_ONCE: Final = 42
 
 UNUSED, HOLE, FILL, READY, KNOWN_ORDER = range(5)
 
+# Pages are asked of the system in steps: one call for many items, and no more than this unused.
 _RESERVE_BYTES: Final = 16 << 20
 _RESERVE_ENTRIES_BYTES: Final = 64 << 10
+# One bucket for so much memory: items are larger than this as a rule, so chains stay short.
 _BYTES_PER_BUCKET: Final = 8192
 _SMALLEST_BLOCK: Final = ALIGNMENT_BYTES
+# Holes of one size class that are tried before the next larger class, where the first one fits:
+# an allocation under the lock has an upper bound.
 _HOLES_TRIED: Final = 16
 
 SMALLEST_ARENA: Final = 128 << 10
+"""Header, buckets, the first entries, and a little to hold."""
 
 # Elsewhere a processor may show the stores of another one in another order than they were made.
 ORDERED_STORES: Final = platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
@@ -102,7 +108,7 @@ class Blocks:
         top = arena.size_bytes - PAGE_BYTES
         if not (arena.reserve(0, start) and arena.reserve(top, arena.size_bytes)):
             raise ConfigError(
-                f"a cache of {arena.size_bytes // 2**20} MiB cannot hold its index in "
+                f"a cache of {bytes_text(arena.size_bytes)} cannot hold its index in "
                 f"{arena.backing}; lower cache.budget"
             )
         words[POLICY] = policy

@@ -12,6 +12,7 @@ from pitstop.data.cache.blocks import HASH, OFFSET, PRIORITY, READY, SERIAL, STA
 from pitstop.data.cache.index import Index
 from pitstop.data.cache.upcoming import NEVER, NewOrder, Order
 from pitstop.errors import DataError
+from pitstop.records.units import bytes_text
 
 Policy: TypeAlias = Literal["keep", "lru", "epoch"]
 POLICIES: Final[tuple[Policy, ...]] = ("keep", "lru", "epoch")
@@ -72,8 +73,8 @@ class Eviction:
         entry, dropped = self.allocate(order.size_bytes, member, NEVER)
         if entry is None:
             raise DataError(
-                f"the order of an epoch takes {order.size_bytes} bytes, which the cache does not "
-                "have; raise cache.budget, or use cache.policy=keep"
+                f"the order of an epoch takes {bytes_text(order.size_bytes)}, which the cache does "
+                "not have; raise cache.budget, or use cache.policy=keep"
             )
         order.write(index.arena.memory, index.words[entry + OFFSET])
         self._order = None

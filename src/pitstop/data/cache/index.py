@@ -34,6 +34,8 @@ from pitstop.data.cache.locks import MEMBERS
 HITS, MISSES, TOO_LARGE, EVICTED = range(4)
 """Counters of a member."""
 
+# A reader without the lock may follow links that are being changed, even in a circle: after so many
+# it gives up and takes the lock.
 _LONGEST_CHAIN: Final = 1000
 
 

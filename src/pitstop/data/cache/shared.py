@@ -13,7 +13,6 @@ others neither hang nor ever see half an item. How that is done is in docs/cache
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -55,34 +54,17 @@ from pitstop.data.cache.upcoming import NewOrder
 from pitstop.errors import ConfigError, DataError
 from pitstop.measure.host.cgroup import read_cgroup
 from pitstop.measure.host.limits import read_host_limits
+from pitstop.records.loader import CacheCounts
 from pitstop.records.units import bytes_text, share_text
 
 # An item that is dropped again and again while it is being copied counts as not there.
 _ATTEMPTS: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheStats:
-    """What all processes of the host have done with a cache since it was made."""
+class CacheStats(CacheCounts):
+    """Counts of a cache that print as a table."""
 
-    policy: Policy
-    backing: str
-    """Where the memory comes from, as text."""
-    items: int
-    used_bytes: int
-    """Held by items now, what rounds them up to whole blocks with them."""
-    budget_bytes: int
-    hits: int
-    misses: int
-    evictions: int
-    too_large: int
-    """Times an item was passed by since it is larger than the whole cache."""
-
-    @property
-    def hit_rate(self) -> float | None:
-        """Hits of all lookups; None before the first one."""
-        lookups = self.hits + self.misses
-        return self.hits / lookups if lookups else None
+    __slots__ = ()
 
     def __str__(self) -> str:
         used = f"{bytes_text(self.used_bytes)} of {bytes_text(self.budget_bytes)}"
@@ -370,20 +352,20 @@ def _check(budget_bytes: int, policy: str) -> None:
         raise ConfigError(f"cache.budget is a whole number of bytes, not {budget_bytes!r}")
     if budget_bytes < SMALLEST_ARENA:
         raise ConfigError(
-            f"cache.budget is {budget_bytes} bytes, and the index of a cache alone takes "
-            f"{SMALLEST_ARENA}; give it more, or make no cache"
+            f"cache.budget is {bytes_text(budget_bytes)}, and the index of a cache alone takes "
+            f"{bytes_text(SMALLEST_ARENA)}; raise it, or make no cache"
         )
     limit_bytes = read_host_limits().memory_bytes
     if budget_bytes > limit_bytes:
         raise ConfigError(
-            f"cache.budget is {budget_bytes / 2**20:,.0f} MiB, and this host lets its processes "
-            f"use {limit_bytes / 2**20:,.0f} MiB together; lower it"
+            f"cache.budget is {bytes_text(budget_bytes)}, and this host lets its processes use "
+            f"{bytes_text(limit_bytes)} together; lower it"
         )
     available_bytes = _available_bytes()
     if budget_bytes > available_bytes:
         raise ConfigError(
-            f"cache.budget is {budget_bytes / 2**20:,.0f} MiB, and {available_bytes / 2**20:,.0f} "
-            "MiB of this host's memory are not in use; lower it, or end what uses the rest"
+            f"cache.budget is {bytes_text(budget_bytes)}, and {bytes_text(available_bytes)} of "
+            "this host's memory are free; lower it, or end what uses the rest"
         )
 
 

@@ -15,6 +15,7 @@ from pitstop.errors import DataError
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.measure.host.memory import shm_space
 
+# Spread over the dataset: enough to meet more than one size, and read in a few seconds.
 _MOST_READ: Final = 8
 
 

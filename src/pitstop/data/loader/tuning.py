@@ -28,9 +28,14 @@ from pitstop.measure.script.loader import BatchFlow
 from pitstop.records.loader import TuningReading, TuningTry
 
 FED_SHARE: Final = 0.02
+"""Share of the time below which waiting for data costs less than runs differ by."""
 MARGIN: Final = 1.1
+"""Workers must make batches faster than the loop takes them by this, or the first slow sample
+empties what was made ahead."""
 MOST_PREFETCH: Final = 8
+"""Batches ahead of each worker: more would cost memory and only move the first wait."""
 LIMIT_S: Final = 60.0
+"""Trials are steps of the run: a setting that is nearly as good now beats a better one later."""
 
 # A settled loop is checked after this many steps, then after twice as many, and so on. So much
 # starving makes it begin anew, so often at most.
@@ -44,9 +49,9 @@ _EQUALLY_FAST: Final = 1.02
 
 # Steps after which a trial may end, and the share of starving from which on it does: what is plain
 # to see after a few steps is not worth more of them.
-_EARLY_LOOKS: Final = {6: 0.25, 12: 0.10}
-_LOOK: Final = 24
-_LAST_LOOK: Final = 48
+_EARLY_CHECKS: Final = {6: 0.25, 12: 0.10}
+_USUAL_CHECK: Final = 24
+_LAST_CHECK: Final = 48
 
 # The first steps of a run compile, choose kernels and fill allocators.
 _RUN_WARM_UP: Final = 5
@@ -91,7 +96,7 @@ class Tuner:
 
     def add(self, flow: BatchFlow) -> None:
         """Take in one batch."""
-        if not self._is_settled or self._pause - self._steps <= _LAST_LOOK:
+        if not self._is_settled or self._pause - self._steps <= _LAST_CHECK:
             self._flows.append(flow)
 
     def take_reading(self) -> TuningReading | None:
@@ -110,7 +115,7 @@ class Tuner:
         if self._steps == self._warm_up():
             self._flows.clear()
         settled = self._steps - self._warm_up()
-        if settled not in (*_EARLY_LOOKS, _LOOK, _LAST_LOOK):
+        if settled not in (*_EARLY_CHECKS, _USUAL_CHECK, _LAST_CHECK):
             return False
         trial = self._judge_together()
         if self._waits_for_storage is None:
@@ -154,12 +159,12 @@ class Tuner:
         return first + self.workers
 
     def _is_over(self, trial: TuningTry, settled: int) -> bool:
-        if settled in _EARLY_LOOKS:
+        if settled in _EARLY_CHECKS:
             # Where nothing else is left to try, this one deserves all its steps.
-            is_plain = trial.short_share >= _EARLY_LOOKS[settled]
+            is_plain = trial.short_share >= _EARLY_CHECKS[settled]
             return is_plain and self._following(trial) is not None
         # A wait that workers with time to spare left may have been chance.
-        return settled == _LAST_LOOK or _is_fed(trial) or not _is_ample(trial)
+        return settled == _LAST_CHECK or _is_fed(trial) or not _is_ample(trial)
 
     def _judge_together(self) -> TuningTry:
         own = [flow.own_ns for flow in self._flows if flow.own_ns is not None]
@@ -276,9 +281,9 @@ def _cheapest_of_fastest(tries: list[TuningTry]) -> TuningTry:
 
 def _reason(best: TuningTry, *, is_late: bool) -> str:
     if best.wait_share < FED_SHARE:
-        return "keeps the loop fed"
+        return "the loop does not wait for data"
     if _is_fed(best):
-        return "keeps the loop fed; what it still waits for is the handing over"
+        return "batches are ready in time; the loop waits only for their transfer"
     if is_late:
-        return "the fastest tried when time was up; the loop still waits"
-    return "the fastest of all that may be had here; the loop still waits"
+        return "the fastest setting tried before time was up; the loop still waits"
+    return "the fastest setting that this host allows; the loop still waits"

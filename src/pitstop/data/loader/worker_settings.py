@@ -8,11 +8,11 @@ from typing import Literal
 
 import torch
 
-from pitstop.config.quantities import format_bytes
 from pitstop.config.sections import LoaderSection
 from pitstop.errors import ConfigError
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.measure.machine.advice import workers_per_rank
+from pitstop.records.units import bytes_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +128,8 @@ def within_budget(
     ahead = budget.bytes // max(1, batch_bytes)
     if ahead < 1:
         raise ConfigError(
-            f"loader.prefetch_bytes leaves {format_bytes(budget.bytes)} for each rank of "
-            f"this host, less than one batch of {format_bytes(batch_bytes)}; raise it, or use "
+            f"loader.prefetch_bytes leaves {bytes_text(budget.bytes)} for each rank of "
+            f"this host, less than one batch of {bytes_text(batch_bytes)}; raise it, or use "
             "loader.prefetch"
         )
     workers = min(asked.workers, ahead)

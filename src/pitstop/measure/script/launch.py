@@ -35,7 +35,7 @@ from pitstop_probe.doctor import LOCK, hold
 Part = Literal["data", "sync", "log"]
 
 _PROBE: Final = Path(pitstop_probe.__file__).parent
-_LOOK_EVERY_S: Final = 1.0
+_READ_EVERY_S: Final = 1.0
 _TERMINAL: Final = "/dev/tty"
 # Not every system has all of them.
 _PASSED_ON: Final = tuple(
@@ -281,7 +281,7 @@ def _outside_record(folder: Path) -> Iterator[RecordWriter]:
 def _watched(pid: int, writer: RecordWriter) -> Iterator[None]:
     """Read memory and load of the command's processes until the end."""
     stop = threading.Event()
-    thread = threading.Thread(target=_look, args=(pid, writer, stop), daemon=True)
+    thread = threading.Thread(target=_read_host, args=(pid, writer, stop), daemon=True)
     thread.start()
     try:
         yield
@@ -290,10 +290,10 @@ def _watched(pid: int, writer: RecordWriter) -> Iterator[None]:
         thread.join()
 
 
-def _look(pid: int, writer: RecordWriter, stop: threading.Event) -> None:
+def _read_host(pid: int, writer: RecordWriter, stop: threading.Event) -> None:
     meter = LoadMeter()
     meter.read()
-    with suppress(OSError):  # the disk is full: there is nothing to look for any more
-        while not stop.wait(_LOOK_EVERY_S):
+    with suppress(OSError):  # the disk is full: there is nowhere to write readings
+        while not stop.wait(_READ_EVERY_S):
             writer.reading("memory", asdict(read_memory(root=pid)))
             writer.reading("load", asdict(meter.read()))

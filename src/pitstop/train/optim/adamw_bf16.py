@@ -23,7 +23,9 @@ from pitstop.train.optim import foreach
 CHUNK_ELEMENTS: Final = 2**22
 """Elements updated together: enough to fill a GPU, at 20 bytes of scratch each."""
 
+# bfloat16 is the upper half of float32.
 _DROPPED_BITS: Final = 16
+# More than there are chunks: no two pairs of update and chunk draw the same random numbers.
 _SEED_STRIDE: Final = 1_000_003
 
 

@@ -24,9 +24,12 @@ Parameters: TypeAlias = nn.Module | Iterable[tuple[str, nn.Parameter]]
 """A model, or parameters with their names as `named_parameters()` gives them."""
 
 _LOWBIT_LIBRARIES: Final = ("bitsandbytes", "torchao")
+# As both libraries have it: a scale for each block of 8-bit values, a table of 256 float32 that
+# they stand for, and parameters smaller than this kept in 32 bits.
 _LOWBIT_BLOCK: Final = 256
 _LOWBIT_TABLE_BYTES: Final = 256 * 4
 _LOWBIT_SMALLEST: Final = 4096
+# The count of steps, a float32 for each parameter.
 _STEP_BYTES: Final = 4
 
 

@@ -13,6 +13,8 @@ Policy = Literal["skip", "rollback", "stop"]
 Action = Literal["nothing", "warn", "rollback", "stop"]
 
 MOST_IN_A_ROW = 20
+"""Skipped updates after which a run stops whatever its policy: a scaler that starts at 2**16 finds
+its scale in fewer, and a model whose weights are NaN never recovers."""
 
 
 class NotFiniteError(PitstopError):

@@ -515,7 +515,7 @@ def _compare_all(path: Path) -> Manifest:
     manifest = _manifest_of(path)
     for name, expected in manifest.files.items():
         if _sum_of(path / name) != expected:
-            raise CheckpointError(f"{name} is damaged: its sum is not that of the manifest")
+            raise CheckpointError(f"{name} is damaged: its checksum differs from the manifest's")
     return manifest
 
 

@@ -83,7 +83,7 @@ def _find(folder: Path) -> tuple[Checkpoint, tuple[str, ...]]:
     passed_over: list[str] = []
     for place in (folder / "checkpoints", folder):
         checkpoint, skipped = find_newest_whole(place)
-        passed_over += [f"passed over {skip.path}: {skip.reason}" for skip in skipped]
+        passed_over += [f"skipped {skip.path}: {skip.reason}" for skip in skipped]
         if checkpoint is not None:
             return checkpoint, tuple(passed_over)
     raise CheckpointError(

@@ -385,12 +385,12 @@ def test_a_rate_of_no_lookups_is_not_measured() -> None:
 @pytest.mark.parametrize(
     ("budget", "words"),
     [
-        (0, "is 0 bytes"),
-        (-5, "is -5 bytes"),
+        (0, "is 0 B"),
+        (-5, "is -5 B"),
         (1000, "alone takes"),
         (True, "whole number of bytes"),
         (1.5e9, "whole number of bytes"),
-        (2**60, "use .* MiB together"),
+        (2**60, "use .*iB together"),
     ],
 )
 def test_a_budget_that_cannot_be_is_one_clear_line(budget: Any, words: str) -> None:
@@ -402,7 +402,7 @@ def test_a_budget_that_cannot_be_is_one_clear_line(budget: Any, words: str) -> N
 def test_a_budget_beyond_the_free_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pitstop.data.cache.shared._available_bytes", lambda: 5 * MIB)
     assert read_host_limits().memory_bytes > 6 * MIB
-    with pytest.raises(ConfigError, match="6 MiB, and 5 MiB"):
+    with pytest.raises(ConfigError, match=r"6\.00 MiB, and 5\.00 MiB"):
         SharedCache(6 * MIB)
 
 
@@ -650,11 +650,11 @@ def test_without_nameless_memory_a_small_shared_mount_is_passed_by_and_named(
         assert cache.put(1, item_of(1))
         backing = cache.stats().backing
         assert str(tmp_path) in backing
-        assert "/dev/shm has 64 MiB free" in backing
+        assert "/dev/shm has 64.0 MiB free" in backing
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
     free[str(tmp_path)] = 70 * MIB
-    with pytest.raises(ConfigError, match=r"fits nowhere: .*shm has 64 MiB free, .* 70 MiB free"):
+    with pytest.raises(ConfigError, match=r"nowhere: .*shm has 64.0 MiB free, .* 70.0 MiB free"):
         SharedCache(100 * MIB)
 
 

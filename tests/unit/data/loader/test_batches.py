@@ -495,7 +495,7 @@ def test_no_more_is_read_ahead_than_the_bytes_allow() -> None:
 
 
 def test_room_for_less_than_a_batch_is_refused_with_both_sizes() -> None:
-    with pytest.raises(ConfigError, match=r"leaves 3kB for each rank.*one batch of 4kB"):
+    with pytest.raises(ConfigError, match=r"leaves 2.93 KiB for each rank.*one batch of 3.91 KiB"):
         loader_of(Blocks(), workers=2, prefetch_bytes=3_000)
 
 

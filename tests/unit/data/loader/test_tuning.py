@@ -121,7 +121,7 @@ def test_a_fed_loop_keeps_its_one_worker_and_is_not_disturbed() -> None:
     assert tuner.reading is not None
     assert (tuner.workers, tuner.prefetch) == (1, 2)
     assert len(tuner.reading.tries) == 1
-    assert tuner.reading.reason == "keeps the loop fed"
+    assert tuner.reading.reason == "the loop does not wait for data"
 
 
 def test_now_and_then_a_slow_batch_asks_for_more_ahead_not_for_more_workers() -> None:
@@ -139,7 +139,7 @@ def test_more_workers_are_not_asked_to_hand_over_faster() -> None:
     tuner = tuned(pipeline)
     assert (tuner.workers, tuner.prefetch) == (1, 2)
     assert tuner.reading is not None
-    assert tuner.reading.reason.endswith("what it still waits for is the handing over")
+    assert tuner.reading.reason.endswith("the loop waits only for their transfer")
 
 
 def test_nothing_is_chosen_that_there_is_no_room_for() -> None:
@@ -164,7 +164,7 @@ def test_it_ends_when_its_time_is_up() -> None:
     pipeline = Pipeline(lambda _: 40_000 * MS, 500 * MS, workers=1, prefetch=2)
     tuner = tuned(pipeline, cores=1000, limit_s=60.0)
     assert tuner.reading is not None
-    assert "when time was up" in tuner.reading.reason
+    assert "before time was up" in tuner.reading.reason
     # The first look comes after the warm-up and six batches of forty seconds.
     assert tuner.reading.spent_s < 60 + 13 * 41
 

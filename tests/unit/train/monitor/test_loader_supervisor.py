@@ -134,9 +134,9 @@ def test_samples_passed_over_are_in_the_record_and_in_the_users_last_lines(tmp_p
     assert decoded[-1].total == 4
     *_, summary, ended = [line for line in output.getvalue().splitlines() if line]
     assert ended == "finished at step 22"
-    assert summary.startswith("warning: 2 damaged samples passed over, 4 times in all: sample")
+    assert summary.startswith("warning: 2 damaged samples skipped, 4 times in all: sample")
     assert "point_7.bin" in summary
-    assert output.getvalue().count("another sample stands in for it") == 2
+    assert output.getvalue().count("another sample replaces it") == 2
 
 
 def final_weights(folder: Path) -> dict[str, Tensor]:

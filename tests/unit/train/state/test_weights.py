@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_is_passed_over_aloud_and_refused_by_name(
     weights = read_weights(copy)
     assert weights.step == 4
     [note] = weights.notes
-    assert note.startswith(f"passed over {newest}")
+    assert note.startswith(f"skipped {newest}")
     assert "damaged" in note
     with pytest.raises(CheckpointError, match=r"common\.pt is damaged"):
         read_weights(newest)
