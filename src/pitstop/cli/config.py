@@ -1,12 +1,15 @@
 """``pitstop config``: convert, check and show configurations."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pitstop.cli.output import JsonPath, Overrides, write_record
 from pitstop.cli.output import show as show_record
+
+if TYPE_CHECKING:
+    from pitstop.config.sections import RunConfig
 
 app = typer.Typer(
     help="Convert, check and show configurations.", no_args_is_help=True, add_completion=False
@@ -53,13 +56,38 @@ def check(config: Path, overrides: Overrides = None, *, json_path: JsonPath = No
     source = str(config)
     try:
         loaded = load_config(config, overrides or (), host=read_host_limits(), to_run=True)
+        was_tried = _rehearse(loaded.config, source)
     except ConfigProblems as error:
         found = ConfigCheck(source=source, is_sound=False, problems=error.problems, warnings=())
         write_record(found, json_path)
         typer.echo(literal_lines(str(error)), err=True)
         raise typer.Exit(1) from None
     found = ConfigCheck(source=source, is_sound=True, problems=(), warnings=loaded.warnings)
-    show_record(found, lambda: check_report(config, loaded), json_path)
+    show_record(found, lambda: check_report(config, loaded, was_tried=was_tried), json_path)
+
+
+def _rehearse(config: "RunConfig", source: str) -> bool:
+    """Prepare the run without a step, where torch is installed; tell whether it is.
+
+    Raises:
+        ConfigProblems: Where it could not begin.
+    """
+    from pitstop.config.problems import ConfigProblems, Problem
+
+    try:
+        from pitstop.train.rehearsal import rehearse
+        from pitstop.workloads.catalogue import build_task
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return False
+
+    obstacles = rehearse(config, build_task)
+    if obstacles:
+        raise ConfigProblems(
+            source, (Problem(key=one.section, message=one.message) for one in obstacles)
+        )
+    return True
 
 
 @app.command()

@@ -13,6 +13,8 @@ from pitstop.config.load import LoadedConfig
 from pitstop.config.problems import problem_lines
 
 _SHOWN = 12
+_TRIED = "tried: the model and its optimizer were built, the first samples were read"
+_NOT_TRIED = "not tried: torch is not installed, so neither model nor data were opened"
 _TITLES = {
     Status.APPLIED: "applied as they are",
     Status.RENAMED: "renamed",
@@ -66,12 +68,13 @@ def _difference_lines(nearest: Nearest) -> Iterator[str]:
         yield f"  and {len(nearest.differences) - _SHOWN} more\n"
 
 
-def check_report(source: Path, loaded: LoadedConfig) -> Text:
-    """Say that a configuration can be used, and what is worth knowing about it."""
+def check_report(source: Path, loaded: LoadedConfig, *, was_tried: bool) -> Text:
+    """Say that a configuration can be used, how far it was tried, and what is worth knowing."""
     train = loaded.config.train
     length = f"{train.steps} steps" if train.steps is not None else f"{train.epochs} epochs"
     batch = f"batch {train.batch_size} x {train.accumulate} a device"
     text = Text(f"{source} is sound: {loaded.config.model.kind}, {length}, {batch}", style="bold")
+    text.append(f"\n{_TRIED if was_tried else _NOT_TRIED}", style="not bold")
     if loaded.warnings:
         lines = "\n".join(problem_lines(loaded.warnings, source=str(source)))
         text.append(f"\n\nworth knowing\n{lines}", style="not bold")

@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 from pitstop.cli.config import app
 from pitstop.config.load import load_config
 from pitstop.errors import ConfigError
+from pitstop.workloads.deblur.synthetic import make_clips
 
 REID = Path(__file__).parents[2] / "data/configs/guide_reid.yaml"
 
@@ -20,15 +21,54 @@ def run(*arguments: str | Path) -> Result:
 @pytest.fixture
 def sound(tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"
-    path.write_text("model: {kind: vrt}\ntrain: {steps: 100}\n")
+    path.write_text(
+        "model: {kind: vrt, depths: [2, 2, 2, 2, 2, 2, 2, 2], indep_reconsts: [], "
+        "embed_dims: [8, 8, 8, 8, 8, 8, 8, 8], heads: 2, window: [2, 4, 4], deformable_groups: 2}\n"
+        "data: {crop: 32, clip_len: 2}\n"
+        "train: {steps: 100}\n"
+    )
     return path
 
 
-def test_a_sound_configuration_is_called_so(sound: Path, tmp_path: Path) -> None:
-    result = run("check", sound, f"data.root={tmp_path}")
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made") / "clips"
+    make_clips(root, clips={"train": 1, "test": 1}, frames=3, size=(48, 64), seed=0)
+    return root
+
+
+def test_a_sound_configuration_is_called_so(sound: Path, clips: Path) -> None:
+    result = run("check", sound, f"data.root={clips}")
     assert result.exit_code == 0
     assert result.stdout.startswith(f"{sound} is sound: vrt, 100 steps")
+    assert "tried: the model and its optimizer were built" in result.stdout
     assert result.stdout.rstrip().endswith(f"next: pitstop train {sound}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("data.split=nights",), "nights"),
+        (("data.clip_len=9",), "the clips in"),
+        (("model.weights=gone.pth",), "no checkpoint at gone.pth"),
+        (("eval.every_steps=50", "checkpoint.best_of=fame"), "best_of is fame, but deblur"),
+        (("model.kind=vrt_spike", "data.spike_height=250", "data.spike_width=400"), "spike"),
+    ],
+)
+def test_check_finds_what_only_building_the_run_shows(
+    sound: Path, clips: Path, settings: tuple[str, ...], words: str
+) -> None:
+    result = run("check", sound, f"data.root={clips}", *settings)
+    assert result.exit_code == 1
+    assert words in result.stderr
+
+
+def test_check_names_a_thing_that_stops_both_datasets_once(sound: Path, tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "test").mkdir()
+    result = run("check", sound, f"data.root={tmp_path}", "model.weights=gone.pth")
+    assert result.exit_code == 1
+    assert f"{sound} has 3 problems" in result.stderr
 
 
 def test_check_finds_every_mistake_and_leaves_with_1(sound: Path) -> None:
@@ -39,8 +79,8 @@ def test_check_finds_every_mistake_and_leaves_with_1(sound: Path) -> None:
     assert "did you mean loader.workers?" in result.stderr
 
 
-def test_check_warns_of_what_this_host_cannot_give(sound: Path, tmp_path: Path) -> None:
-    result = run("check", sound, f"data.root={tmp_path}", "loader.workers=4000")
+def test_check_warns_of_what_this_host_cannot_give(sound: Path, clips: Path) -> None:
+    result = run("check", sound, f"data.root={clips}", "loader.workers=4000")
     assert result.exit_code == 0
     assert "loader.workers  is 4000, more than" in result.stdout
 

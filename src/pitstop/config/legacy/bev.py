@@ -4,6 +4,7 @@ The guide's project has a runner of its own, which acts on few of the keys that 
 it did and what was wanted from it are told apart.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -160,6 +161,9 @@ _KEYS: Final[dict[str, Judge]] = {
     "data.persistent_workers": never_ran(
         keep("loader.persistent"), f"{_TWO_ARGUMENTS}; workers stayed alive anyway"
     ),
+    "data.train.times": no_counterpart(
+        "how often an epoch goes through the data; a run is counted in steps"
+    ),
     "train_pipeline": _image_size,
     "data.train.pipeline": _image_size,
     "optimizer.type": change("optimizer.kind", lambda old: str(old.value).lower(), "in lower case"),
@@ -277,8 +281,11 @@ _BUILT: Final[dict[str, tuple[Any, ...]]] = {
     "model.decode_head.type": ("PyramidHead",),
     "model.decode_head.num_classes": (14,),
     "dataset_type": ("NuscenesDataset",),
-    "data.train.type": ("NuscenesDataset",),
 }
+_DATASET: Final = "NuscenesDataset"
+# Nothing but another length of an epoch, and a run is counted in steps.
+_REPEATED: Final = "RepeatDataset"
+_INNER: Final = re.compile(r"data\.train(\.dataset)+(?=\.)")
 _STRANGERS: Final = ("model.auxiliary_head", "model.neck", "model.diffusion")
 
 
@@ -289,6 +296,7 @@ def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
         for key, built in _BUILT.items()
         if values.get(key) is not None and values[key] not in built
     }
+    found |= _other_data(values)
     for key, value in values.items():
         if key.startswith(_STRANGERS) and value is not None:
             found.setdefault(
@@ -304,11 +312,29 @@ def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def _other_data(values: Mapping[str, Any]) -> dict[str, str]:
+    """Name the datasets that are not read, inside of those that only repeat them too."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        if _INNER.sub("data.train", key) != "data.train.type" or value in {_DATASET, None}:
+            continue
+        if value != _REPEATED:
+            reason = f"{key} is {value}; built here is {_DATASET}"
+            parts = values.get(f"{key.removesuffix('.type')}.datasets")
+            if value == "ConcatDataset" and isinstance(parts, list):
+                reason += f": name one of the {len(parts)} joined datasets in its place"
+            found[key] = reason
+        elif f"{key.removesuffix('type')}dataset.type" not in values:
+            found[key] = f"{key} is {value}, and what it repeats is not there"
+    return found
+
+
 def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
     return lacks(values, _PARTS)
 
 
 def _find(name: str) -> Judge | None:
+    name = _INNER.sub("data.train", name)
     judge = _KEYS.get(name) or _family(name)
     return None if judge is None else _unless_code(judge)
 

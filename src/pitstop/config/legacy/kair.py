@@ -96,8 +96,12 @@ def _kind(old: OldKey) -> KeyVerdict:
     if bins == 0:
         reason = "VRT on frames alone"
         return KeyVerdict(status=Status.CHANGED, key="model.kind", value="vrt", reason=reason)
+    voxels = "tfp" if _is_tfp(old.values) else "counts"
     reason = f"VRT with {bins} further channels of spikes"
-    also = {"model.fusion.kind": "early", "data.voxel_bins": bins, "data.voxels": _voxels(old)}
+    also = {"model.fusion.kind": "early", "data.voxel_bins": bins, "data.voxels": voxels}
+    if voxels == "counts":
+        reason += "; there each was divided by its largest count, ours are the counts themselves"
+        also["data.log1p"] = False
     return KeyVerdict(
         status=Status.CHANGED, key="model.kind", value="vrt_spike", reason=reason, also=also
     )
@@ -108,10 +112,23 @@ def _spike_channels(values: Mapping[str, Any]) -> int:
     return 0 if channels is None else int(channels) - 3
 
 
-def _voxels(old: OldKey) -> str:
-    names = ("spike.reconstruction.type", "spike_reconstruction", "spike_reconstruction.type")
-    ways = {str(old.other(f"{_TRAIN}.{name}")) for name in names}
-    return "tfp" if "spikecv_tfp" in ways else "counts"
+_RECONSTRUCTIONS: Final = tuple(
+    f"{_TRAIN}.{name}"
+    for name in ("spike.reconstruction.type", "spike_reconstruction.type", "spike_reconstruction")
+)
+
+
+def _is_tfp(values: Mapping[str, Any]) -> bool:
+    """Tell whether spikes were averaged around centres; code that knew a reach always did."""
+    stated = [values[key] for key in _RECONSTRUCTIONS if values.get(key) is not None]
+    return "spikecv_tfp" in stated or any(key.endswith(".tfp_half_win_length") for key in values)
+
+
+def _flipped_planes(old: OldKey) -> KeyVerdict:
+    reason = "rows lie from the bottom up in such files, and are always turned here"
+    if not is_true(old.value):
+        reason += "; there they stayed upside down beside upright frames"
+    return KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
 
 
 def _of_spikes(judge: Judge) -> Judge:
@@ -222,6 +239,10 @@ def _interval(key: str) -> Judge:
 
 
 _RECOMPUTED: Final[Judge] = _recompute
+_FLOW_WEIGHTS: Final = no_counterpart(
+    "the flow estimator starts from random weights; model.weights takes those of a whole VRT, "
+    "estimator included"
+)
 _DEVICES: Final = no_counterpart("torchrun decides about ranks; the batch is already shared")
 _KEYS: Final[dict[str, Judge]] = {
     "task": keep("run.name"),
@@ -254,6 +275,8 @@ _KEYS: Final[dict[str, Judge]] = {
     f"{_TRAIN}.dataloader_persistent_workers": keep("loader.persistent"),
     f"{_TRAIN}.dataloader_pin_memory": keep("loader.pin"),
     "netG.net_type": _kind,
+    "netG.spynet_path": _FLOW_WEIGHTS,
+    "netG.optical_flow.checkpoint": _FLOW_WEIGHTS,
     "netG.window_size": keep("model.window"),
     "netG.depths": keep("model.depths"),
     "netG.indep_reconsts": keep("model.indep_reconsts"),
@@ -296,6 +319,8 @@ _KEYS: Final[dict[str, Judge]] = {
     "train.amp.enable": _precision,
     "train.compile.enable": _compile,
     "val.size_patch_testing": _tile,
+    f"{_TRAIN}.rgb_normalize": no_counterpart("frames go in as they are, from 0 to 1"),
+    f"{_TRAIN}.spike_flipud": _of_spikes(_flipped_planes),
     "logging.use_tensorboard": keep("log.tensorboard"),
 }
 _FAMILIES: Final[dict[str, Judge]] = {
@@ -336,6 +361,7 @@ _BUILT: Final[dict[str, tuple[Any, ...]]] = {
     "netG.spike_encoder.enable": (False,),
     "netG.input_mode": ("concat", "rgb"),
     "netG.input.strategy": ("concat",),
+    **dict.fromkeys(_RECONSTRUCTIONS, ("spikecv_tfp", "counts")),
     "train.use_lora": (False,),
     "train.freeze_backbone": (False,),
 }

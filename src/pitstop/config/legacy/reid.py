@@ -109,6 +109,44 @@ def _sdm_start(old: OldKey) -> KeyVerdict:
     )
 
 
+def _has(old: OldKey, name: str) -> bool:
+    return any(key.rpartition(".")[2].lower() == name for key in old.values)
+
+
+def _first_sdm_weight(old: OldKey) -> KeyVerdict:
+    """Judge the weight of a matching term that a scheduler took over in later versions."""
+    if _has(old, "sdm_weight_final"):
+        reason = "where the scheduler began; it ended at sdm_weight_final"
+        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
+    # Nothing for five epochs, then a twentieth more each epoch; ours count from 0.
+    factors = {0: 0.0} | {4 + part: part / 20 for part in range(1, 21)}
+    reason = "the matching term's; its rise from the sixth epoch to the twenty-fifth was fixed in "
+    reason += "the original"
+    return KeyVerdict(
+        status=Status.RENAMED,
+        key="loss.sdm.weight",
+        value=old.value,
+        reason=reason,
+        also={"loss.sdm.weight_by_epoch": factors},
+    )
+
+
+def _first_sdm_temperature(old: OldKey) -> KeyVerdict:
+    if _has(old, "sdm_init_temperature"):
+        reason = "the scheduler set another one: sdm_init_temperature"
+        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
+    return keep("loss.sdm.temperature")(old)
+
+
+def _conservative(old: OldKey) -> KeyVerdict:
+    kinds = [str(value) for key, value in old.values.items() if key.lower().endswith("scheduler")]
+    if kinds and not kinds[0].endswith("step"):
+        reason = f"only step schedules read it, and the schedule is {kinds[0]}"
+        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
+    reason = "schedule.milestones and schedule.gamma are set by themselves"
+    return KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
+
+
 def _people(old: OldKey) -> KeyVerdict:
     """Multiply the people of a batch with the records of each, whatever group they stand in."""
     names = {"NUM_INSTANCES", "NUM_INSTANCE", "INSTANCES_PER_ID"}
@@ -125,6 +163,10 @@ def _people(old: OldKey) -> KeyVerdict:
 _EPOCH_RHYTHM: Final = no_counterpart("counted in epochs; ours is in optimizer steps")
 _PART: Final = no_counterpart("part of what model.kind and model.backbone name")
 _ALWAYS: Final = no_counterpart("training images are always cropped, mirrored and coloured")
+_FEATURE_LENGTH: Final = no_counterpart("the loss has no term on the length of features")
+_PAIRS_NEVER_READ: Final = no_effect(
+    "the original prints it or never reads it; its sampler decides by min_modal_coverage"
+)
 _CLASS_KEYS: Final[dict[str, Judge]] = {
     "DATA_ROOT": _root,
     "JSON_FILE": no_counterpart("the captions' file is found in the dataset's folder"),
@@ -162,12 +204,14 @@ _CLASS_KEYS: Final[dict[str, Judge]] = {
         "schedule.warmup_steps counts steps: these epochs x records / batch / accumulation"
     ),
     "SCHEDULER": change("schedule.kind", lambda old: str(old.value).lower(), "in lower case"),
-    "CONSERVATIVE_FACTOR": no_counterpart("rates are what they are set to"),
+    "CONSERVATIVE_FACTOR": _conservative,
     "ADAPTIVE_GRADIENT_CLIP": _clip_kind,
     "STABILITY_MONITORING": no_counterpart("train.on_nan says what happens then"),
     "CE_WEIGHT": keep("loss.id.weight"),
     "SDM_WEIGHT_WARMUP_EPOCHS": _sdm_start,
     "SDM_WEIGHT_FINAL": keep("loss.sdm.weight"),
+    "CONTRASTIVE_WEIGHT": _first_sdm_weight,
+    "SDM_TEMPERATURE": _first_sdm_temperature,
     "SDM_INIT_TEMPERATURE": change(
         "loss.sdm.temperature", lambda old: old.value, "fixed; there it moved between 0.15 and 0.5"
     ),
@@ -186,6 +230,28 @@ _CLASS_KEYS: Final[dict[str, Judge]] = {
     "BEST_MODEL_PATH": no_counterpart("checkpoint.best_of keeps the best checkpoint"),
     "NUM_INSTANCES": keep("data.records_per_id", "K; P is train.batch_size / K"),
     "NUM_IDS_PER_BATCH": _people,
+    "ALLOW_ID_REUSE": no_counterpart(
+        "people come again within an epoch where data.epoch_unit is records"
+    ),
+    "DO_EVAL": no_counterpart("eval.every_steps says when a run is evaluated"),
+    "HEAD_LR_WARMUP_EPOCHS": no_counterpart(
+        "the classifier's factor in optimizer.lr_multipliers holds from the first step"
+    ),
+    **dict.fromkeys(
+        ("FEATURE_TARGET_NORM", "FEATURE_NORM_BAND", "FEATURE_NORM_PENALTY"), _FEATURE_LENGTH
+    ),
+    **dict.fromkeys(
+        (
+            "REQUIRE_MODAL_PAIRS",
+            "FORCE_MODAL_PAIRS",
+            "MODAL_PAIR_RETRY_LIMIT",
+            "MODAL_PAIR_FALLBACK_RATIO",
+            "PAIR_COVERAGE_TARGET",
+            "PAIR_COVERAGE_WINDOW",
+            "SAMPLING_FALLBACK",
+        ),
+        _PAIRS_NEVER_READ,
+    ),
     "SAMPLER_SEED": no_counterpart(
         "run.seed starts the sampler too; batches follow from it and the epoch"
     ),

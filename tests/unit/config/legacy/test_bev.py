@@ -219,3 +219,53 @@ def test_what_is_no_literal_stays_text(text: str) -> None:
     read = read_module(f"x = [{text}]\n", "text").values
     assert read["x"] == [text]
     assert isinstance(read["x"][0], Code)
+
+
+WRAPPED = """_base_ = ["{guide}"]
+data = dict(train=dict(_delete_=True, type="RepeatDataset", times=40, dataset=dict(
+    type="{inner}", data_root="sets/made", pipeline=[
+        dict(type="Resize", img_scale=(400, 300)), dict(type="PhotoMetricDistortion")])))
+"""
+
+
+def _wrapped(tmp_path: Path, inner: str) -> Path:
+    path = tmp_path / "wrapped.py"
+    path.write_text(WRAPPED.format(guide=GUIDE, inner=inner))
+    return path
+
+
+def test_a_dataset_that_only_repeats_another_is_read_through(tmp_path: Path) -> None:
+    # Without the base's own pipeline, whose image size would be a rival of the inner one.
+    text = GUIDE.read_text().replace("train_pipeline", "training_steps")
+    (tmp_path / "below.py").write_text(text.replace("../_base_", str(GUIDE.parents[1] / "_base_")))
+    path = _wrapped(tmp_path, "NuscenesDataset")
+    path.write_text(path.read_text().replace(str(GUIDE), str(tmp_path / "below.py")))
+    accounts = {account.old_key: account for account in import_legacy(path).accounts}
+    assert accounts["data.train.dataset.pipeline"].value == "[300, 400]"
+    assert accounts["data.train.times"].status == "no counterpart"
+    assert accounts["data.train.dataset.type"].status == "no counterpart"
+
+
+def test_what_a_repeating_dataset_holds_must_be_built(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data.train.dataset.type is SingleSampleDataset; built"):
+        import_legacy(_wrapped(tmp_path, "SingleSampleDataset"))
+
+
+def test_joined_datasets_are_refused_with_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "joined.py"
+    path.write_text(
+        f'_base_ = ["{GUIDE}"]\n'
+        'data = dict(train=dict(_delete_=True, type="ConcatDataset", datasets=[1, 2]))\n'
+    )
+    with pytest.raises(ConfigError, match=r"ConcatDataset; .* one of the 2 joined datasets"):
+        import_legacy(path)
+
+
+def test_a_dataset_that_repeats_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.py"
+    path.write_text(
+        f'_base_ = ["{GUIDE}"]\n'
+        'data = dict(train=dict(_delete_=True, type="RepeatDataset", times=2))\n'
+    )
+    with pytest.raises(ConfigError, match="what it repeats is not there"):
+        import_legacy(path)

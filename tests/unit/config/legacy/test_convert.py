@@ -4,6 +4,7 @@ import pytest
 
 from pitstop.config.legacy.convert import KeyAccount, LegacyImport, import_legacy
 from pitstop.config.load import LoadedConfig, load_config
+from pitstop.config.workloads.reid import ReidLoss
 from pitstop.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[3] / "data/configs"
@@ -437,3 +438,47 @@ def test_what_cannot_be_converted_is_a_config_error(text: str, words: str) -> No
 def test_a_configuration_of_ours_is_not_converted_again() -> None:
     with pytest.raises(ConfigError, match="pitstop configuration already"):
         import_legacy("model:\n  kind: vrt\ntrain:\n  steps: 3\n")
+
+
+CLASS = """from dataclasses import dataclass
+
+
+@dataclass
+class TrainingConfig:
+    num_epochs: int = 30
+    batch_size: int = 8
+    num_instances: int = 4
+    contrastive_weight: float = {weight}
+    sdm_temperature: float = 0.1
+    scheduler: str = "cosine"
+    conservative_factor: float = 0.7
+{more}"""
+
+
+def _of_class(tmp_path: Path, weight: float, more: str = "") -> LegacyImport:
+    path = tmp_path / "config.py"
+    path.write_text(CLASS.format(weight=weight, more=more))
+    return import_legacy(path)
+
+
+def test_the_first_weight_of_the_matching_term_is_taken_with_its_rise(tmp_path: Path) -> None:
+    result = _of_class(tmp_path, 0.1)
+    (tmp_path / "new.yaml").write_text(result.yaml)
+    loss = load_config(tmp_path / "new.yaml").config.loss
+    assert isinstance(loss, ReidLoss)
+    assert (loss.sdm.weight, loss.sdm.temperature) == (0.1, 0.1)
+    factors = dict(loss.sdm.weight_by_epoch)
+    assert (factors[0], factors[5], factors[24]) == (0, 0.05, 1)
+    [factor] = [one for one in result.accounts if one.old_key == "conservative_factor"]
+    assert factor.status == "no effect"
+
+
+def test_a_scheduler_of_the_matching_term_takes_over_from_its_first_weight(tmp_path: Path) -> None:
+    more = "    sdm_weight_final: float = 0.5\n    sdm_init_temperature: float = 0.2\n"
+    result = _of_class(tmp_path, 0.0, more)
+    (tmp_path / "new.yaml").write_text(result.yaml)
+    loss = load_config(tmp_path / "new.yaml").config.loss
+    assert isinstance(loss, ReidLoss)
+    assert (loss.sdm.weight, loss.sdm.temperature) == (0.5, 0.2)
+    status = {account.old_key: account.status for account in result.accounts}
+    assert status["contrastive_weight"] == status["sdm_temperature"] == "no effect"

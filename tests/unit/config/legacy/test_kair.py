@@ -160,3 +160,45 @@ def test_plain_json_is_read_as_json_reads_it(values: dict[str, Any]) -> None:
 def test_what_is_no_json_is_told_with_its_line(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         read_json(text, "x.json")
+
+
+def test_spikes_without_a_reconstruction_are_counts_without_a_logarithm(tmp_path: Path) -> None:
+    result = convert(tmp_path, netG__in_chans=4)
+    (tmp_path / "new.yaml").write_text(result.yaml)
+    data = load_config(tmp_path / "new.yaml").config.data
+    assert isinstance(data, DeblurData)
+    assert (data.voxels, data.voxel_bins, data.log1p) == ("counts", 1, False)
+    [kind] = [account for account in result.accounts if account.old_key == "netG.net_type"]
+    assert "divided by its largest count" in kind.reason
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_code_that_knew_a_reach_averaged_spikes_around_centres(tmp_path: Path, split: str) -> None:
+    changes = {"netG__in_chans": 4, f"datasets__{split}__tfp_half_win_length": 12}
+    result = convert(tmp_path, **changes)
+    (tmp_path / "new.yaml").write_text(result.yaml)
+    data = load_config(tmp_path / "new.yaml").config.data
+    assert isinstance(data, DeblurData)
+    # The reach of the test set is that of the test set alone; 20 was the training's default.
+    assert (data.voxels, data.tfp_reach) == ("tfp", 12 if split == "train" else 20)
+
+
+def test_a_reconstruction_of_spikes_that_is_not_built_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"spike_reconstruction is middle_tfp; built here is"):
+        convert(tmp_path, netG__in_chans=4, datasets__train__spike_reconstruction="middle_tfp")
+
+
+def test_weights_of_the_flow_estimator_are_said_to_be_left_out(tmp_path: Path) -> None:
+    result = convert(tmp_path, netG__spynet_path="zoo/flow.pth")
+    [account] = [one for one in result.accounts if one.old_key == "netG.spynet_path"]
+    assert account.status == "no counterpart"
+    assert "starts from random weights" in account.reason
+
+
+@pytest.mark.parametrize(("flipped", "words"), [(True, "always turned"), (False, "upside down")])
+def test_what_became_of_upside_down_planes_is_said(
+    tmp_path: Path, flipped: bool, words: str
+) -> None:
+    result = convert(tmp_path, netG__in_chans=4, datasets__train__spike_flipud=flipped)
+    [account] = [one for one in result.accounts if one.old_key == "datasets.train.spike_flipud"]
+    assert words in account.reason
