@@ -405,8 +405,12 @@ class Models:
         self.searching = True
         for module in _outer_modules(self._torch):
             self.wrap(type(module))
-            code = getattr(getattr(type(module), "forward", None), "__code__", None)
-            self._forwards.setdefault(code, []).append(weakref.ref(module))
+            self._forwards.setdefault(_forward_code(module), []).append(weakref.ref(module))
+        # A border is no part of a pass: what is under way here is a loop of steps.
+        frame: Any = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+        while frame is not None:
+            self._forwards.pop(frame.f_code, None)
+            frame = frame.f_back
 
     def settle(self) -> None:
         """Keep observing the classes that were called from outside, and no others."""
@@ -508,8 +512,8 @@ class Models:
         while frame is not None:
             modules = self._forwards.get(frame.f_code)
             if modules is not None:
-                for module in filter(None, [found() for found in modules]):
-                    if id(module) not in self._known:
+                for module in [found() for found in modules]:
+                    if module is not None and id(module) not in self._known:
                         self._take_up(id(module), module)
                 self._stack.learn_model_call(frame.f_back)
                 return True
@@ -691,6 +695,14 @@ def _outer_modules(torch: Any) -> List[Any]:
     return found
 
 
+def _forward_code(module: Any) -> Any:
+    """The code of a module's own forward; that of a decorator's wrapper belongs to many more."""
+    forward = getattr(type(module), "forward", None)
+    for _ in range(_MOST_DECORATORS):
+        forward = getattr(forward, "__wrapped__", forward)
+    return getattr(forward, "__code__", None)
+
+
 def _children(module: Any) -> List[Any]:
     """What a module holds; one half made holds nothing, and one may call its own so."""
     held = vars(module).get("_modules")
@@ -699,6 +711,7 @@ def _children(module: Any) -> List[Any]:
 
 _MOST_SEARCHES = 8
 _MOST_MODELS = 8
+_MOST_DECORATORS = 8
 # Modules called in there are theirs; those of a dataset make batches.
 _INNER = frozenset(("forward", "loss", "backward", "data", "loader start", HOST))
 

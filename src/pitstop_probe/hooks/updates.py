@@ -208,11 +208,11 @@ def _weights_below(args: Any) -> List[Any]:
             if node is None or node in seen:
                 continue
             seen.add(node)
-            weight = getattr(node, "variable", None)
-            if weight is None:
-                left += [following for following, _ in node.next_functions]
+            # The script's own functions may keep something of that name, too.
+            if type(node).__name__ == "AccumulateGrad":
+                found.append(weakref.ref(node.variable))
             else:
-                found.append(weakref.ref(weight))
+                left += [following for following, _ in node.next_functions]
     return found
 
 

@@ -337,6 +337,70 @@ def test_a_teacher_whose_forward_is_called_by_name_is_still_seen(
     assert model in searching.called.values()
 
 
+class Frozen(nn.Module):
+    """A module whose forward has a decorator that other functions have, too."""
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def test_a_decorator_of_a_forward_is_no_forward(tracker: StepTracker, searching: Models) -> None:
+    frozen, model, batch = Frozen(), nn.Linear(4, 4), torch.ones(2, 4)
+    # As LBFGS and others call their closures.
+    compute = torch.enable_grad()(lambda: model(batch))
+    assert found_in_a_step(searching, tracker, compute)[0] == "forward"
+    assert list(searching.called.values()) == [model]
+    assert frozen(batch).sum() == 16
+
+
+def test_a_forward_with_a_decorator_is_found_under_way(
+    tracker: StepTracker, searching: Models
+) -> None:
+    class Decorated(Direct):
+        @torch.enable_grad()
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)
+
+    model, batch = Decorated(), torch.ones(2, 4)
+    assert found_in_a_step(searching, tracker, lambda: model.forward(batch)) == []
+    assert list(searching.called.values()) == [model]
+
+
+class Loop(nn.Module):
+    """A trainer that is a module, and whose loop is its forward."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, run: Callable[[], list[str]]) -> list[str]:
+        return run()
+
+
+def test_a_forward_that_holds_the_steps_is_no_pass(tracker: StepTracker, searching: Models) -> None:
+    model, batch = nn.Linear(4, 4), torch.ones(2, 4)
+    loop = Loop(model)
+    found = loop(lambda: found_in_a_step(searching, tracker, lambda: model(batch)))
+    assert found[0] == "forward"
+    assert list(searching.called.values()) == [model]
+
+
+class Sized(Direct):
+    """A model that has a length of its own."""
+
+    def __len__(self) -> int:
+        raise AssertionError("asked for by nobody but the script")
+
+
+def test_nothing_of_the_scripts_runs_to_find_whose_forward_is_under_way(
+    tracker: StepTracker, searching: Models
+) -> None:
+    model, batch = Sized(), torch.ones(2, 4)
+    assert found_in_a_step(searching, tracker, lambda: model.forward(batch)) == []
+    assert [id(found) for found in searching.called.values()] == [id(model)]
+
+
 def test_a_loss_of_what_no_model_computed_is_a_loss(
     tracker: StepTracker, searching: Models
 ) -> None:

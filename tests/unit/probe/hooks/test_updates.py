@@ -78,6 +78,33 @@ def test_gradients_that_are_only_gathered_end_no_step(updates: OwnUpdates) -> No
     assert not updates.ends_steps
 
 
+class Thing:
+    """Can be referred to weakly, as a tensor can, and is none."""
+
+
+@pytest.mark.parametrize("kept", [Thing(), 3], ids=["object", "number"])
+def test_what_a_function_of_the_script_keeps_is_not_taken_for_a_weight(
+    updates: OwnUpdates, kept: object
+) -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.variable = kept
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+            return grad_outputs[0] * 2
+
+    weight = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        Double.apply(weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [4.0] * 3
+    assert updates.passes == 2
+    assert updates.steps_before == 1
+
+
 # torch's own, while it loads its compiler.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is:DeprecationWarning")
 def test_a_compiled_optimizer_ends_steps(tracker: StepTracker, updates: OwnUpdates) -> None:
