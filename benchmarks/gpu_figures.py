@@ -175,6 +175,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", type=Path, help="scripts beside our own")
     parser.add_argument("--authors", type=Path, help="folder with models/network_vrt.py")
     args = parser.parse_args(words)
+    needs = {"public": args.public, "verdicts": args.authors}
+    if args.stage in needs and not (needs[args.stage] and needs[args.stage].is_dir()):
+        parser.error(f"{args.stage} needs a folder that exists: --public or --authors")
     args.out = args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
     end_s = time.monotonic() + args.seconds

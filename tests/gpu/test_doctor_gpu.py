@@ -12,7 +12,10 @@ from pitstop.records.run import RankRecord
 from pitstop.records.script import Kernels, Setup, Syncs
 from pitstop.records.store import decode, read_run
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 SCRIPT = """
 import sys

@@ -15,7 +15,10 @@ from pitstop.records.run import RunRecord
 from pitstop.records.script import Kernels, Modules, Rates, Work
 from pitstop.records.store import decode, read_run
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 PRODUCTS = ("matrix products", "attention", "convolutions")
 
@@ -84,7 +87,6 @@ def reading(run: RunRecord, kind: str, record_type: Any) -> Any:
     return next(decode(r, record_type) for r in run.first.readings if r.kind == kind)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("shape", ["products", "chains"])
 def test_classes_add_up_and_name_what_the_device_does(
     script: Path, tmp_path: Path, shape: str
@@ -101,7 +103,6 @@ def test_classes_add_up_and_name_what_the_device_does(
     assert any(kernel.operation is not None for kernel in kernels.top)
 
 
-@pytest.mark.gpu
 def test_forty_steps_tell_what_four_hundred_do(script: Path, tmp_path: Path) -> None:
     verdicts = []
     for steps in (41, 400):
@@ -122,7 +123,6 @@ def test_forty_steps_tell_what_four_hundred_do(script: Path, tmp_path: Path) -> 
     assert "the long chain" in SCRIPT.splitlines()[(named[0].line or 1) - 1]
 
 
-@pytest.mark.gpu
 def test_modules_are_timed_on_the_device_and_nothing_is_changed(
     script: Path, tmp_path: Path
 ) -> None:

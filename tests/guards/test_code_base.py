@@ -83,6 +83,19 @@ def test_no_package_is_a_drawer_for_everything() -> None:
     assert not names & FORBIDDEN_PACKAGES
 
 
+def test_every_test_for_a_gpu_is_marked_as_one() -> None:
+    files = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
+    marks = {
+        file.name: ast.unparse(line.value)
+        for file in files
+        for line in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "pytestmark"
+    }
+    assert len(files) > 10
+    # Without the mark `pytest -m gpu` leaves them out, and nothing says so.
+    assert [f.name for f in files if "pytest.mark.gpu" not in marks.get(f.name, "")] == []
+
+
 def test_every_field_of_every_section_is_described() -> None:
     found = [
         thing

@@ -42,6 +42,16 @@ def test_scripts_that_are_timed_side_by_side_share_no_core(tmp_path: Path) -> No
     assert sum(len(lane) for lane in lanes) == len(TEN)
 
 
+@pytest.mark.parametrize("words", [("public",), ("verdicts",), ("public", "--public", "none")])
+def test_a_stage_without_its_checkouts_is_refused_before_it_takes_time(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gpu_figures.main([*words, "--out", str(tmp_path / "out"), "--seconds", "1"])
+    assert "needs a folder that exists" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_command_that_takes_too_long_is_cut_off_and_what_it_printed_stays(tmp_path: Path) -> None:
     endless = "import threading; print('begun', flush=True); threading.Event().wait()"
     lane = [Command(name="endless", words=("-c", endless)), Command(name="next", words=("-c", ""))]
