@@ -368,7 +368,7 @@ class LogBuilder:
         self.last_epoch = epoch
         return False
 
-    def summary(
+    def summary(  # noqa: PLR0913 - one argument a column; keywords throughout
         self,
         code: int,
         *,
@@ -377,12 +377,13 @@ class LogBuilder:
         at: float = NAN,
         printed: float = NAN,
         rate: float = NAN,
+        lr: float = NAN,
     ) -> None:
         """Take a record of an evaluation or of a whole epoch."""
         self._settle()
         row = dict.fromkeys(RAW, NAN)
         row |= {"attempt": self.attempt, "step": step, "epoch": epoch, "at": at, "error": 0.0}
-        row |= {"printed": printed, "rate": rate}
+        row |= {"printed": printed, "rate": rate, "lr": lr}
         self.flat.extend([row[name] for name in RAW])
         self.code.append(code)
         self.flags.append(0)

@@ -32,6 +32,7 @@ _GZIP = b"\x1f\x8b"
 _GZIP_BITS = 31
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+_ERASED = re.compile(rb"\x08+")  # some bars go back over their line before they draw the next one
 
 
 def _no_note(_: str) -> None:
@@ -64,6 +65,8 @@ def stream(path: Path, note: Note = _no_note) -> Iterator[tuple[list[bytes], boo
 def _split(data: bytes) -> list[bytes]:
     if b"\x1b" in data:
         data = _COLOUR.sub(b"", data)
+    if b"\x08" in data:
+        data = _ERASED.sub(b"\n", data)
     if b"\r" in data:
         data = data.replace(b"\r", b"\n")
     return data.split(b"\n")

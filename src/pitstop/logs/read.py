@@ -280,7 +280,8 @@ def _checked(path: Path, found: RankRecord) -> RankRecord:
             return found
         raise
     is_one = is_one and len(other.attempts) == 1
-    return found if is_one or _agrees(found, other) else other
+    is_mixed = any(note.startswith(bars.SEVERAL) for note in log.notes)
+    return found if is_one or (_agrees(found, other) and not is_mixed) else other
 
 
 def _agrees(one: RankRecord, other: RankRecord) -> bool:

@@ -33,9 +33,14 @@ _EVALUATES = re.compile(
 
 
 class _Meters:
-    """Reads records whose head has one of two shapes; what follows is the same."""
+    """Reads records whose head has one of two shapes; what follows is the same.
 
-    def __init__(self, builder: LogBuilder, head: re.Pattern[bytes], *, first_epoch: int) -> None:
+    Scripts count epochs from zero or from one: a log that begins with one of them tells which.
+    """
+
+    def __init__(
+        self, builder: LogBuilder, head: re.Pattern[bytes], *, first_epoch: float | None = None
+    ) -> None:
         self._builder = builder
         self._head = head
         self._first_epoch = first_epoch
@@ -60,6 +65,8 @@ class _Meters:
         end = found.end()
         left = _LEFT.match(line, end)
         pairs = _PAIRS.findall(line, end if left is None else left.end())
+        if self._first_epoch is None:
+            self._first_epoch = epoch if epoch == 1 else 0.0
         step = (epoch - self._first_epoch) * length + printed_step
         place = line.find(b"lr", end)
         rate = _LR.search(line, place) if place >= 0 else None
@@ -108,7 +115,7 @@ def _torchreid(builder: LogBuilder) -> Feed:
 
 
 def _average(builder: LogBuilder) -> Feed:
-    return _Meters(builder, _AVERAGE, first_epoch=0).feed
+    return _Meters(builder, _AVERAGE).feed
 
 
 _TIMM = re.compile(rb"Train: (\d+) \[ *(\d+)/(\d+) \( *\d+%\)\]  ")
@@ -200,7 +207,7 @@ AVERAGE_METER = Reader(
     data="window mean",
     data_formula=_FORMULA,
     scalars="running mean of the epoch",
-    counting="epoch x steps per epoch + step",
+    counting="(epoch - first epoch) x steps per epoch + step",
     notes=(_NOTE,),
 )
 TIMM = Reader(

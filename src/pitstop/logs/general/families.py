@@ -71,6 +71,7 @@ _SAID: Final[dict[str, Phase]] = {
     **dict.fromkeys(_EVAL_WORDS, "eval"),
     **dict.fromkeys(_TRAIN_WORDS, "train"),
 }
+_LOGGER_WORDS: Final = frozenset(("info", "debug", "warning", "root", "main", "logger"))
 _BAR_WORDS: Final = _TRAIN_WORDS | _COUNTERS | {"iters", "iterations", "loss", "batches", "ep"}
 _SAVES = re.compile(
     rb"(?i)\b(?:sav(?:e|ed|ing)|writing)\b.{0,80}?(?:checkpoint|ckpt|model|weight|state|snapshot"
@@ -372,7 +373,7 @@ def phase_of(literals: Sequence[bytes], slots: Sequence[Slot], *, is_bar: bool =
         if word in _SAID:
             phase = _SAID[word]
             break
-    if not phase and is_bar and words:
+    if not phase and is_bar and not set(words) <= _LOGGER_WORDS:
         phase = "train" if _BAR_WORDS & set(words) else "other"
     return phase or _by_values(slots)
 
@@ -419,10 +420,26 @@ def _columns(line: bytes) -> list[str]:
     return []
 
 
+def _row_before_bar(header: list[str], slots: tuple[Slot, ...]) -> tuple[Slot, ...] | None:
+    """Name the row that ultralytics prints before its bar: ``1/300  3.4G  0.12 ...: 5%| 2/40``."""
+    percents = [place for place, slot in enumerate(slots) if slot.unit == "percent"]
+    cells = [place for place in range(percents[0]) if not slots[place].is_total] if percents else []
+    if len(cells) != len(header):
+        return None
+    named = list(slots)
+    for name, place in zip(header, cells, strict=True):
+        named[place] = replace(slots[place], name=name)
+        if slots[place].has_total:
+            named[place + 1] = replace(slots[place + 1], name=name)
+    return tuple(named)
+
+
 def _named_by(
     header: list[str], literals: Sequence[bytes], slots: tuple[Slot, ...]
 ) -> tuple[Slot, ...]:
     """Give the numbers of a table's row the names in its head."""
+    if (row := _row_before_bar(header, slots)) is not None:
+        return row
     commas = sum(text.count(b",") for text in literals)
     is_row = commas == len(header) - 1
     if any(slot.name or slot.is_total for slot in slots) and not is_row:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from pitstop.logs.general.families import Array, Family, Index, Mask
-from pitstop.logs.general.roles import Pace, Reading, Role, decide, judge_times
+from pitstop.logs.general.roles import FEWEST_ROWS, Pace, Reading, Role, decide, judge_times
 from pitstop.logs.general.tokens import Slot
 
 NAN: Final = nan
@@ -16,6 +16,8 @@ _MOST_RANKS = 4096
 _MOST_STEP = float(1 << 52)
 _MOSTLY = 0.8
 _NEARLY_ALL = 0.9
+_FAR = 10
+_LONG = 2000
 
 
 @dataclass(slots=True)
@@ -49,7 +51,8 @@ def one_series(main: Reading, readings: list[Reading], *, role: Role, step: str 
     for one in sorted(variants, key=lambda one: -one.family.count):
         there = one.family.slots[one.place(role)] if one.place(role) >= 0 else slot
         joined = decide(_joined(main.family, one.family, (slot, there)), step=step)
-        allowed = 1.5 * (_backs(main, role) + _backs(one, role)) + 2
+        is_rare = len(one.family) < FEWEST_ROWS  # "best epoch: 7" is no record
+        allowed = 1.5 * (_backs(main, role) + _backs(one, role)) + (0 if is_rare else 2)
         if joined.place(role) >= 0 and _backs(joined, role) <= allowed:
             main = joined
     return main
@@ -58,7 +61,7 @@ def one_series(main: Reading, readings: list[Reading], *, role: Role, step: str 
 def _is_variant(one: Reading, main: Reading, slot: Slot, role: Role) -> bool:
     first, second = one.family, main.family
     return (
-        bool(slot.name)
+        (bool(slot.name) or _prints_more(one, main))
         and not second.is_bar
         and (first.phase, first.shape) == (second.phase, second.shape)
         and (first.stride, first.is_bar) == (second.stride, second.is_bar)
@@ -66,6 +69,20 @@ def _is_variant(one: Reading, main: Reading, slot: Slot, role: Role) -> bool:
             any(_key(other) == _key(slot) for other in first.slots)
             or (role == "epoch" and one.place(role) >= 0 and one.has("loss") and main.has("loss"))
         )
+    )
+
+
+def _prints_more(one: Reading, main: Reading) -> bool:
+    """Whether lines have all names of the others and more, to the same total: ends of epochs."""
+    place = main.place("step")
+    if place < 0 or not main.family.slots[place].has_total or len(one.family.slots) <= place + 1:
+        return False
+    names = {slot.name for slot in main.family.slots}
+    total = main.family.column(place + 1)
+    return (
+        names < {slot.name for slot in one.family.slots}
+        and one.family.slots[place].has_total
+        and bool((one.family.column(place + 1) == np.median(total)).all())
     )
 
 
@@ -94,6 +111,25 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     _over_the_run(plan)
     judge_times(main, _pace(plan), named_time=time)
     return plan
+
+
+def is_sure(plan: Plan) -> bool:
+    """Whether a count may be believed unasked to be the training's steps.
+
+    It has a name or an epoch, or rises too far from line to line for an epoch; and beside it stands
+    what only a training prints.
+    """
+    main, place = plan.main, plan.main.place("step")
+    slot = main.family.slots[place]
+    is_named = bool(slot.name) or bool(np.isfinite(plan.epoch).any())
+    if not is_named and slot.has_total:
+        rises = np.diff(plan.step)
+        is_far = float(np.median(rises)) >= _FAR and main.family.column(place + 1).max() >= _LONG
+        is_named = is_far and len(rises) >= _FAR
+    return is_named and (
+        main.family.phase == "train" or main.has("loss", "learning rate", "elapsed", "left")
+        or main.place("time of a step") >= 0
+    )  # fmt: skip
 
 
 def _key(slot: Slot) -> tuple[object, ...]:
@@ -263,11 +299,17 @@ def _since_each(sums: Array, new: Mask) -> Array:
 
 
 def total_epochs(reading: Reading) -> int | None:
-    """How many epochs there will be; ``0/69`` to ``69/69`` are seventy."""
+    """How many epochs there will be; ``0/69`` to ``69/69`` are seventy.
+
+    Of a count from zero that stops before its total, one more or less is not known.
+    """
     totals, epoch = reading.column("epochs in all"), reading.column("epoch")
     if totals is None or epoch is None or not (totals == totals[0]).all():
         return None
-    return int(totals[0]) + bool((epoch == 0).any() and (epoch == totals[0]).any())
+    is_from_zero, last = bool((epoch == 0).any()), epoch.max()
+    if is_from_zero and last < totals[0] - 1:
+        return None
+    return int(totals[0]) + bool(is_from_zero and last == totals[0])
 
 
 def _pace(plan: Plan) -> Pace:

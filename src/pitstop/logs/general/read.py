@@ -1,16 +1,16 @@
 """Reads a log of any shape: mine its lines, decide what they are, tell the builder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from pitstop.errors import RecordError
-from pitstop.logs.builder import EPOCH, LogBuilder
+from pitstop.logs.builder import EPOCH, NAN, LogBuilder
 from pitstop.logs.clock import Clock
 from pitstop.logs.finish import finish
 from pitstop.logs.general.families import Family, Miner
-from pitstop.logs.general.plan import one_series, plan_of, total_epochs, with_unit
+from pitstop.logs.general.plan import is_sure, one_series, plan_of, total_epochs, with_unit
 from pitstop.logs.general.roles import COUNTS, FEWEST_ROWS, SURE, Reading, decide
 from pitstop.logs.general.tell import READER, tell
 from pitstop.logs.lines import stream
@@ -43,7 +43,7 @@ class Understanding:
     not_understood: tuple[tuple[str, str, str], ...] = ()
     """Name, evidence and line."""
     is_sure: bool = True
-    """Whether it may be believed unasked: a loss beside a named step, or beside an epoch."""
+    """Whether it may be believed unasked."""
 
 
 def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecord, Understanding]:
@@ -69,6 +69,8 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
     builder.clock = miner.clocks.get(plan.main.family.shape) or Clock()
     reader = tell(builder, plan, miner, readings)
     understood = _understanding(plan.main, miner, readings)
+    if not is_sure(plan):
+        understood = replace(understood, is_sure=False)
     for note in (*miner.notes, *plan.notes, *_warnings(understood)):
         builder.note(note)
     confidence = plan.main.decisions[plan.main.place("step")].confidence
@@ -117,7 +119,8 @@ def _may_count(reading: Reading, *, has_loss: bool, told: bool) -> bool:
     steps = reading.family.column(reading.place("step"))
     if np.count_nonzero(np.diff(steps)) < FEWEST_ROWS or len(reading.decisions) < 2:
         return False
-    if reading.family.is_bar and not has_loss and reading.family.phase != "train":
+    is_named = reading.family.phase == "train" or reading.place("epoch") >= 0
+    if reading.family.is_bar and not has_loss and not is_named:
         return False
     return _is_one_count(reading)
 
@@ -166,13 +169,14 @@ def _read_epochs(
     path: Path, miner: Miner, readings: list[Reading]
 ) -> tuple[RankRecord, Understanding]:
     """Read a log that counts epochs alone: no time of a step follows from it."""
-    epochs = [one for one in readings if _is_one_an_epoch(one)]
+    has_loss = any(one.has("loss") and len(one.family) >= FEWEST_ROWS for one in readings)
+    epochs = [one for one in readings if _is_one_an_epoch(one, has_loss=has_loss)]
     if not epochs or _are_steps_unread(readings):
         raise RecordError(_refusal(path, miner, readings))
     main = max(epochs, key=lambda one: (one.has("loss"), one.family.count, len(one.decisions)))
     alike = [one for one in readings if one in epochs or len(one.family) < FEWEST_ROWS]
     main = one_series(main, alike, role="epoch")
-    epoch = main.column("epoch")
+    epoch, rates = main.column("epoch"), main.column("learning rate")
     assert epoch is not None, "chosen for its epoch"
     builder = LogBuilder(is_rebuilt=False)
     builder.clock = miner.clocks.get(main.family.shape) or Clock()
@@ -183,7 +187,8 @@ def _read_epochs(
         if row and (number < epoch[row - 1] or is_first_again):
             builder.attempt += 1
             builder.restarts.append(f"epoch {number:g} comes after epoch {epoch[row - 1]:g}")
-        builder.summary(EPOCH, epoch=number, at=main.family.at[row])
+        lr = NAN if rates is None else float(rates[row])
+        builder.summary(EPOCH, epoch=number, at=main.family.at[row], lr=lr)
         for place, decision in enumerate(main.decisions):
             if decision.role in ("loss", "metric"):
                 builder.scalar(decision.name, number, main.family.flat[place][row])
@@ -194,12 +199,16 @@ def _read_epochs(
     return finish(builder, READER, confidence=0.9, file=str(path)), understood
 
 
-def _is_one_an_epoch(reading: Reading) -> bool:
-    """Whether there is one line an epoch: several are records of a count that is not printed."""
+def _is_one_an_epoch(reading: Reading, *, has_loss: bool) -> bool:
+    """Whether there is one line an epoch: several are records of a count that is not printed.
+
+    A line with nothing but the epoch heads what follows, in a log that has a loss at all.
+    """
     epoch = reading.column("epoch")
     if epoch is None or reading.family.phase not in ("train", ""):
         return False
-    if len(epoch) < FEWEST_ROWS or len(reading.decisions) < 2 or (epoch % 1 != 0).any():
+    is_alone = len(reading.decisions) < 2 and not has_loss
+    if len(epoch) < FEWEST_ROWS or is_alone or (epoch % 1 != 0).any():
         return False
     rises = np.diff(epoch)
     return float((rises == 0).mean()) < 0.1 and float((rises > 0).mean()) > 0.5
@@ -208,10 +217,15 @@ def _is_one_an_epoch(reading: Reading) -> bool:
 def _are_steps_unread(readings: list[Reading]) -> bool:
     """Whether lines with counts were not understood: then epochs are not all there is."""
     return any(
-        decision.evidence in COUNTS and slot.has_total and reading.has("loss", "left")
+        decision.evidence in COUNTS
+        and slot.has_total
+        and reading.has("loss", "left")
+        and not _is_constant(reading, place)
         for reading in readings
         if reading.family.count >= _RARE and reading.family.phase in ("train", "")
-        for decision, slot in zip(reading.decisions, reading.family.slots, strict=True)
+        for place, (decision, slot) in enumerate(
+            zip(reading.decisions, reading.family.slots, strict=True)
+        )
     )
 
 
@@ -252,7 +266,6 @@ def _understanding(main: Reading, miner: Miner, readings: list[Reading]) -> Unde
             for one, _ in decided
             if one.confidence >= SURE and one.role not in ("not understood", "time")
         ),
-        is_sure=_is_sure(main),
         not_understood=tuple(
             (one.name, one.evidence, main.family.example)
             for place, (one, _) in enumerate(decided)
@@ -261,14 +274,6 @@ def _understanding(main: Reading, miner: Miner, readings: list[Reading]) -> Unde
         )
         + _times_elsewhere(main, readings),
     )
-
-
-def _is_sure(main: Reading) -> bool:
-    place = main.place("step")
-    if place < 0:
-        return True
-    is_named = bool(main.family.slots[place].name) or main.place("epoch") >= 0
-    return is_named and (main.has("loss") or main.place("time of a step") >= 0)
 
 
 def _is_constant(reading: Reading, place: int) -> bool:

@@ -184,9 +184,16 @@ def _counted(slot: Slot, words: set[str], values: Array) -> Decision | None:
         return Decision("percent", 0.9, "by its unit")
     if words & {"size", "bs"} and "batch" in words | {"batch" if "bs" in words else ""}:
         return Decision("batch size", 0.9, "by its name")
-    if any(word.endswith(("loss", "losses", "损失")) for word in words):
+    is_epoch = slot.words[-1:] and slot.words[-1] in _EPOCH_WORDS and _is_count(values)
+    if not is_epoch and _names_a_loss(slot, words):
         return Decision("loss", 0.9, "by its name")
     return _count_of(slot, words, values) if _is_count(np.floor(values)) else None
+
+
+def _names_a_loss(slot: Slot, words: set[str]) -> bool:
+    """Whether a name is a loss's; BasicSR and its children call theirs ``l_pix``, ``l_g_gan``."""
+    is_short = slot.name.startswith("l_") and len(slot.words) > 1
+    return is_short or any(word.endswith(("loss", "losses", "损失")) for word in words)
 
 
 def _count_of(slot: Slot, words: set[str], values: Array) -> Decision | None:
@@ -305,7 +312,13 @@ def _moves(reading: Reading, values: Array) -> bool:
 def _is_of_steps(reading: Reading) -> bool:
     """Whether something beside a count without a name says that it counts steps."""
     is_timed = reading.family.phase == "train" and reading.has("left")
-    return is_timed or reading.family.is_bar or reading.has("loss", "steps/s", "time of a step")
+    is_lossy = any("loss" in slot.words for slot in reading.family.slots)  # loss of epoch 3 is 0.1
+    return (
+        is_timed
+        or is_lossy
+        or reading.family.is_bar
+        or reading.has("loss", "steps/s", "time of a step")
+    )
 
 
 def _epoch_by_nesting(reading: Reading) -> None:
@@ -420,6 +433,10 @@ def _judge_printed(reading: Reading, place: int, pace: Pace) -> None:
         values = 1 / np.where(values > 0, values, np.nan)
     if pace.has_clock and _agreement(values, reading, pace) not in ("step", ""):
         reading.settle("not understood", 0.4, "the timestamps contradict it", place=place)
+    elif not pace.has_clock and not reading.family.slots[reading.place("step")].name:
+        # Keras prints the mean since the epoch began beside such a count.
+        evidence = "beside a count without a name: of a step, or of the epoch so far"
+        reading.settle("not understood", 0.4, evidence, place=place)
 
 
 def _judge_time(reading: Reading, place: int, pace: Pace) -> None:
@@ -431,6 +448,8 @@ def _judge_time(reading: Reading, place: int, pace: Pace) -> None:
             reading.settle("elapsed", 0.8, "rises from line to line", place=place)
         else:
             reading.settle("not understood", 0.4, "rises unlike the timestamps", place=place)
+    elif not agrees and not slot.name:
+        reading.settle("not understood", 0.4, "a time without a name", place=place)
     elif agrees in _AGREED:
         reading.settle(_AGREED[agrees], 0.95, "agrees with a second source", place=place)
     elif not agrees and _is_plain(slot, pace):

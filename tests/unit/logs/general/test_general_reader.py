@@ -334,3 +334,147 @@ def test_a_log_of_doubtful_lines_is_refused_until_asked_for(log: Path) -> None:
         read_logs([log])
     [run] = read_logs([log], format="general")
     assert run.first.windows is not None
+
+
+def test_epochs_of_keras_are_counted_by_their_lines(log: Path) -> None:
+    lines = []
+    for epoch in range(1, 13):
+        lines += [f"Epoch {epoch}/40", "313/313 [====] - 351s 1s/step - loss: 0.68 - val_loss: 0.6"]
+    log.write_text("\n".join(lines) + "\n")
+    [run] = read_logs([log])
+    table = run.first.windows
+    assert table is not None
+    assert table.epoch.tolist() == list(range(1, 13))
+    assert table.log.total_epochs == 40
+    assert np.isnan(table.step_s).all()
+
+
+def keras_bars(end: str) -> str:
+    text = ""
+    for epoch in range(1, 4):
+        text += f"Epoch {epoch}/3\n"
+        for n in range(1, 50):
+            text += f"{n}/50 --- {50 - n}s 47ms/step - accuracy: 0.4 - loss: 1.{n}{end}"
+        text += "50/50 --- 9s 75ms/step - accuracy: 0.4 - loss: 1.5 - val_loss: 0.3\n"
+    return text
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x08" * 60])
+def test_bars_of_keras_count_steps_and_their_running_mean_is_no_step(log: Path, end: str) -> None:
+    log.write_text(keras_bars(end))
+    [run] = read_logs([log])
+    table = run.first.windows
+    assert table is not None
+    assert table.last_step.max() == 150
+    assert table.log.steps_per_epoch == 50
+    assert np.isnan(table.step_s).all()
+
+
+def test_a_count_that_never_moves_is_no_step_that_was_not_read(log: Path) -> None:
+    lines = [f"[train] epoch:{n} iter:0/18 lr:0.001 loss:0.{n} ETA:0.0min" for n in range(30)]
+    _, table = read(log, lines)
+    assert table.epoch.tolist() == list(range(30))
+
+
+def test_an_epoch_that_names_its_loss_is_an_epoch(log: Path) -> None:
+    lines = [
+        f"[{n}/40] running loss of epoch {epoch} is : 1.{n}"
+        for epoch in range(5)
+        for n in range(0, 40, 10)
+    ]
+    _, table = read(log, lines)
+    assert table.epoch.max() == 4
+    assert table.log.steps_per_epoch == 40
+
+
+def test_a_learning_rate_beside_an_epochs_line_is_in_the_log(log: Path) -> None:
+    lines = [f"Epoch {n}/9 | LR: 3.8e-06 | Train Loss: 2.7" for n in range(1, 9)]
+    log.write_text("\n".join(lines) + "\n")
+    rank, _ = read_general(log)
+    summary = examine_log(RunRecord(source="own", ranks=(rank,))).summary
+    assert "learning rate" not in summary.gaps
+
+
+def test_epochs_from_zero_that_stop_early_have_no_total(log: Path) -> None:
+    lines = [f"epoch {n}/299 loss 0.5" for n in range(40)]
+    _, table = read(log, lines)
+    assert table.log.total_epochs is None  # 299 or 300
+
+
+def yolo(*, header: bool) -> list[str]:
+    lines = []
+    for epoch in range(1, 9):
+        if header:
+            lines.append("      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances  Size")
+        lines += [
+            f"  {epoch}/30   3.62G   0.12{n}   0.0632   0.0279   32{n}   640:  {n}%|#| {n}/40 "
+            f"[00:{n:02}<00:40,  1.00it/s]"
+            for n in range(1, 41)
+        ]
+        lines += [
+            f"   Class  Images  Instances  P  R: {n}%|##| {n}/20 [00:{n:02}<00:00,  1.00it/s]"
+            for n in range(1, 21)
+        ]
+    return lines
+
+
+def test_rows_of_a_named_table_before_bars_are_read(log: Path) -> None:
+    log.write_text("\n".join(yolo(header=True)) + "\n")
+    [run] = read_logs([log])
+    table = run.first.windows
+    assert table is not None
+    assert table.last_step.max() == 320
+    assert table.log.total_epochs == 30
+    assert table.log.steps_per_epoch == 40
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epoch={e} step={n} lr=0.001 total=2.1",
+        '{{"current_steps": {n}, "total_steps": 5000, "elapsed_time": "0:{s}"}}',
+        "[train][1] step: {n}, time: 6.0, speed: 16.4 steps/s",
+        "[epoch: {e}, iter: {n}, lr:(1e-04,)] l_g_pix: 0.13 l_d_real: 0.2",
+        "[{n}/300000] Train loss: 0.3, Valid loss: 1.5, Elapsed_time: {n}.5",
+    ],
+)
+def test_lines_that_leave_little_doubt_are_read_unasked(log: Path, line: str) -> None:
+    steps = range(100, 4000, 100)
+    clocks = {n: f"{n // 600:02}:{n // 10 % 60:02}" for n in steps}
+    log.write_text("".join(line.format(n=n, e=n // 1000, s=clocks[n]) + "\n" for n in steps))
+    [run] = read_logs([log])
+    assert run.first.windows is not None
+    assert run.first.windows.last_step.max() == 3900
+
+
+def test_a_bar_behind_a_loggers_words_has_no_name(log: Path) -> None:
+    lines = []
+    for epoch in range(3):
+        lines.append(f"INFO - Epoch {epoch}")
+        lines += [
+            f"INFO - {n}%|#| {n}/90 [00:{n // 2:02}<00:09, 2.0batch/s, loss=5.1]"
+            for n in range(1, 91)
+        ]
+    _, table = read(log, lines)
+    assert table.last_step.max() == 270
+
+
+def test_a_line_about_the_best_epoch_is_no_epoch(log: Path) -> None:
+    lines = [f"Epoch {n}/9 - loss: 0.5" for n in range(1, 10)]
+    _, table = read(log, [*lines, "Restoring weights of the best Epoch 7/9 - loss: 0.4"])
+    assert table.epoch.tolist() == list(range(1, 10))
+    assert table.attempt.max() == 0
+
+
+def test_a_bar_around_the_bars_is_not_counted_with_them(log: Path) -> None:
+    lines = []
+    for epoch in range(1, 9):
+        lines += [
+            f"{n}%|#| {n}/171 [00:{n // 3:02}<00:09, 3.00batch/s, loss=5.1]" for n in range(1, 172)
+        ]
+        lines.append(f"{epoch}%|#| {epoch}/10 [0{epoch}:00<04:01, 60.0s/epoch, loss=4.8]")
+        lines.append(f"Epoch {epoch}: done")
+    log.write_text("\n".join(lines) + "\n")
+    [run] = read_logs([log])
+    assert run.first.windows is not None
+    assert run.first.windows.last_step.max() == 171 * 8
