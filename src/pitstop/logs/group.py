@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pitstop.records.logs.windows import LogSource, WindowTable
-from pitstop.records.run import RankRecord, ScalarSeries
+from pitstop.records.run import Event, RankRecord, ScalarSeries
 
 _FEWEST_COMMON = 3
 _SAME = 2e-3
@@ -94,21 +94,42 @@ def join(ranks: Sequence[RankRecord]) -> RankRecord:
     scalars: dict[str, ScalarSeries] = {}
     for rank in reversed(ordered):
         scalars |= rank.scalars
-    events = lead.events or next((rank.events for rank in ordered if rank.events), ())
-    log = _joined_source(
-        lead.windows.log, [rank.windows.log for rank in ordered[1:] if rank.windows]
-    )
+    events = _joined_events(ordered)
+    tables = [rank.windows for rank in ordered[1:] if rank.windows is not None]
+    log = _joined_source(lead.windows.log, [table.log for table in tables])
     return replace(
         lead,
         scalars=scalars,
         events=events,
         notes=log.notes,
-        windows=_with_log(lead.windows, log),
+        windows=replace(_with_columns(lead.windows, tables), log=log),
     )
 
 
-def _with_log(table: WindowTable, log: LogSource) -> WindowTable:
-    return replace(table, log=log)
+def _joined_events(ordered: Sequence[RankRecord]) -> tuple[Event, ...]:
+    """Take events of each name from the file that knows most of their durations."""
+    names = dict.fromkeys(event.name for rank in ordered for event in rank.events)
+    found: list[Event] = []
+    for name in names:
+        each = [[event for event in rank.events if event.name == name] for rank in ordered]
+        found += max(each, key=lambda events: (sum(e.wall_us > 0 for e in events), len(events)))
+    return tuple(sorted(found, key=lambda event: (event.attempt, event.step)))
+
+
+def _with_columns(lead: WindowTable, others: Sequence[WindowTable]) -> WindowTable:
+    """Take from other files what the lead does not print, at the records that cover their steps."""
+    for name in ("lr", "memory_bytes"):
+        there = next((one for one in others if np.isfinite(getattr(one, name)).any()), None)
+        if there is None or np.isfinite(getattr(lead, name)).any():
+            continue
+        values = getattr(there, name)
+        known = np.isfinite(values)
+        column = np.full(len(lead), np.nan)
+        for step, value in zip(there.last_step[known], values[known], strict=True):
+            column[(lead.first_step <= step) & (step <= lead.last_step)] = value
+        notes = {**lead.columns, name: there.note(name)}
+        lead = replace(lead, **{name: column}, columns=notes)
+    return lead
 
 
 def _knows(rank: RankRecord) -> tuple[int, int, int]:

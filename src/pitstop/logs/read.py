@@ -60,6 +60,7 @@ OWN: Final = "pitstop"
 
 _SURE_ENOUGH = 0.5
 _STANDARD_INPUT = "-"
+_KEPT_AS = "standard-input.log"
 _SAME = 0.02
 _FEW_DRAWINGS = 3
 _DAMAGE = (
@@ -103,14 +104,16 @@ def read_logs(
     worlds = _one_each(world_sizes, len(paths), "world sizes")
     with TemporaryDirectory() as folder:
         given = [_kept(path, Path(folder)) for path in paths]
-        return _read_all(list(zip(given, batches, worlds, strict=True)), format, hints)
+        runs = _read_all(list(zip(given, batches, worlds, strict=True)), format, hints)
+        kept = str(Path(folder, _KEPT_AS))
+        return tuple(replace(r, source=r.source.replace(kept, _STANDARD_INPUT)) for r in runs)
 
 
 def _kept(path: str | Path, folder: Path) -> Path:
     """Keep what comes from standard input, given as ``-``, in a file."""
     if str(path) != _STANDARD_INPUT:
         return Path(path)
-    kept = folder / "standard-input.log"
+    kept = folder / _KEPT_AS
     standard_input(kept)
     return kept
 

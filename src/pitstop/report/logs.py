@@ -189,4 +189,5 @@ def _cells(one: LogExamination) -> list[str]:
 
 
 def _quoted(source: str) -> str:
-    return literal(shlex.quote(source))
+    """Write a log's files as arguments: of a run that left several, each is one."""
+    return literal(" ".join(shlex.quote(file) for file in source.split(", ")))

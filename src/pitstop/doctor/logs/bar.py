@@ -29,7 +29,8 @@ def bar_disagrees(case: LogCase) -> Finding | None:
         ratio, message = counted
         ratios.append(ratio)
         evidence.append(message)
-    if not evidence:
+    is_both = bool(ratios) and min(ratios) < 1 < max(ratios)
+    if not evidence or is_both:  # what is both too long and too short was counted wrong
         return None
     worst = max(abs(ratio - 1) for ratio in ratios)
     ends = "end before" if min(ratios) < 1 else "go on after"

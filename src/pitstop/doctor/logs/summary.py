@@ -144,9 +144,12 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
         missing.append("learning rate")
     if not _losses(facts.rank):
         missing.append("losses")
-    if any(note.startswith("not understood: ") for note in table.log.notes):
+    doubts = [note for note in table.log.notes if note.startswith("not understood: ")]
+    if doubts:
         # A time that was not understood may be either: it is in the notes, not among the missing.
         missing = [name for name in missing if name not in _MAY_BE_A_TIME]
+    if any("memory" in note.rsplit("(", 1)[-1] for note in doubts):
+        missing = [name for name in missing if name != "memory"]
     return (*missing, _NEVER_IN_A_LOG)
 
 

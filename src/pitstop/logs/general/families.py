@@ -64,6 +64,9 @@ _EVAL_WORDS: Final = frozenset(
         "评估",
     ]
 )
+_ULTRALYTICS_LOSSES: Final = {"box": "box_loss", "obj": "obj_loss", "cls": "cls_loss"}
+_ULTRALYTICS_EVAL: Final = frozenset(("class", "images"))
+"""Both head the bar of its validation."""
 _OTHER_RATES: Final = frozenset(("rate of samples", "rate of tokens", "rate"))
 _COUNTERS: Final = frozenset(("epoch", "epochs", "step", "steps", "iter", "iteration", "batch"))
 _TRAIN_WORDS: Final = frozenset(("train", "training", "训练"))
@@ -373,6 +376,8 @@ def phase_of(literals: Sequence[bytes], slots: Sequence[Slot], *, is_bar: bool =
         if word in _SAID:
             phase = _SAID[word]
             break
+    if not phase and is_bar and set(words) >= _ULTRALYTICS_EVAL:
+        phase = "eval"
     if not phase and is_bar and not set(words) <= _LOGGER_WORDS:
         phase = "train" if _BAR_WORDS & set(words) else "other"
     return phase or _by_values(slots)
@@ -428,7 +433,7 @@ def _row_before_bar(header: list[str], slots: tuple[Slot, ...]) -> tuple[Slot, .
         return None
     named = list(slots)
     for name, place in zip(header, cells, strict=True):
-        named[place] = replace(slots[place], name=name)
+        named[place] = replace(slots[place], name=_ULTRALYTICS_LOSSES.get(name, name))
         if slots[place].has_total:
             named[place + 1] = replace(slots[place + 1], name=name)
     return tuple(named)

@@ -31,14 +31,17 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
         if decision.role in ("loss", "metric") and not main.family.slots[place].is_mean
     ]
     gaps = _gaps(plan, columns, miner, readings)
-    for line, what, row in _in_order(plan, miner, readings):
+    for line, what, number in _in_order(plan, miner, readings):
         if what == "record":
             if (gap := gaps.get(line)) is not None:
                 builder.restart(gap)
+            row = int(number)
             values = {name: float(column[row]) for name, column in columns.items()}
             builder.train(float(plan.step[row]), epoch=float(plan.epoch[row]), **values)
             for name, column in names:
                 builder.scalar(name, float(plan.step[row]), float(column[row]))
+        elif what == "evaluated":
+            builder.evaluation(wall_s=number, formula="elapsed at the end of its bar")
         elif what == "resume":
             builder.restart("the log says that training is resumed")
         else:
@@ -61,11 +64,16 @@ def _tell_run(builder: LogBuilder, plan: Plan) -> None:
         builder.note(f"very many records: one of {main.family.stride} is kept")
 
 
-def _in_order(plan: Plan, miner: Miner, readings: list[Reading]) -> Iterator[tuple[int, str, int]]:
-    found: list[tuple[int, str, int]] = [
+def _in_order(
+    plan: Plan, miner: Miner, readings: list[Reading]
+) -> Iterator[tuple[int, str, float]]:
+    found: list[tuple[int, str, float]] = [
         (line, "record", row) for row, line in enumerate(plan.main.family.line) if plan.keep[row]
     ]
-    found += [(line, "eval", 0) for line in _evaluated(plan, readings)]
+    timed = [one for one in readings if _is_timed_evaluation(one)]
+    rest = [one for one in readings if one not in timed]
+    found += [(line, "eval", 0) for line in _evaluated(plan, rest)]
+    found += [(line, "evaluated", s) for one in timed for line, s in _ends(plan, one)]
     found += [(line, str(phase), 0) for line, phase in miner.events]
     found.sort(key=lambda one: one[0])
     yield from found
@@ -82,6 +90,24 @@ def _evaluated(plan: Plan, readings: list[Reading]) -> list[int]:
         and one.family.example != plan.main.family.example
         for line in one.family.line
     ]
+
+
+def _is_timed_evaluation(one: Reading) -> bool:
+    """Whether lines are a bar of an evaluation, which has a clock and an end of its own."""
+    place = one.place("step")
+    is_counted = place >= 0 and one.family.slots[place].has_total and one.family.stride == 1
+    return one.family.phase == "eval" and is_counted and one.place("elapsed") >= 0
+
+
+def _ends(plan: Plan, one: Reading) -> list[tuple[int, float]]:
+    """Lines at which an evaluation's bar was full, and how long it took by its own clock."""
+    elapsed, place = one.column("elapsed"), one.place("step")
+    assert elapsed is not None, "chosen for it"
+    full = one.family.column(place) == one.family.column(place + 1)
+    last = np.flatnonzero(full & ~np.append(full[1:], False))  # a full bar is drawn again
+    lines = np.array(one.family.line)[last]
+    kept = lines > plan.lines[0]
+    return list(zip(lines[kept].tolist(), elapsed[last][kept].tolist(), strict=True))
 
 
 def _gaps(

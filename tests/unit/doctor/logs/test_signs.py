@@ -1,6 +1,7 @@
 """Rules about values: losses, learning rates, memory, labels and bars of made logs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -216,6 +217,16 @@ def test_a_bar_that_is_right_and_one_that_is_cut_off_are_left_alone() -> None:
     assert ask(bar_disagrees, epochs_of(80, 80)) is None
     assert ask(bar_disagrees, epochs_of(80, 1863, epochs=1)) is None
     assert ask(bar_disagrees, epochs_of(80, 1863, epochs=2, attempts=2)) is None, "a new start"
+
+
+def test_a_bar_is_not_both_too_long_and_too_short() -> None:
+    one = disagreement("fewer steps than announced", printed=80.0, rebuilt=72.0)
+    record = epochs_of(88, 80)
+    windows = record.first.windows
+    assert windows is not None
+    log = replace(windows.log, disagreements=(one,))
+    rank = replace(record.first, windows=replace(windows, log=log))
+    assert ask(bar_disagrees, replace(record, ranks=(rank,))) is None
 
 
 anything = st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=60)
