@@ -104,8 +104,10 @@ machine --json
 machine --quick
 plan
 plan --batch-size
+plan --calibrate
 plan --gpu
 plan --gpu-memory
+plan --host-memory
 plan --json
 plan --no-table
 plan --optimizer

@@ -39,6 +39,13 @@ def plan(  # noqa: PLR0913 - one parameter an option
     optimizer: Annotated[str, typer.Option(help="Of your build(): adamw, adamw8bit, sgd.")] = (
         "adamw"
     ),
+    host_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of the host, where it is not this machine."),
+    ] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Short real run of the same model.")
+    ] = None,
     table: Annotated[bool, typer.Option(help="Also plan other choices.")] = True,
     json: JsonPath = None,
 ) -> None:
@@ -68,6 +75,8 @@ def plan(  # noqa: PLR0913 - one parameter an option
                 ranks=ranks,
                 what_if=tuple(what_if or ()),
                 with_table=table,
+                host_bytes=None if host_memory is None else _size("--host-memory", host_memory),
+                calibrate=calibrate,
             )
         )
     _show(made, json)
@@ -86,7 +95,7 @@ def _show(made: "MemoryPlan", json: str | None) -> None:
     from pitstop.report.plan import plan_report
 
     show(made, lambda: plan_report(made), json)
-    raise typer.Exit(0 if made.fit == "fits" else 1)
+    raise typer.Exit(0 if made.verdict == "fits" else 1)
 
 
 def _gpu(name: str | None, memory: str | None) -> "tuple[Gpu, Ceilings | None]":
@@ -95,7 +104,6 @@ def _gpu(name: str | None, memory: str | None) -> "tuple[Gpu, Ceilings | None]":
     Raises:
         PitstopError: Where neither its name nor its memory is given.
     """
-    from pitstop.config.quantities import parse_bytes
     from pitstop.plan.gpus import find_gpu
     from pitstop.plan.memory import Gpu
 
@@ -105,8 +113,14 @@ def _gpu(name: str | None, memory: str | None) -> "tuple[Gpu, Ceilings | None]":
             "(memory alone)"
         )
     ceilings = None if name is None else find_gpu(name)
-    try:
-        size = ceilings.gpu_bytes if memory is None and ceilings else parse_bytes(memory)
-    except ValueError as error:
-        raise ConfigError(f"--gpu-memory {memory}: {error}; write it as 48GiB") from error
+    size = ceilings.gpu_bytes if memory is None and ceilings else _size("--gpu-memory", memory)
     return Gpu(name=name or f"a GPU of {memory}", num_bytes=size), ceilings
+
+
+def _size(option: str, text: str | None) -> int:
+    from pitstop.config.quantities import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {text}: {error}; write it as 48GiB") from error

@@ -1,18 +1,25 @@
 """A plan of a configuration: its own step, what other choices would cost, what to change first."""
 
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from pitstop.config.load import load_config
 from pitstop.config.sections import RunConfig
+from pitstop.measure.host.limits import read_host_limits
 from pitstop.plan.advice import advise
+from pitstop.plan.calibration import MeasuredRun, calibrate
 from pitstop.plan.dry_run.request import Answer, Request, trace_all
-from pitstop.plan.memory import Gpu, plan_memory
+from pitstop.plan.host.total import Host, plan_host, start_method
+from pitstop.plan.host.trial import TrialAnswer, TrialRequest, try_processes
+from pitstop.plan.memory import Gpu, plan_evaluation, plan_memory
 from pitstop.plan.speed import Ceilings, plan_speed
 from pitstop.plan.table import batch_law, plan_table
 from pitstop.records.plans.plan import MemoryPlan, SpeedPlan, StepTrace, WhatIf
+from pitstop.train.work import work_settings
 from pitstop.workloads.catalogue import outside_kinds
 
 _RECOMPUTE: Final = ("none", "full")
@@ -30,36 +37,83 @@ class Wanted:
     ranks: int = 1
     what_if: tuple[str, ...] = ()
     with_table: bool = True
+    host_bytes: int | None = None
+    """Memory of the host that it will run on; None for this machine's."""
+    calibrate: Path | None = None
+    """Folder of a short real run of the same model."""
 
 
 def plan_config(wanted: Wanted) -> MemoryPlan:
     """Plan a configuration.
 
     Raises:
-        PitstopError: Where its own step cannot be run on shapes alone.
+        PitstopError: Where its own step cannot be run on shapes alone, or a run to calibrate with
+            cannot be used.
     """
-    kinds = outside_kinds()
-    config = load_config(wanted.config, wanted.overrides, kinds=kinds).config
+    config = load_config(wanted.config, wanted.overrides, kinds=outside_kinds()).config
+    run = None if wanted.calibrate is None else MeasuredRun(wanted.calibrate)
     changes = _variants(config) if wanted.with_table else []
     questions = [(change,) for change in wanted.what_if]
-    answers = trace_all([_request(wanted, extra) for extra in [(), *questions, *changes]])
-    own = answers[0].require()
-    asked, others = answers[1 : 1 + len(questions)], answers[1 + len(questions) :]
+    requests = [_request(wanted, extra) for extra in [(), *questions, *changes]]
+    requests.append(replace(requests[0], part="evaluation"))
+    requests += [] if run is None else [_request(wanted, run.overrides())]
+    with ThreadPoolExecutor(1) as pool:
+        trial = pool.submit(_try_host, wanted, config)
+        answers = deque(trace_all(requests))
+    own = answers.popleft().require()
+    asked = [answers.popleft() for _ in questions]
+    others = [answers.popleft() for _ in changes]
     plan = plan_memory(str(wanted.config), own, wanted.gpu, ranks=wanted.ranks)
-    plan = replace(plan, speed=_speed(own, config, wanted.ceilings))
+    plan = _with_evaluation(replace(plan, speed=_speed(own, config, wanted.ceilings)), answers)
     if wanted.with_table:
         plan = _with_table(plan, own, others, wanted)
+    if run is not None:
+        measured = answers.popleft().require()
+        run.require_same_model(measured, work_settings(config))
+        plan = calibrate(plan, run, measured)
+    plan = _with_host(plan, config, trial.result(), wanted)
     notes = [*plan.notes, *_failures(changes, others)]
     if own.fused_operations:
         notes.append(f"assumes the fused kernels {', '.join(own.fused_operations)}")
+    answered = zip(wanted.what_if, asked, strict=True)
     return replace(
         plan,
-        notes=tuple(notes),
-        what_if=tuple(
-            _what_if(change, answer, plan, wanted)
-            for change, answer in zip(wanted.what_if, asked, strict=True)
-        ),
+        notes=tuple(dict.fromkeys(notes)),
+        what_if=tuple(_what_if(change, answer, plan, wanted) for change, answer in answered),
     )
+
+
+def _with_evaluation(plan: MemoryPlan, answers: "deque[Answer]") -> MemoryPlan:
+    answer = answers.popleft()
+    if answer.evaluation is None:
+        return replace(plan, notes=(*plan.notes, f"evaluation is not planned: {answer.error}"))
+    return replace(plan, evaluation=plan_evaluation(answer.evaluation, plan.usable_bytes))
+
+
+def _try_host(wanted: Wanted, config: RunConfig) -> TrialAnswer:
+    return try_processes(
+        TrialRequest(
+            config=str(wanted.config),
+            overrides=wanted.overrides,
+            start_method=start_method(config, has_gpu=True),
+        )
+    )
+
+
+def _with_host(
+    plan: MemoryPlan, config: RunConfig, trial: TrialAnswer, wanted: Wanted
+) -> MemoryPlan:
+    if trial.sizes is None:
+        return replace(plan, notes=(*plan.notes, f"host memory is not planned: {trial.error}"))
+    limits = read_host_limits()
+    given = wanted.host_bytes
+    host = Host(
+        limit_bytes=limits.memory_bytes if given is None else given,
+        limit_of="this machine" if given is None else "a host of that size",
+        cores=limits.cores,
+        ranks=wanted.ranks,
+    )
+    return replace(plan, host=plan_host(config, trial.sizes, host))
 
 
 def _request(wanted: Wanted, extra: Sequence[str]) -> Request:

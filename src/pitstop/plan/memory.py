@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-from pitstop.records.plans.plan import Fit, LedgerRow, MemoryPlan, StepTrace
+from pitstop.records.plans.evaluation import EvaluationPlan, EvaluationTrace
+from pitstop.records.plans.fit import Fit
+from pitstop.records.plans.plan import LedgerRow, MemoryPlan, StepTrace
 
 _MIB: Final = 2**20
 
@@ -59,6 +61,17 @@ def plan_memory(source: str, trace: StepTrace, gpu: Gpu, *, ranks: int = 1) -> M
         ledger=ledger,
         trace=trace,
         notes=trace.notes,
+    )
+
+
+def plan_evaluation(trace: EvaluationTrace, usable_bytes: int) -> EvaluationPlan:
+    """Hold an evaluation batch against what a GPU has for tensors."""
+    peak = trace.peak_bytes + WORKSPACE_BYTES
+    return EvaluationPlan(
+        trace=trace,
+        peak_bytes=peak,
+        alone_bytes=trace.alone_bytes + WORKSPACE_BYTES,
+        fit=fit_of(peak, usable_bytes),
     )
 
 

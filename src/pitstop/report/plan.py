@@ -6,6 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pitstop.records.plans.evaluation import EvaluationPlan
+from pitstop.records.plans.host import HostPlan
 from pitstop.records.plans.plan import MemoryPlan, PlanRow, SpeedPlan, WhatIf
 from pitstop.records.units import bytes_text, seconds_text, share_text
 
@@ -15,6 +17,13 @@ def plan_report(plan: MemoryPlan) -> RenderableType:
     parts: list[RenderableType] = [Text(line) for line in verdict_lines(plan)]
     parts[0] = Text(verdict_lines(plan)[0], style="bold")
     parts += [Text(), Text("memory at the peak", style="bold"), _ledger(plan)]
+    if plan.evaluation is not None:
+        parts += [Text(), Text("evaluation", style="bold")]
+        parts += [Text(f"  {line}") for line in evaluation_lines(plan, plan.evaluation)]
+    if plan.host is not None:
+        parts += [Text(), Text("host memory", style="bold")]
+        parts += [Text(f"  {line}") for line in host_lines(plan.host)]
+        parts.append(_holders(plan.host))
     if plan.speed is not None:
         parts += [Text(), Text("time (estimated)", style="bold")]
         parts += [Text(f"  {line}") for line in speed_lines(plan.speed)]
@@ -38,14 +47,54 @@ def verdict_lines(plan: MemoryPlan) -> list[str]:
     trace = plan.trace
     place = ", ".join(trace.peak_place) or "outside the step"
     largest = max(plan.ledger, key=lambda row: row.num_bytes)
+    basis = "by the errors of earlier plans"
+    if plan.calibration is not None:
+        basis = f"calibrated by {plan.calibration.run} (x {plan.calibration.factor:.3f})"
     return [
+        *_worse_than_the_step(plan),
         f"{plan.fit}: {bytes_text(plan.peak_bytes)} of {bytes_text(plan.usable_bytes)} that "
         f"{plan.gpu} has for tensors ({share:.0%})",
-        f"between {bytes_text(plan.low_bytes)} and {bytes_text(plan.high_bytes)}, by the errors of "
-        "earlier plans; batch "
-        f"{trace.batch_size}, {trace.precision}, recompute {trace.recompute}, {trace.optimizer}",
+        f"between {bytes_text(plan.low_bytes)} and {bytes_text(plan.high_bytes)}, {basis}; "
+        f"batch {trace.batch_size}, {trace.precision}, recompute {trace.recompute}, "
+        f"{trace.optimizer}",
         f"the peak is in {place} ({trace.peak_operation}); most of it: {largest.owner}",
     ]
+
+
+def _worse_than_the_step(plan: MemoryPlan) -> list[str]:
+    """Say first what does not fit, where training steps by themselves would."""
+    others = {"evaluation": plan.evaluation, "the host": plan.host}
+    return [
+        f"{one.fit}: {name}, see below"
+        for name, one in others.items()
+        if one is not None and one.fit != "fits" and plan.fit == "fits"
+    ]
+
+
+def evaluation_lines(plan: MemoryPlan, evaluation: EvaluationPlan) -> Iterator[str]:
+    """Say whether an evaluation fits, and whether it or a step has the run's peak."""
+    trace = evaluation.trace
+    how = "whole images" if trace.tile is None else f"tiles of {trace.tile}"
+    yield (
+        f"{evaluation.fit}: {bytes_text(evaluation.peak_bytes)} between training steps, "
+        f"{bytes_text(evaluation.alone_bytes)} as a command of its own; batch "
+        f"{trace.batch_size}, {how} (metrics not included)"
+    )
+    above = evaluation.peak_bytes > plan.peak_bytes
+    yield f"the peak of the run is in {'evaluation' if above else 'training'}"
+
+
+def host_lines(host: HostPlan) -> Iterator[str]:
+    """Say whether the host has enough memory for the job."""
+    yield (
+        f"{host.fit}: {bytes_text(host.total_bytes)} of {bytes_text(host.limit_bytes)} that "
+        f"{host.limit_of} has (estimated, {bytes_text(host.low_bytes)} to "
+        f"{bytes_text(host.high_bytes)})"
+    )
+    ahead = "" if host.prefetch is None else f", each {host.prefetch} batches ahead"
+    ranks = f"{host.ranks} {'process' if host.ranks == 1 else 'processes'}"
+    yield (f"{ranks} with {host.workers} workers{ahead}; a batch is {bytes_text(host.batch_bytes)}")
+    yield from host.notes
 
 
 def speed_lines(speed: SpeedPlan) -> Iterator[str]:
@@ -81,6 +130,14 @@ def _ledger(plan: MemoryPlan) -> Table:
     table = Table.grid(padding=(0, 2))
     for row in plan.ledger:
         share = share_text(row.num_bytes / plan.peak_bytes)
+        table.add_row(f"  {row.owner}", bytes_text(row.num_bytes), share, row.basis)
+    return table
+
+
+def _holders(host: HostPlan) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for row in host.rows:
+        share = share_text(row.num_bytes / host.total_bytes)
         table.add_row(f"  {row.owner}", bytes_text(row.num_bytes), share, row.basis)
     return table
 

@@ -232,6 +232,15 @@ class MakesBlankBatches(Protocol):
         ...
 
 
+@runtime_checkable
+class MakesBlankEvaluation(Protocol):
+    """A task whose evaluation batches have other shapes than those of training."""
+
+    def blank_eval_batch(self, batch_size: int) -> Any:
+        """Make a batch of evaluation, of the right shapes and no content."""
+        ...
+
+
 def predict(task: Task[BatchT], model: nn.Module, batch: BatchT) -> Any:
     """Run a model where nothing is learned, the way its task wants it."""
     if isinstance(task, Predicts):

@@ -11,15 +11,42 @@ from pitstop.cli.main import app
 from pitstop.errors import PitstopError
 from pitstop.plan import configured_run
 from pitstop.plan.dry_run.request import Answer, Request
+from pitstop.plan.host.trial import ProcessSizes, TrialAnswer, TrialRequest
+from pitstop.records.plans.evaluation import EvaluationTrace
 from pitstop.records.plans.plan import MemoryPlan, OperationRow, StepTrace
 from pitstop.records.store import from_json
 
 CONFIG = str(Path(__file__).parents[3] / "configs" / "deblur" / "opt.yaml")
 GIB = 2**30
+SIZES = ProcessSizes(
+    process_bytes=GIB,
+    private_bytes=GIB // 2,
+    tensor_bytes=(5 * 2**20,),
+    decoded_bytes=None,
+    first_worker_bytes=GIB // 4,
+    next_worker_bytes=GIB // 8,
+    reading_bytes=0,
+)
+
+
+def evaluation(request: Request) -> Answer:
+    """12 GiB in tiles, and 120 GiB for whole frames."""
+    tile = None if "eval.tile=null" in request.overrides else 256
+    size = (12 if tile else 120) * GIB
+    trace = EvaluationTrace(
+        batch_size=1,
+        tile=tile,
+        owners={"parameters": 95 * 10**6, "optimizer state": 189 * 10**6, "temporary": size},
+        peak_bytes=size + 284 * 10**6,
+        peak_operation="mm",
+    )
+    return Answer(evaluation=trace)
 
 
 def answer(request: Request) -> Answer:
     """A step that keeps 5 GiB recomputed and 60 GiB else, and twice that for twice the batch."""
+    if request.part == "evaluation":
+        return evaluation(request)
     last = dict(override.split("=", 1) for override in request.overrides)
     words = " ".join(f"{key}={value}" for key, value in last.items())
     if "precision=fp32" in words and "recompute=none" in words:
@@ -56,7 +83,12 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def trace_all(requests: Sequence[Request]) -> list[Answer]:
         return [answer(request) for request in requests]
 
+    def try_processes(request: TrialRequest) -> TrialAnswer:
+        assert request.start_method == "forkserver"
+        return TrialAnswer(sizes=SIZES)
+
     monkeypatch.setattr(configured_run, "trace_all", trace_all)
+    monkeypatch.setattr(configured_run, "try_processes", try_processes)
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -77,6 +109,37 @@ def test_it_says_who_holds_the_memory_and_what_fits() -> None:
     row = next(line for line in lines if "none" in line and "bf16" in line)
     assert "does not fit" in row
     assert "is not in the table: aten.nonzero.default cannot be planned" in text
+
+
+@pytest.mark.usefixtures("made_up")
+def test_it_says_where_the_peak_of_the_whole_run_is() -> None:
+    code, text = run(CONFIG, "eval.tile=256", "--gpu-memory", "48GiB", "--no-table")
+    assert code == 0
+    assert "fits: 12.3 GiB between training steps, 12.2 GiB as a command of its own" in text
+    assert "batch 1, tiles of 256 (metrics not included)" in text
+    assert "the peak of the run is in evaluation" in text
+
+
+@pytest.mark.usefixtures("made_up")
+def test_an_evaluation_that_does_not_fit_is_said_first() -> None:
+    whole = ("eval.tile=null", "eval.tile_overlap=32")
+    code, text = run(CONFIG, *whole, "--gpu-memory", "48GiB", "--no-table")
+    assert code == 1
+    assert text.startswith("does not fit: evaluation, see below")
+
+
+@pytest.mark.usefixtures("made_up")
+def test_the_host_is_planned_too() -> None:
+    settings = ("loader.workers=4", "loader.prefetch=2")
+    code, text = run(CONFIG, *settings, "--gpu-memory", "48GiB", "--no-table")
+    assert code == 0
+    assert "workers (4)" in text
+    assert "640 MiB" in text
+    assert "1 process with 4 workers, each 2 batches ahead; a batch is 5.0 MiB" in text
+    small = ("--gpu-memory", "48GiB", "--no-table", "--host-memory", "1GiB")
+    code, text = run(CONFIG, *settings, *small)
+    assert code == 1
+    assert text.startswith("does not fit: the host, see below")
 
 
 @pytest.mark.usefixtures("made_up")

@@ -36,6 +36,23 @@ def chooses():
     return Chooses(), torch.zeros(4, 1024)
 
 
+class Judges(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(64, 8)
+        self.frozen = [nn.Linear(8, 8).requires_grad_(False)]
+
+    def forward(self, x):
+        return self.judged(self.net(x)) + self.judged(self.net(2 * x))
+
+    def judged(self, y):
+        return self.frozen[0].to(y.device)(y).square()
+
+
+def judges():
+    return Judges(), torch.zeros(4, 64)
+
+
 def nothing():
     return None
 """
@@ -78,6 +95,12 @@ def test_what_needs_numbers_is_named_and_run_for_real(folder: Path) -> None:
     assert trace.batch_size == 512
     # Two results of 1024 numbers a sample at least, of which backward needs none but the choice.
     assert trace.peak_bytes > trace.fixed_bytes + 512 * 1024 * 4
+
+
+def test_a_network_may_be_sent_to_its_device_again_and_again(folder: Path) -> None:
+    """As a frozen feature network does that judges several micro-batches of one step."""
+    trace = trace_in_child(Request(build="planned_net:judges", folder=str(folder))).require()
+    assert trace.parameters == 64 * 8 + 8
 
 
 def test_a_function_that_gives_no_model_is_refused(folder: Path) -> None:

@@ -88,10 +88,15 @@ def estimate_sample_bytes(
         except DataError as error:
             damaged.append(error)
         else:
-            found.append(tuple(tensor.nbytes for tensor in _tensors(collate([sample]))))
+            found.append(tensor_sizes(collate([sample])))
     if not found and damaged:
         raise damaged[0]
     return max(found, key=sum), len(found), len(damaged)
+
+
+def tensor_sizes(batch: Any) -> tuple[int, ...]:
+    """Give the bytes of each tensor of a batch."""
+    return tuple(tensor.nbytes for tensor in _tensors(batch))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

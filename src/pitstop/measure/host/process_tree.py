@@ -78,6 +78,19 @@ def tree_memory(root: int | None = None, *, proc: Path = PROC) -> TreeMemory | N
     return None
 
 
+def anonymous_bytes(pid: int | None = None, *, proc: Path = PROC) -> int | None:
+    """Give the part of a process's size that lies in no file; None where the kernel does not say.
+
+    Code and data of libraries lie in files and are shared by every process that loads them.
+    """
+    try:
+        text = (proc / str(pid or os.getpid()) / "smaps_rollup").read_text()
+    except OSError:
+        return None
+    sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss_Anon:")]
+    return sum(sizes) * 1024 if sizes else None
+
+
 def tree_counters(root: int | None = None, *, proc: Path = PROC) -> TreeCounters:
     """Read the growing counters of a process tree.
 

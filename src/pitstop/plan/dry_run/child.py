@@ -30,8 +30,10 @@ def _answer(request: Request) -> Answer:
             from pitstop.plan.dry_run.user_model import trace_build
 
             return Answer(trace=trace_build(request))
-        from pitstop.plan.dry_run.configured import trace_config
+        from pitstop.plan.dry_run.configured import trace_config, trace_config_evaluation
 
+        if request.part == "evaluation":
+            return Answer(evaluation=trace_config_evaluation(request))
         return Answer(trace=trace_config(request))
     except CannotFakeError as error:
         return Answer(error=str(error), operation=error.operation)

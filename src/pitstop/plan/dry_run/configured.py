@@ -10,9 +10,12 @@ import torch
 
 from pitstop.config.load import load_config
 from pitstop.config.sections import CompileSection, RunConfig
-from pitstop.config.workloads.deblur import DeblurLoss
+from pitstop.config.workloads.deblur import DeblurData, DeblurLoss
+from pitstop.errors import PitstopError
 from pitstop.plan.dry_run.request import Request
+from pitstop.records.plans.evaluation import EvaluationTrace
 from pitstop.records.plans.plan import StepTrace
+from pitstop.train.task import Task
 from pitstop.workloads.catalogue import build_task, outside_kinds
 
 _MICRO_BATCHES = 2
@@ -25,11 +28,7 @@ def trace_config(request: Request) -> StepTrace:
     Raises:
         PitstopError: Where it cannot be run, on shapes alone or at all.
     """
-    assert request.config is not None
-    config = load_config(Path(request.config), request.overrides, kinds=outside_kinds()).config
-    with ExitStack() as stack:
-        planned, notes = without_files(config, stack)
-        task = build_task(planned)
+    config, planned, task, notes = _planned(request)
     from pitstop.plan.dry_run.step import trace_step
 
     samples = None if planned.data.root is None else len(task.train_samples())
@@ -37,6 +36,29 @@ def trace_config(request: Request) -> StepTrace:
     if config.optimizer.kind == "adamw8bit":
         trace = _with_state_of(trace, "adamw8bit")
     return replace(trace, notes=(*trace.notes, *notes))
+
+
+def trace_config_evaluation(request: Request) -> EvaluationTrace:
+    """Run one evaluation batch of a configuration.
+
+    Raises:
+        PitstopError: Where it cannot be run, on shapes alone or at all.
+    """
+    _, planned, task, _ = _planned(request)
+    if isinstance(planned.data, DeblurData) and planned.data.tiles.memory is not None:
+        raise PitstopError("data.tiles.memory bounds it: the GPU chooses tiles that keep to it")
+    from pitstop.plan.dry_run.evaluation import trace_evaluation
+
+    return trace_evaluation(planned, task)
+
+
+def _planned(request: Request) -> tuple[RunConfig, RunConfig, Task[Any], tuple[str, ...]]:
+    """Give the configuration, what is run of it, its task, and what was left out."""
+    assert request.config is not None
+    config = load_config(Path(request.config), request.overrides, kinds=outside_kinds()).config
+    with ExitStack() as stack:
+        planned, notes = without_files(config, stack)
+        return config, planned, build_task(planned), notes
 
 
 def without_files(config: RunConfig, stack: ExitStack) -> tuple[RunConfig, tuple[str, ...]]:

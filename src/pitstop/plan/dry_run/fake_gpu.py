@@ -5,12 +5,12 @@ sent to the device becomes fake. Only for a process of its own: it changes torch
 """
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -51,8 +51,9 @@ def fake_gpu() -> Iterator[None]:
     # Else torch takes the loop over single tensors for what it updates, which no GPU would.
     if FakeTensor not in _foreach_supported_types:
         _foreach_supported_types.append(FakeTensor)
-    plain_attention = functional.scaled_dot_product_attention
+    plain_attention, plain_to = functional.scaled_dot_product_attention, nn.Module.to
     functional.scaled_dot_product_attention = _attend
+    nn.Module.to = _moving_once(plain_to)
     try:
         with _HostStaysReal(allow_non_fake_inputs=True):
             yield
@@ -66,6 +67,7 @@ def fake_gpu() -> Iterator[None]:
         raise CannotFakeError(str(error.func), "it has no rule for shapes alone") from error
     finally:
         functional.scaled_dot_product_attention = plain_attention
+        nn.Module.to = plain_to
 
 
 class _HostStaysReal(FakeTensorMode):
@@ -112,6 +114,27 @@ def _changes_only(func: Any) -> bool:
 def _allow_autocast() -> None:
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     torch.cuda.is_bf16_supported = lambda including_emulation=True: True  # noqa: ARG005
+
+
+def _moving_once(move: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Leave modules alone that are where they should be already.
+
+    Torch exchanges fake parameters whole, wherever they go, and refuses while a graph holds them:
+    a frozen network that is sent to its device in every forward pass is in that state.
+    """
+
+    def to(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        parse = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
+        device, dtype, _, layout = parse(*args, **kwargs)
+        tensors = [*module.parameters(), *module.buffers()]
+        is_there = layout is None and all(
+            (device is None or tensor.device.type == torch.device(device).type)
+            and (dtype is None or not tensor.is_floating_point() or tensor.dtype == dtype)
+            for tensor in tensors
+        )
+        return module if is_there else move(module, *args, **kwargs)
+
+    return to
 
 
 def _attend(  # noqa: PLR0913, PLR0917 - torch's own signature

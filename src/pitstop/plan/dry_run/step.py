@@ -47,9 +47,9 @@ def trace_step(config: RunConfig, task: Task[Any]) -> StepTrace:
     with fake_gpu(), ledger:
         trainer = build_trainer(config, task, Ranks(), DEVICE).trainer
         model = bare_model(trainer.model)
-        _own_lasting(ledger, trainer, model)
+        own_lasting(ledger, trainer, model)
         make_optimizer_state(trainer.optimizer, model)
-        ledger.own("optimizer state", _state_tensors(trainer.optimizer))
+        own_state(ledger, trainer.optimizer)
         _own_gradients(ledger, model)
         ledger.counter.counts.clear()
         first_event = ledger.events
@@ -77,13 +77,19 @@ def _batch(task: Task[Any], batch_size: int) -> Any:
     return task.collate([samples.sample(0, index) for index in range(batch_size)])
 
 
-def _own_lasting(ledger: Ledger, trainer: Trainer[Any], model: nn.Module) -> None:
+def own_lasting(ledger: Ledger, trainer: Trainer[Any], model: nn.Module) -> None:
+    """Enter whose the weights are that stay from step to step."""
     ledger.own("parameters", model.parameters())
     ledger.own("buffers", model.buffers())
     if trainer.average is not None:
         ledger.own("averaged weights", trainer.average.state_dict().values())
     if trainer.teacher is not None:
         ledger.own("teacher", trainer.teacher.model.parameters())
+
+
+def own_state(ledger: Ledger, optimizer: torch.optim.Optimizer) -> None:
+    """Enter what the optimizer keeps."""
+    ledger.own("optimizer state", _state_tensors(optimizer))
 
 
 def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:

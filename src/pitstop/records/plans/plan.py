@@ -1,9 +1,10 @@
 """What a run will need of a device and how long it will take, as planned before it runs."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-Fit = Literal["fits", "too close", "does not fit"]
+from pitstop.records.plans.evaluation import EvaluationPlan
+from pitstop.records.plans.fit import ORDER, Fit
+from pitstop.records.plans.host import HostPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,19 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What a short real run said about the plan of the same settings."""
+
+    run: str
+    measured_bytes: int
+    """Peak of its training steps."""
+    planned_bytes: int
+    """What the plan says for the run's own settings."""
+    factor: float
+    """What belongs to samples, measured over planned; the plan is multiplied by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """Device memory of a step against a GPU's."""
 
@@ -148,6 +162,18 @@ class MemoryPlan:
     """What twice the batch adds, as a share of what belongs to the samples; 1 is a straight line,
     and None was not looked at."""
     speed: SpeedPlan | None = None
+    evaluation: EvaluationPlan | None = None
+    """None where it was not asked for or cannot be planned; notes then say why."""
+    host: HostPlan | None = None
+    """The same of the host's memory."""
+    calibration: Calibration | None = None
     what_if: tuple[WhatIf, ...] = ()
     advice: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Fit:
+        """Whether the whole run fits: its steps, its evaluations, and its host's memory."""
+        others = (self.evaluation, self.host)
+        parts = (self.fit, *(other.fit for other in others if other is not None))
+        return ORDER[max(ORDER.index(part) for part in parts)]

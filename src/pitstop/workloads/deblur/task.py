@@ -174,8 +174,15 @@ class DeblurTask:
 
     def blank_batch(self, batch_size: int) -> ClipBatch:
         """Make black clips of the largest crop, for planning."""
+        side = max((size for _, size in self._crop_schedule), default=self._data.crop)
+        return self._blank_clips(batch_size, side)
+
+    def blank_eval_batch(self, batch_size: int) -> ClipBatch:
+        """Make black clips of whole frames, or of the crop that evaluations are of."""
+        return self._blank_clips(batch_size, self._data.eval_crop)
+
+    def _blank_clips(self, batch_size: int, side: int | None) -> ClipBatch:
         data = self._data
-        side = max((size for _, size in self._crop_schedule), default=data.crop)
         height, width = (side, side) if side is not None else _WHOLE_FRAME
         frames = torch.zeros(batch_size, data.clip_len, 3, height, width, dtype=torch.uint8)
         spikes = None

@@ -1,0 +1,144 @@
+"""One short real run tightens a plan: what it measured, against what would have been planned.
+
+The run and the plan may differ in batch, precision, recomputation and optimizer. The run's own
+settings are planned as well, and what belongs to samples is multiplied by measured over planned.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pitstop.doctor.readings import Readings
+from pitstop.errors import PitstopError
+from pitstop.plan.memory import WORKSPACE_BYTES, fit_of
+from pitstop.records.engine import EngineSetup
+from pitstop.records.host.memory import MemoryReading
+from pitstop.records.plans.plan import Calibration, LedgerRow, MemoryPlan, StepTrace
+from pitstop.records.run import RankRecord
+from pitstop.records.store import read_run
+
+LOW, HIGH = 0.95, 1.05
+"""Calibrated by one measured row of a network, what the others were of the plan, at the least and
+at the most (docs/accuracy.md)."""
+_PRECISIONS: Final = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
+_POLICY: Final = "train.recompute"
+_POLICIES: Final = ("none", "full", "selective", "attention", "ffn")
+
+
+class MeasuredRun:
+    """What the record of a run says about its device memory.
+
+    Args:
+        source: Folder of a run of the engine.
+
+    Raises:
+        PitstopError: Where there is none, or it ran on no GPU.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        rank = read_run(source).ranks[0]
+        readings = Readings(rank.readings)
+        setup = readings.last(EngineSetup)
+        if setup is None:
+            raise PitstopError(
+                f"--calibrate {source}: not a run of pitstop train, so its settings are not known"
+            )
+        self.setup = setup
+        self.recompute = _recompute(readings)
+        self.optimizer = (readings.proof("optimizer.kind") or {}).get("kind")
+        self.peak_bytes = _step_peak(rank, readings, source)
+
+    def overrides(self) -> tuple[str, ...]:
+        """Give the settings that make a plan of another configuration one of this run."""
+        return tuple(self._overrides())
+
+    def _overrides(self) -> Iterator[str]:
+        yield f"train.batch_size={self.setup.settings['train.batch_size']}"
+        yield f"train.precision={_PRECISIONS[self.setup.number_format]}"
+        if self.recompute is not None:
+            yield f"{_POLICY}={self.recompute}"
+        if self.optimizer is not None:
+            yield f"optimizer.kind={self.optimizer}"
+
+    def require_same_model(self, trace: StepTrace, settings: Mapping[str, Any]) -> None:
+        """Refuse to compare with another network or other samples.
+
+        Raises:
+            PitstopError: Where they differ; names what does.
+        """
+        if (trace.model, trace.parameters) != (self.setup.model, self.setup.parameters):
+            raise PitstopError(
+                f"--calibrate {self.source}: it trained a {self.setup.model} of "
+                f"{self.setup.parameters:,} parameters, and the plan is of a {trace.model} of "
+                f"{trace.parameters:,}; calibrate with a run of the same model"
+            )
+        theirs = self.setup.settings
+        shaping = (key for key in settings if key.startswith(("model.", "data.")))
+        other = [key for key in shaping if key in theirs and theirs[key] != _plain(settings[key])]
+        if other:
+            raise PitstopError(
+                f"--calibrate {self.source}: {', '.join(sorted(other))} differ from the planned "
+                "configuration; calibrate with a run whose samples and model are the same"
+            )
+
+
+def calibrate(plan: MemoryPlan, run: MeasuredRun, same_settings: StepTrace) -> MemoryPlan:
+    """Correct a plan by what a run measured.
+
+    Args:
+        plan: Of what is to be run.
+        run: What was measured.
+        same_settings: A dry run of the run's own settings.
+    """
+    planned = same_settings.peak_bytes + WORKSPACE_BYTES
+    of_samples = planned - same_settings.fixed_bytes
+    factor = (run.peak_bytes - same_settings.fixed_bytes) / of_samples
+    peak = plan.trace.fixed_bytes + (plan.peak_bytes - plan.trace.fixed_bytes) * factor
+    change = round(peak) - plan.peak_bytes
+    row = LedgerRow(owner="calibration", num_bytes=change, basis=f"measured in {run.source}")
+    return replace(
+        plan,
+        peak_bytes=round(peak),
+        low_bytes=round(peak * LOW),
+        high_bytes=round(peak * HIGH),
+        fit=fit_of(round(peak), plan.usable_bytes),
+        ledger=(*plan.ledger, row),
+        calibration=Calibration(
+            run=str(run.source),
+            measured_bytes=run.peak_bytes,
+            planned_bytes=planned,
+            factor=factor,
+        ),
+    )
+
+
+def _step_peak(rank: RankRecord, readings: Readings, source: Path) -> int:
+    """Give the peak of training steps: of readings up to the first evaluation."""
+    evaluated = [event.start_us for event in rank.events if event.name == "evaluation"]
+    until = min(evaluated, default=float("inf"))
+    found = readings.between(float("-inf"), until, MemoryReading)
+    peaks = [device.peak_allocated_bytes for reading in found for device in reading.devices]
+    if not peaks:
+        raise PitstopError(
+            f"--calibrate {source}: no device memory was read before its first evaluation; train "
+            "a few steps on a GPU with log.memory_every_steps=5"
+        )
+    return max(peaks)
+
+
+def _recompute(readings: Readings) -> str | None:
+    proof = readings.proof(_POLICY)
+    if proof is None:
+        return "none"
+    policy = proof.get("policy")
+    if not isinstance(policy, str):
+        return None
+    # Anything else names modules, of which a configuration has a list.
+    return policy if policy in _POLICIES else f"[{policy}]"
+
+
+def _plain(value: Any) -> Any:
+    """Give a setting as it comes back from JSON."""
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
