@@ -43,7 +43,7 @@ _MOST_BUCKET = 2000  # 1.04 ** 2000 us is beyond any time
 _MOST_DEPTH = 512  # of spans
 _MOST_SPANS = 2000
 _MOST_NAME = 1000  # letters
-_MOST_LINE_BYTES = 64 << 20
+MOST_LINE_BYTES = 64 << 20
 _MOST_CELLS = 60_000_000  # steps times spans
 _MOST_US = 10**15  # thirty years
 _MOST_COUNT = 10**9  # of steps in a block, of calls, of samples in a step
@@ -110,7 +110,7 @@ class RankReader:
         """Take in the next bytes of the file."""
         lines = (self._torn + data).split(b"\n")
         self._torn = lines.pop()
-        if len(self._torn) > _MOST_LINE_BYTES:
+        if len(self._torn) > MOST_LINE_BYTES:
             self._torn, self._damaged = b"", self._damaged + 1
         self._seen_line = self._seen_line or bool(lines)
         for line in lines:

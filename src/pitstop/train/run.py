@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple
 
 from pitstop.config.sections import RunConfig
 from pitstop.data.loader.batches import Loader, build_loader
-from pitstop.data.loader.fetch import Samples
+from pitstop.data.loader.fetch import Samples, frozen_for_workers
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import CheckpointError, PitstopError
 from pitstop.train.evaluation.quality import eval_loader, evaluate, require_metric
@@ -173,6 +173,7 @@ class TrainingRun(Generic[BatchT]):
                 part_spans(named, loop.clock),
                 self._compiler_monitored(loop, journal),
                 naming_lost_ranks(trainer.ranks, self.folder),
+                frozen_for_workers(),
             ):
                 outcome = loop.run()
             status, reason = outcome.status, outcome.reason

@@ -1,5 +1,6 @@
 """Whole runs on a small task: cadences, resume, non-finite policies, signals, the record."""
 
+import gc
 import multiprocessing
 import os
 import platform
@@ -281,6 +282,15 @@ def test_a_signal_to_the_whole_group_is_no_reason_to_lose_the_run(tmp_path: Path
     assert (outcome.status, outcome.reason) == ("interrupted", "SIGTERM")
     assert final_state(tmp_path)["step"] == outcome.step
     assert workers() == []
+
+
+def test_a_collection_does_not_visit_what_workers_share(tmp_path: Path) -> None:
+    kept: list[int] = []
+    before = gc.get_freeze_count()
+    diary = Diary(at_step={3: lambda: kept.append(gc.get_freeze_count())})
+    train(line_config(tmp_path), diary=diary)
+    assert kept[0] > 10_000  # every class and function that was there when the loop began
+    assert gc.get_freeze_count() == before
 
 
 def test_workers_killed_together_with_the_run_do_not_cost_it(tmp_path: Path) -> None:

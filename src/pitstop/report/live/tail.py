@@ -10,7 +10,7 @@ lines are understood by `pitstop.records.reader`; here only their beginning is r
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import BinaryIO, Final
 from pitstop.errors import RecordError
 from pitstop.records.distribution import EMPTY, Distribution, merge
 from pitstop.records.files import open_regular
+from pitstop.records.reader import MOST_LINE_BYTES
 from pitstop.records.run import Attempt, Block, Ending, Event, RankRecord, Reading, StepTable
 from pitstop.records.store import OUTSIDE, RANK_FILES
 from pitstop.report.live.over_time import MeansOverTime
@@ -28,6 +29,9 @@ _CHUNK_BYTES: Final = 1 << 22
 _HEAD_BYTES: Final = 512
 _MOST_EVENTS: Final = 512
 _MOST_READINGS: Final = 128
+# More are not what a training writes.
+_MOST_NAMES: Final = 512  # of readings, events and metrics, each
+MOST_NAMING_LINES: Final = 4096
 _EVALUATED: Final = "eval/"
 
 _RUN: Final = b'{"kind":"run"'
@@ -105,6 +109,8 @@ class RankTail:
         """Take in the next bytes of the file, in any portions."""
         lines = (self._torn + data).split(b"\n")
         self._torn = lines.pop()
+        if len(self._torn) > MOST_LINE_BYTES:
+            self._torn = b""
         self._seen_line = self._seen_line or bool(lines)
         for line in lines:
             self._take(line)
@@ -116,7 +122,8 @@ class RankTail:
         elif line.startswith(_RUN):
             self._begin_attempt(line)
         elif line.startswith(_NAMES):
-            self._names.append(line)
+            if len(self._names) < MOST_NAMING_LINES:
+                self._names.append(line)
         elif line:
             self._new.append(line)
 
@@ -166,7 +173,8 @@ class RankTail:
             self._take_values(name, pairs)
         for event in record.events:
             self._events.append(event)
-            self.latest[event.name] = event
+            if _has_place(self.latest, event.name):
+                self.latest[event.name] = event
         for reading in record.readings:
             self._take_reading(reading)
         self.ending = record.ending or self.ending
@@ -176,14 +184,22 @@ class RankTail:
             if name == "loss":
                 self.loss.add(int(step), value)
             elif name.startswith(_EVALUATED):
-                self.metrics[name.removeprefix(_EVALUATED)] = (int(step), value)
+                metric = name.removeprefix(_EVALUATED)
+                if _has_place(self.metrics, metric):
+                    self.metrics[metric] = (int(step), value)
 
     def _take_reading(self, reading: Reading) -> None:
+        if not _has_place(self._readings, reading.kind):
+            return
         kept = self._readings.setdefault(reading.kind, deque(maxlen=_MOST_READINGS))
         kept.append(reading)
         step, path = reading.values.get("step"), reading.values.get("path")
         if reading.kind == "saved" and isinstance(step, int) and isinstance(path, str):
             self.saved = Saved(step=step, path=path)
+
+
+def _has_place(kept: Mapping[str, object], name: str) -> bool:
+    return name in kept or len(kept) < _MOST_NAMES
 
 
 class FileTail:

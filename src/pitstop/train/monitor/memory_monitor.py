@@ -16,7 +16,30 @@ TARGET_SHARE = 0.85
 RELEVANT_SHARE = 0.25
 """Of what must be freed, the least that a setting must be able to free to be named."""
 
+MOST_READINGS = 256
+"""That a line is fitted through: of a longer run every second is left out, then every fourth."""
+
 _GIB = 1 << 30
+
+
+@dataclass(slots=True)
+class _TreeSizes:
+    """Sizes over a whole run at equal distances, in a few hundred numbers however long it is."""
+
+    steps: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    _taken: int = -WARM_UP_READINGS
+    _every: int = 1
+
+    def add(self, step: int, size_bytes: int) -> None:
+        """Take the next size; the first ones, of the warm-up, are left out."""
+        if self._taken >= 0 and self._taken % self._every == 0:
+            self.steps.append(step)
+            self.sizes.append(size_bytes)
+        self._taken += 1
+        if len(self.steps) == MOST_READINGS:
+            del self.steps[1::2], self.sizes[1::2]
+            self._every *= 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,15 +49,13 @@ class MemoryMonitor:
     train: TrainSection
     loader: LoaderSection
     cache: CacheSection
-    _steps: list[int] = field(init=False, default_factory=list)
-    _tree_bytes: list[int] = field(init=False, default_factory=list)
+    _tree: _TreeSizes = field(init=False, default_factory=_TreeSizes)
     _reported: set[str] = field(init=False, default_factory=set)
 
     def judge(self, step: int, reading: MemoryReading) -> list[str]:
         """Take in a reading and give the warnings that are new."""
         if reading.tree is not None:
-            self._steps.append(step)
-            self._tree_bytes.append(reading.tree.tree_bytes)
+            self._tree.add(step, reading.tree.tree_bytes)
         found = {f"device {device.device}": self._device(device) for device in reading.devices}
         found["host"] = self._host(reading)
         found["leak"] = self._leak()
@@ -93,12 +114,11 @@ class MemoryMonitor:
 
     def _leak(self) -> str | None:
         """Fit a line through the readings after warm-up; a slope far above its error is a leak."""
-        steps = self._steps[WARM_UP_READINGS:]
-        growth = steady_growth(steps, self._tree_bytes[WARM_UP_READINGS:])
+        growth = steady_growth(self._tree.steps, self._tree.sizes)
         if growth is None:
             return None
         return (
             f"host memory grows by {bytes_text(growth.rate * 1000)} every 1,000 steps "
-            f"({bytes_text(growth.total)} since step {steps[0]}); with workers, lists of Python "
-            "objects in the dataset grow so: hold metadata in arrays"
+            f"({bytes_text(growth.total)} since step {self._tree.steps[0]}); with workers, lists "
+            "of Python objects in the dataset grow so: hold metadata in arrays"
         )

@@ -1,9 +1,12 @@
 """Files that grow: nothing is read twice, nothing is missed, and nothing in the folder changes."""
 
+import gc
 import itertools
 import json
 import os
+import sys
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -14,11 +17,13 @@ from pitstop.doctor.examine import examine
 from pitstop.errors import RecordError
 from pitstop.records.distribution import merge
 from pitstop.records.store import read_run
+from pitstop.report.live import tail as tail_module
 from pitstop.report.live.over_time import MOST_POINTS, MeansOverTime
 from pitstop.report.live.steps import WINDOW_STEPS
 from pitstop.report.live.tail import FileTail, RankTail, RunTail
 from pitstop.report.live.throughput import parts_of
 from pitstop.report.live.view import LiveView, live_view, recent_run
+from pitstop.report.live.watch import Judge, Watch
 from tests.browser.records import write_run
 from tests.unit.report.live_records import GrowingRun, look, unknown
 
@@ -266,6 +271,59 @@ def test_what_is_kept_of_a_long_run_is_bounded() -> None:
     assert len(window.events) < 1_000
     assert len(tail.loss.points) <= MOST_POINTS
     assert tail.loss.last == (19_999, 0.5)
+
+
+def held_by(thing: object) -> tuple[int, int]:
+    """Count the objects that something holds, and their bytes; functions and classes are shared."""
+    seen: dict[int, object] = {}
+    waiting = [thing]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type | ModuleType | FunctionType):
+            continue
+        seen[id(one)] = one
+        waiting += gc.get_referents(one)
+    return len(seen), sum(map(sys.getsizeof, seen.values()))
+
+
+def many_steps(first: int) -> bytes:
+    """Rows, losses, metrics, events and readings, each under a name that no other step has."""
+    lines = []
+    for step in range(first, first + WINDOW_STEPS):
+        lines.append(b"[0,%d,0,0,1000,4,1,500]" % step)
+        lines.append(b'{"kind":"span","id":%d,"parent":null,"name":"s%d"}' % (step, step))
+        lines.append(b'{"kind":"scalars","step":%d,"values":{"eval/%d":0.5}}' % (step, step))
+        lines.append(b'{"kind":"k%d","at_us":%d,"x":1}' % (step, step))
+        lines.append(
+            b'{"kind":"event","name":"e%d","step":%d,"start_us":0,"wall_us":1}' % (step, step)
+        )
+    return b"\n".join(lines) + b"\n"
+
+
+def test_twice_as_many_steps_are_held_in_as_many_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_module, "MOST_NAMING_LINES", 64)
+    record = tmp_path / "rank-0.jsonl"
+    record.write_bytes(b'{"kind":"run","schema":2,"rank":0,"world_size":1}\n')
+    watch = Watch(run=RunTail(tmp_path), judge=Judge(examine, start=lambda work: work()))
+    held = []
+    for turn in range(8):
+        with record.open("ab") as file:
+            file.write(many_steps(100_000 + turn * WINDOW_STEPS))
+        watch.look()
+        held.append(held_by(watch.run))
+    objects, size_bytes = held[3]
+    assert held[-1][0] <= objects
+    assert held[-1][1] <= 1.02 * size_bytes  # numbers of more digits
+
+
+def test_a_line_without_an_end_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_module, "MOST_LINE_BYTES", 10_000)
+    tail = RankTail()
+    for _ in range(100):
+        tail.feed(b"x" * 1_000)
+    assert held_by(tail)[1] < 30_000
 
 
 @given(st.integers(0, 3_000), st.integers(0, 99))

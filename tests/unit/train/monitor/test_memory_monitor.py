@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
+from pitstop.records.host.growth import Growth, steady_growth
 from pitstop.records.host.memory import DeviceMemory, MemoryHolder, MemoryReading, TreeMemory
+from pitstop.train.monitor import memory_monitor
 from pitstop.train.monitor.memory_monitor import MemoryMonitor
 
 GIB = 1 << 30
@@ -184,3 +186,30 @@ def test_growth_is_told_from_noise(growth: int, noise: int, leaks: bool) -> None
         # 20 MiB every 100 steps is 200 MiB every 1,000.
         stated = float(warning.split("grows by ")[1].split(" MiB")[0])
         assert stated == pytest.approx(200, rel=0.1)
+
+
+def test_a_run_of_any_length_is_judged_by_as_many_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = []
+
+    def counted(steps: list[int], sizes: list[int]) -> Growth | None:
+        counts.append(len(steps))
+        return steady_growth(steps, sizes)
+
+    monkeypatch.setattr(memory_monitor, "steady_growth", counted)
+    long = monitor()
+    for count in range(10_000):
+        assert long.judge(count, reading(tree=GIB)) == []
+    assert max(counts) < memory_monitor.MOST_READINGS
+
+
+def test_a_slow_leak_is_found_in_a_long_run() -> None:
+    long = monitor()
+    warnings = [
+        warning
+        for count in range(3000)
+        for warning in long.judge(100 * count, reading(tree=GIB + 50_000 * count))
+    ]
+    assert len(warnings) == 1
+    assert "grows by 488 KiB every 1,000 steps" in warnings[0]
