@@ -143,6 +143,9 @@ tune --work-dir
 tune -o
 tune CONFIG
 tune OVERRIDES
+verify
+verify --json
+verify TARGETS
 watch
 watch --interval
 watch --json

@@ -22,6 +22,7 @@ from pitstop.cli import (
     report,
     train,
     tune,
+    verify,
     watch,
 )
 from pitstop.cli.output import silence
@@ -46,6 +47,7 @@ app.command()(machine.machine)
 app.command()(plan.plan)
 app.command()(train.train)
 app.command()(tune.tune)
+app.command()(verify.verify)
 app.command("eval")(evaluate.evaluate)
 app.command()(infer.infer)
 app.add_typer(config.app, name="config")

@@ -114,7 +114,11 @@ class TrainingRun(Generic[BatchT]):
             return self._already_finished(start.checkpoint, ranks)
         writer = RecordWriter(
             str(self.folder / f"rank-{ranks.rank}.jsonl"),
-            {"name": self.config.run.name, "total_steps": total_steps},
+            {
+                "name": self.config.run.name,
+                "total_steps": total_steps,
+                "targets": self.config.targets.model_dump(exclude_none=True),
+            },
         )
         stack.callback(_close_quietly, writer)
         journal = Journal(writer)

@@ -1,0 +1,1 @@
+"""Does a change harm the training: bit by bit, by numbers, by its metric, by a checklist."""
