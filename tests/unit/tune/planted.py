@@ -39,6 +39,8 @@ class PlantedTask(LineTask):
                 raise ValueError("\x1b[2J garbage \x00")
             case 9:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB")
+            case _:
+                pass
         return super().loss(output, batch, step)
 
 

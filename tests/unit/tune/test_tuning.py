@@ -44,7 +44,7 @@ class FakeTrials:
 
 
 def knob(name: str, *choices: str, own: int = 0, ordered: bool = False) -> Knob:
-    offered = [(choice,) for choice in choices]
+    offered: list[Choice] = [(choice,) for choice in choices]
     offered.insert(own, OWN)
     return Knob(
         name=name,
