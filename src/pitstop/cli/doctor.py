@@ -8,8 +8,14 @@ import typer
 from typer.core import TyperCommand
 
 from pitstop.cli.entrances import refuse_unrunnable, refuse_without_dashes
-from pitstop.cli.output import JsonPath, show
-from pitstop.errors import PitstopError
+from pitstop.cli.output import (
+    JsonPath,
+    LogBatchSizes,
+    LogFormat,
+    LogWorldSizes,
+    refuse_options,
+    show,
+)
 
 if TYPE_CHECKING:
     from pitstop.records.verdict import Verdict
@@ -83,16 +89,9 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         Severity | None,
         typer.Option(help="With -- CMD: exit 1 on a finding this severe, not with CMD's code."),
     ] = None,
-    log_format: Annotated[
-        str | None, typer.Option("--format", help="With logs: their format, if not recognised.")
-    ] = None,
-    batch_size: Annotated[
-        list[int] | None,
-        typer.Option(help="With logs: samples a step on one rank; once, or once a log."),
-    ] = None,
-    world_size: Annotated[
-        list[int] | None, typer.Option(help="With logs: ranks of the run; once, or once a log.")
-    ] = None,
+    log_format: LogFormat = None,
+    batch_size: LogBatchSizes = None,
+    world_size: LogWorldSizes = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="With a log: which lines became what.")
     ] = False,
@@ -159,9 +158,7 @@ def _refuse(ctx: typer.Context, options: Mapping[str, str], purpose: str) -> Non
         for name, option in options.items()
         if (source := ctx.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     ]
-    if given:
-        verb = "is" if len(given) == 1 else "are"
-        raise PitstopError(f"{', '.join(given)} {verb} for {purpose}; leave it out")
+    refuse_options(given, purpose)
 
 
 def _diagnose_run(run: Path, json_path: str | None) -> int:

@@ -10,16 +10,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pitstop.errors import MissingExtra
+from pitstop.errors import MissingExtra, PitstopError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TextIO
 
     from rich.console import RenderableType
 
 Config = Annotated[Path, typer.Argument(help="YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
+LogFormat = Annotated[
+    str | None, typer.Option("--format", help="With logs: their format, if not recognised.")
+]
+LogBatchSizes = Annotated[
+    list[int] | None,
+    typer.Option(help="With logs: samples a step on one rank; once, or once for each source."),
+]
+LogWorldSizes = Annotated[
+    list[int] | None,
+    typer.Option(help="With logs: ranks of the run; once, or once for each source."),
+]
 JsonPath = Annotated[
     str | None,
     typer.Option("--json", metavar="PATH", help="Write the record as JSON; - for stdout."),
@@ -71,6 +82,17 @@ def show(record: object, text: "Callable[[], RenderableType]", json_path: str | 
     from pitstop.report.terminal import make_console
 
     make_console().print(text())
+
+
+def refuse_options(given: "Sequence[str]", purpose: str) -> None:
+    """Refuse options that would do nothing.
+
+    Raises:
+        PitstopError: There are some; names them.
+    """
+    if given:
+        verb = "is" if len(given) == 1 else "are"
+        raise PitstopError(f"{', '.join(given)} {verb} for {purpose}; leave it out")
 
 
 def require_torch(purpose: str) -> None:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pitstop.cli.doctor_logs import is_log
-from pitstop.cli.output import JsonPath, show
+from pitstop.cli.output import (
+    JsonPath,
+    LogBatchSizes,
+    LogFormat,
+    LogWorldSizes,
+    refuse_options,
+    show,
+)
 from pitstop.errors import PitstopError
 
 if TYPE_CHECKING:
@@ -26,16 +33,9 @@ def report(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="PATH", help="The page to write.")
     ] = Path("report.html"),
-    log_format: Annotated[
-        str | None, typer.Option("--format", help="With logs: their format, if not recognised.")
-    ] = None,
-    batch_size: Annotated[
-        list[int] | None,
-        typer.Option(help="With logs: samples a step on one rank; once, or once a source."),
-    ] = None,
-    world_size: Annotated[
-        list[int] | None, typer.Option(help="With logs: ranks of the run; once, or once a source.")
-    ] = None,
+    log_format: LogFormat = None,
+    batch_size: LogBatchSizes = None,
+    world_size: LogWorldSizes = None,
     json: JsonPath = None,
 ) -> None:
     """Write one HTML page that tells a run's story: opens from disk, needs no network."""
@@ -83,7 +83,5 @@ def page_of(
 
 def _refuse_for_runs(sources: Sequence[Path], options: Sequence[str]) -> None:
     """Refuse options that would do nothing, since a measured run holds what they say."""
-    if options and not any(map(is_log, sources)):
-        verb = "is" if len(options) == 1 else "are"
-        purpose = "a log of another tool, not for a run that pitstop measured"
-        raise PitstopError(f"{', '.join(options)} {verb} for {purpose}; leave it out")
+    if not any(map(is_log, sources)):
+        refuse_options(options, "a log of another tool, not for a run that pitstop measured")
