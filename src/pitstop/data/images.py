@@ -39,6 +39,18 @@ def read_sample(path: Path) -> bytes:
     return read_regular(path, most_bytes=_MOST_BYTES)
 
 
+def require_sample(path: Path) -> bytes:
+    """Read a file that a dataset cannot do without.
+
+    Raises:
+        DataError: It cannot be read; names it.
+    """
+    try:
+        return read_sample(path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+
+
 @contextmanager
 def open_image(source: Path | bytes) -> Iterator[Image.Image]:
     """Open a picture of a usual kind and size; its pixels are not read yet.

@@ -8,8 +8,9 @@ import numpy as np
 
 from pitstop.data.cache.items import Key
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.images import open_sample, read_sample
+from pitstop.data.images import open_sample, require_sample
 from pitstop.data.loader.stages import stage
+from pitstop.data.read_through import read_through
 from pitstop.errors import DataError
 from pitstop.workloads.bev.data.augment import Bytes
 from pitstop.workloads.bev.data.raster import Mask
@@ -44,14 +45,7 @@ class PictureReader:
         if self.cache is None:
             return _read(path, size, reduction)
         key = picture_key(path, reduction)
-        with stage("cache"):
-            found = self.cache.get(key)
-        if found is not None:
-            return found
-        pixels = _read(path, size, reduction)
-        with stage("cache"):
-            self.cache.put(key, pixels)
-        return pixels
+        return read_through(self.cache, key, lambda: _read(path, size, reduction))
 
     def drawn(self, path: Path, draw: Callable[[], Masks]) -> Masks:
         """Give what is to be found around an image, drawn once if there is a cache.
@@ -62,15 +56,13 @@ class PictureReader:
         """
         if self.cache is None:
             return draw()
-        key = drawn_key(path)
-        with stage("cache"):
-            found = self.cache.get(key)
-        if found is not None:
-            return found[:-1], found[-1]
-        classes, seen = draw()
-        with stage("cache"):
-            self.cache.put(key, np.concatenate((classes, seen[None])))
-        return classes, seen
+
+        def draw_both() -> Mask:
+            classes, seen = draw()
+            return np.concatenate((classes, seen[None]))
+
+        both = read_through(self.cache, drawn_key(path), draw_both)
+        return both[:-1], both[-1]
 
 
 def picture_key(path: Path, reduction: int) -> Key:
@@ -85,10 +77,7 @@ def drawn_key(path: Path) -> Key:
 
 def _read(path: Path, size: Size, reduction: int) -> Bytes:
     with stage("read"):
-        try:
-            data = read_sample(path)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from error
+        data = require_sample(path)
     with stage("decode"), open_sample(data, path) as image:
         _refuse_other_size(path, image.size, size)
         image.draft("RGB", (size[1] // reduction, size[0] // reduction))

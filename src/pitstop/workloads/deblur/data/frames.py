@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pitstop.data.cache.shared import SharedCache
 from pitstop.data.images import open_sample, read_sample
 from pitstop.data.loader.stages import stage
+from pitstop.data.read_through import read_through
 from pitstop.workloads.deblur.data.spike import Spikes, Window, read_dat
 
 Bytes = npt.NDArray[np.uint8]
@@ -73,27 +74,21 @@ class FrameCache:
 
     def frame(self, reader: FrameReader, path: Path, size: Size, window: Window) -> Bytes:
         """Give a part of an image of a size as (H, W, 3)."""
-        part = _slices(window)
-        with stage("cache"):
-            found = self.shared.get(str(path), window=part)
-        if found is not None:
-            return found
-        whole = reader.frame(path, Window(0, 0, *size))
-        with stage("cache"):
-            self.shared.put(str(path), whole)
-        return whole[part]
+        whole = Window(0, 0, *size)
+        return read_through(
+            self.shared, str(path), lambda: reader.frame(path, whole), window=_slices(window)
+        )
 
     def spikes(self, reader: FrameReader, path: Path, size: Size, window: Window) -> Spikes:
         """Give a part of spike frames of a size as (T, H, W) of 0 and 1."""
-        part = (slice(None), *_slices(window))
-        with stage("cache"):
-            found = self.shared.get(str(path), window=part)
-        if found is not None:
-            return found.view(np.uint8)
-        whole = reader.spikes(path, size, Window(0, 0, *size))
-        with stage("cache"):
-            self.shared.put(str(path), whole.astype(np.bool_))
-        return whole[part]
+        whole = Window(0, 0, *size)
+        spikes = read_through(
+            self.shared,
+            str(path),
+            lambda: reader.spikes(path, size, whole).astype(np.bool_),
+            window=(slice(None), *_slices(window)),
+        )
+        return spikes.view(np.uint8)
 
 
 def _slices(window: Window) -> tuple[slice, slice]:

@@ -8,8 +8,9 @@ import numpy as np
 from PIL import Image
 
 from pitstop.data.cache.shared import SharedCache
-from pitstop.data.images import open_sample, read_sample
+from pitstop.data.images import open_sample, require_sample
 from pitstop.data.loader.stages import stage
+from pitstop.data.read_through import read_through
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.modalities import NIR, SK
 
@@ -41,21 +42,12 @@ class ImageReader:
         """
         if self.cache is None:
             return self._read(path, modality)
-        with stage("cache"):
-            found = self.cache.get(str(path))
-        if found is not None:
-            return Image.fromarray(np.asarray(found))
-        image = self._read(path, modality)
-        with stage("cache"):
-            self.cache.put(str(path), np.asarray(image))
-        return image
+        pixels = read_through(self.cache, str(path), lambda: np.asarray(self._read(path, modality)))
+        return Image.fromarray(np.asarray(pixels))
 
     def _read(self, path: Path, modality: str) -> Image.Image:
-        try:
-            with stage("read"):
-                data = read_sample(path)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from error
+        with stage("read"):
+            data = require_sample(path)
         with stage("decode"):
             return decode(data, path, needed=self.needed, grey=modality in _GREY)
 
