@@ -75,8 +75,9 @@ def speedup_text(speedup: float | None) -> str:
 
 
 def count_text(count: int, noun: str) -> str:
-    """A count with its noun: ``1 step``, ``2,222 steps``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """A count with its noun: ``1 step``, ``2,222 steps``, ``3 batches``."""
+    ending = "es" if noun.endswith(("ch", "ss")) else "s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
 
 
 def digits(value: float, significant: int = 3) -> str:

@@ -86,7 +86,7 @@ def check_report(check: "DataCheck") -> Text:
         text.append(f"\n{name}: {_split_text(split, check.workload)}", "not bold")
     for note in check.notes:
         text.append(f"\nnote: {note}", "not bold")
-    how = "every sum compared" if check.packed else "every image decoded"
+    how = "every checksum compared" if check.packed else "every image decoded"
     text.append(f"\n{how}, in {seconds_text(check.took_s)}", "not bold")
     if not count and not check.packed and check.workload == "deblur":
         text.append(f"\nnext: pitstop data pack {shlex.quote(check.root)}", "not bold")

@@ -79,7 +79,7 @@ def _failed(
 
 
 def _passes_without_update(passes: int) -> str:
-    return f"{passes:,} backward pass{'' if passes == 1 else 'es'}, no update of weights seen"
+    return f"{count_text(passes, 'backward pass')}, no update of weights seen"
 
 
 def _untrained(process: Untrained) -> str:

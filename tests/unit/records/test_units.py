@@ -157,6 +157,8 @@ def test_counts_agree_with_their_noun() -> None:
         "2 steps",
         "2,222 steps",
     ]
+    assert [units.count_text(count, "batch") for count in (1, 2)] == ["1 batch", "2 batches"]
+    assert units.count_text(3, "backward pass") == "3 backward passes"
 
 
 @given(st.floats(-1e12, 1e12))

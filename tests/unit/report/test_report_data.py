@@ -72,7 +72,7 @@ def test_problems_come_first_and_a_screenful_is_enough() -> None:
     assert "note: spikes were left out" in lines
     assert not lines[-1].startswith("next")
     packed = check_report(replace(CHECKED, packed=True)).plain
-    assert packed.endswith("every sum compared, in 1.00 s")
+    assert packed.endswith("every checksum compared, in 1.00 s")
 
 
 def test_a_pack_is_said_with_its_size_and_how_to_use_it() -> None:

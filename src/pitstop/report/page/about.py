@@ -136,7 +136,7 @@ def _work(view: RunView) -> Iterable[Block]:
     if rows:
         yield _pairs(
             "Work of a step", rows, headings=("what", "counted or measured"),
-            note="Counted in steps of their own, which count for nothing else.",
+            note="Counted in steps that are left out of all other numbers.",
         )  # fmt: skip
 
 
@@ -241,7 +241,7 @@ def _machine_pairs(view: RunView) -> Pairs:
 def _ended_text(ended: Ended) -> str:
     if ended.stopped_by_us:
         return "was ended by pitstop once enough was measured,"
-    return f"was ended by {ended.signal}" if ended.signal else f"left with code {ended.exit_code}"
+    return f"was ended by {ended.signal}" if ended.signal else f"ended with code {ended.exit_code}"
 
 
 def _moment(unix_s: float) -> str:

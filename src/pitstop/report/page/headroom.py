@@ -76,7 +76,7 @@ def _classes(headroom: Headroom) -> Table:
             )
             for each in headroom.classes
         ),
-        note="Profiled in three steps that count for nothing else; by the kernels' names.",
+        note="Profiled in three steps that are left out of other numbers; by the kernels' names.",
         sortable=len(headroom.classes) > 1,
     )
 

@@ -269,7 +269,7 @@ def _load_table(loads: Sequence[HostLoad]) -> Table:
         ("GPU temperature", [gpu.temperature_c for gpu in gpus], lambda v: f"{digits(v)} °C"),
         ("cores used by this job", [one.tree_cpu_cores for one in loads], digits),
         ("cores used by everybody", [one.host_cpu_cores for one in loads], digits),
-        ("held back by quota", [one.throttled_share for one in loads], share_text),
+        ("throttled by quota", [one.throttled_share for one in loads], share_text),
         ("read by this job", [one.tree_read_bytes_per_s for one in loads],
          lambda v: rate_text(v, "B/s")),
         ("written by this job", [one.tree_write_bytes_per_s for one in loads],

@@ -217,7 +217,7 @@ def _page_of_runs(runs: RunsView) -> Page:
         sections=tuple(section for section in made if section is not None),
         notes=tuple(notes),
         absent=(),
-        basis="The first run is the measure of the others.",
+        basis="The first run is the baseline.",
     )
 
 

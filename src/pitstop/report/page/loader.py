@@ -106,7 +106,7 @@ def _stages(readings: Sequence[LoaderReading]) -> Iterable[Block]:
             legend=tuple(
                 LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
             ),
-            note=f"Measured over {count_text(batches, 'batch')[:-1] + 'es'}.",
+            note=f"Measured over {count_text(batches, 'batch')}.",
         )
     yield _batch_table(readings, batches)
 

@@ -142,7 +142,7 @@ def test_a_log_is_named_and_not_placed() -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"exit_code": 3, "signal": None}, "left with code 3 after 12.0 s"),
+        ({"exit_code": 3, "signal": None}, "ended with code 3 after 12.0 s"),
         ({"exit_code": None, "signal": "SIGKILL"}, "was ended by SIGKILL after 12.0 s"),
         ({"exit_code": 0, "signal": None, "stopped_by_us": True}, "once enough was measured"),
     ],
