@@ -156,6 +156,6 @@ def test_when_one_rank_is_killed_the_others_end_and_the_run_can_go_on(
     survivor = read_run(tmp_path / "run").ranks[1 - rank]
     assert survivor.ending is not None
     assert survivor.ending.status == "failed"
-    assert "ended without a word in its record" in survivor.ending.reason
+    assert "ended without writing a reason into its record" in survivor.ending.reason
     assert attempt(tmp_path, short, world_size=2) == [0, 0]
     assert read_run(tmp_path / "run").first.is_finished

@@ -17,8 +17,8 @@ def read_through(
     Args:
         cache: Where it is kept.
         key: Its name there.
-        read: Gives the whole item. It is called without a window, too: another epoch will want
-            another part.
+        read: Gives the whole item, also where a window is wanted: another epoch will want another
+            part.
         window: Slices for the leading axes.
     """
     with stage("cache"):

@@ -198,9 +198,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, list[None], None]
 _splat_op.register_autograd(_backward, setup_context=_keep_for_backward)
 
 
-def _formula(*, gradients: int) -> Formula:
-    """Count a pass: forward, or a backward pass that gives so many gradients."""
-    passes = max(1, gradients)
+def _formula(*, passes: int) -> Formula:
+    """Count sums over all points: one forward, one for each of two gradients backward."""
 
     def flops(*, num_points: int, channels: int) -> int:
         """A product and a sum for each channel of each point that is kept."""
@@ -223,6 +222,6 @@ def _formula(*, gradients: int) -> Formula:
 
 
 FORMULAS: Final[dict[str, Formula]] = {
-    "splat": _formula(gradients=0),
-    "splat_backward": _formula(gradients=2),
+    "splat": _formula(passes=1),
+    "splat_backward": _formula(passes=2),
 }
