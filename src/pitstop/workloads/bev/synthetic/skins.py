@@ -1,8 +1,7 @@
 """Colours of ground, sky and boxes: classes differ, and no two things are quite alike.
 
 A network has nothing but these colours to tell a class by: `benchmarks/bev_quality.py` trains on
-this city, and its scores are far above what the frequency of each cell gives. In one colour for
-each class it would learn the palette; in noise it would learn nothing.
+this city, and its scores are far above what the frequency of each cell gives.
 """
 
 from collections.abc import Sequence
