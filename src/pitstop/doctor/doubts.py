@@ -4,22 +4,24 @@ Nothing here changes a share: which of the two is right is not known. It warns a
 reads the verdict as data, that a bound rests on a measurement that another one contradicts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from pitstop.doctor.division import gaps_of
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.loader_facts import loader_facts_of
 from pitstop.doctor.thresholds import (
     HOST_WORTH,
+    LEAST_CHANGE,
     LOSS_WORTH,
     OPTIMIZER_WORTH,
     WORTH_A_WARNING,
     is_sure,
     may_differ,
 )
-from pitstop.records.script import Kernels, Modules, Work
-from pitstop.records.units import share_text, us_text
+from pitstop.records.script import HostLines, Kernels, Modules, Work
+from pitstop.records.units import count_text, share_text, us_text
 from pitstop.records.verdict import Finding
 
 # Two clocks over different steps of one run; if they differ by more, they do not measure the same.
@@ -49,14 +51,16 @@ _REPORTED_FROM: Final = {
 
 def with_doubts(finding: Finding, facts: Facts) -> Finding:
     """Add to a finding what contradicts it."""
-    found: list[str] = []
+    found = [] if finding.bound is None else [*divided_by_few(facts, finding.bound.part)]
+    is_divided = bool(found)
     if finding.code == "DATA001":
         found += _workers_disagree(facts)
     if finding.bound is not None and facts.on_gpu:
         found += _clocks_disagree(facts, finding.bound.part)
         if is_unsampled(facts, Kernels):
             found.append("kernels were not sampled: whether the device waits is not known")
-    found += _near_its_limit(finding)
+    if not is_divided:
+        found += _near_its_limit(finding)
     return replace(finding, doubts=(*finding.doubts, *found)) if found else finding
 
 
@@ -69,6 +73,44 @@ def _near_its_limit(finding: Finding) -> Iterator[str]:
         f"{share_text(bound.share, bound.error)} is reported from {share_text(least)} and two "
         "standard errors on; another run may not report it"
     )
+
+
+def divided_by_few(facts: Facts, part: str) -> Iterator[str]:
+    """Say between what a part's share lies where few stack samples divided a gap.
+
+    Few are those that leave more open than what two runs of one program differ by.
+    """
+    share, error = facts.share(part), facts.division_error(part)
+    if share is None or error <= LEAST_CHANGE * share:
+        return
+    gap = min(gaps_of(part, facts.readings.last(HostLines)), key=lambda gap: gap.samples)
+    low, high = _interval(share, facts.share_error(part))
+    yield (
+        f"the time between {gap.before or 'the start of a step'} and {gap.after or 'its end'} was "
+        f"divided by {count_text(gap.samples, 'stack sample')}: {part} takes {share_text(low)} to "
+        f"{share_text(high)} of the time"
+    )
+
+
+def open_parts(facts: Facts, reported: Sequence[Finding]) -> Iterator[tuple[str, float, str]]:
+    """Give parts that few stack samples leave open to be too long, though no finding says so.
+
+    Each with the most that its share can be, and why that is open.
+    """
+    known = {finding.bound.part for finding in reported if finding.bound is not None}
+    for part, least in _JUDGED.items():
+        cost = facts.waste if part in ("data", "host") else facts.cost
+        bound = None if part in known else cost(part)
+        if bound is None:
+            continue
+        _, high = _interval(bound.share, facts.share_error(part))
+        if high >= least:
+            yield from ((part, high, why) for why in divided_by_few(facts, part))
+
+
+def _interval(share: float, error: float) -> tuple[float, float]:
+    """Two standard errors to either side."""
+    return max(0.0, share - 2 * error), min(1.0, share + 2 * error)
 
 
 def parts_near_limit(facts: Facts) -> Iterator[str]:

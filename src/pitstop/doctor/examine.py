@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from pitstop.doctor.doubts import is_unsampled, uneven_part, with_doubts
+from pitstop.doctor.doubts import is_unsampled, open_parts, uneven_part, with_doubts
 from pitstop.doctor.estimate.combine import combined_bound, cumulative_gains
 from pitstop.doctor.estimate.cpu_headroom import cpu_headroom
 from pitstop.doctor.estimate.headroom import headroom_of
@@ -131,6 +131,8 @@ def _doubt(found: Sequence[Finding], facts: Facts) -> str | None:
     uneven = uneven_part(facts)
     if uneven is not None:
         return uneven
+    for _, _, why in open_parts(facts, found):
+        return f"{why}; measure more steps"
     others = contention(facts)
     # A wait of a tenth or more is info only where other processes keep the cores busy.
     if others is None or not any(f.code == "DATA001" and f.severity == "info" for f in found):

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pitstop.doctor.division import division_error, gaps_of
 from pitstop.doctor.outside_steps import OutsideStep, outside_steps_of
 from pitstop.doctor.readings import Readings
 from pitstop.doctor.sampled import Estimate, Rows, Sample, estimate, window_weights
 from pitstop.doctor.stalls import Stall, settled_outside, settled_steps
 from pitstop.records.run import Array, RankRecord, SpanPath, StepTable
-from pitstop.records.script import Kernels, Modules, Setup, Work
+from pitstop.records.script import HostLines, Kernels, Modules, Setup, Work
 from pitstop.records.summary import RunSummary, summarise
 from pitstop.records.verdict import WALL_CLOCK, Bound
 
@@ -248,6 +249,22 @@ class Facts:
         return None if share is None else min(1.0, share + spill.most_us / self.total_us)
 
     def share_error(self, part: str) -> float:
+        """Standard error of a part's share, by the steps and by what gaps were divided by."""
+        return float(np.hypot(self.steps_error(part), self.division_error(part)))
+
+    def division_error(self, part: str) -> float:
+        """Standard error of a part's share by the stack samples that divided gaps; 0 without.
+
+        A gap is at most as long as the parts that it was divided into.
+        """
+        errors = [
+            min(1.0, sum(self.share(name) or 0.0 for name in gap.shares))
+            * division_error(gap, part, self.parts_us)
+            for gap in gaps_of(part, self.readings.last(HostLines))
+        ]
+        return float(np.sqrt(np.square(errors).sum()))
+
+    def steps_error(self, part: str) -> float:
         """Standard error of a part's share: it falls unevenly, and few steps may be sampled."""
         times, total = self.parts_us.get(part), self.total_us
         if times is None or not total:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pitstop.doctor.doubts import modules_disagree, parts_near_limit
+from pitstop.doctor.doubts import modules_disagree, open_parts, parts_near_limit
 from pitstop.doctor.estimate.unsampled import deciding_unsampled
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.numbers import listing
@@ -68,7 +68,10 @@ def _bottleneck(primary: Finding, findings: Sequence[Finding], facts: Facts) -> 
     if equals:
         said += f"; {listing(equals, most=2)} {'is' if len(equals) == 1 else 'are'} about equal"
     doubts = [doubt for doubt in primary.doubts if not doubt.startswith("kernels were not")]
-    return said + (f"; uncertain: {doubts[0]}" if doubts else "")
+    # A part without a finding may be the larger one.
+    larger = [why for _, most, why in open_parts(facts, findings) if most > primary.bound.share]
+    doubts = [*doubts[:1], *larger]
+    return said + (f"; uncertain: {listing(doubts)}" if doubts else "")
 
 
 def _stalled(facts: Facts) -> str:
