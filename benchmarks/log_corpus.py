@@ -42,6 +42,7 @@ _ENDS = re.compile(r"[\r\n\x08]+")
 _NEAR = 0.05
 _COARSE = 0.1
 _LONG_BREAK = 10.0
+_LONG_SECONDS = 20.0
 
 
 @dataclass
@@ -77,7 +78,11 @@ def recompute(path: Path, description: dict[str, Any]) -> Facts:
     between = re.compile(description["evaluates"]) if "evaluates" in description else None
     rows: list[dict[str, Any]] = []
     is_broken = True
-    for line in _ENDS.split(text):
+    last = ""
+    for line in _ENDS.split(text)[:-1]:  # a last line without its end may be cut off
+        if line == last:  # printed to the console and to the file
+            continue
+        last = line
         found = pattern.search(line)
         if found is None:
             is_broken = is_broken or (between is not None and between.search(line) is not None)
@@ -108,13 +113,21 @@ def _facts(rows: list[dict[str, Any]], description: dict[str, Any]) -> Facts:
     _count(rows, description)
     steps = [row["at step"] for row in rows]
     facts.first_step, facts.last_step = min(steps), max(steps)
-    facts.attempts = 1 + sum(b < a for a, b in pairwise(steps))
+    facts.attempts = 1 + sum(_begins(one, two, description) for one, two in pairwise(rows))
     facts.total_steps = _common(rows, "total")
     if description.get("counts", "run") == "epoch" and facts.total_steps is not None:
         known = facts.total_epochs
         facts.total_steps = None if known is None else facts.total_steps * known
     _time(rows, description, facts)
     return facts
+
+
+def _begins(one: dict[str, Any], two: dict[str, Any], description: dict[str, Any]) -> bool:
+    """Whether another process begins: the step goes back, or comes again much later."""
+    stamp = _stamp(description)
+    if one["at step"] != two["at step"] or stamp is None:
+        return two["at step"] < one["at step"]
+    return stamp(two["stamp"]) - stamp(one["stamp"]) > _LONG_BREAK
 
 
 def _common(rows: list[dict[str, Any]], name: str) -> int | None:
@@ -126,16 +139,19 @@ def _common(rows: list[dict[str, Any]], name: str) -> int | None:
 def _count(rows: list[dict[str, Any]], description: dict[str, Any]) -> None:
     """Give each row its step over the run."""
     extra = 1 if description.get("zero") else 0
-    done, before = 0.0, -1.0
+    done, before, epoch = 0.0, -1.0, 0.0
     for row in rows:
         step = _number(row["step"]) + extra
+        if _number(row.get("epoch", "0")) < epoch:  # another run begins
+            done, before = 0.0, -1.0
+        epoch = _number(row.get("epoch", "0"))
         if description.get("counts", "run") == "run":
             row["at step"] = step - extra
         elif "total" in row and "epoch" in row and "first_epoch" in description:
             passed = _number(row["epoch"]) - description["first_epoch"]
             row["at step"] = passed * _number(row["total"]) + step
         else:
-            if step <= before:
+            if step < before:
                 done += _number(row["total"]) if "total" in row else before
             row["at step"] = done + step
         before = step
@@ -147,9 +163,9 @@ def _time(rows: list[dict[str, Any]], description: dict[str, Any], facts: Facts)
         if name in rows[0] and value is not None and (spent := _spent(rows, name, value)):
             facts.source = name
             facts.is_coarse = all(float(passed).is_integer() for passed, _ in spent)
+            if facts.is_coarse:
+                spent = _joined(spent)
             facts.step_s = statistics.median(passed / steps for passed, steps in spent)
-            if facts.is_coarse:  # sums are exact where differences of whole seconds are not
-                facts.step_s = sum(p for p, _ in spent) / sum(n for _, n in spent)
             return
     for name, unit in (("step_s", 1.0), ("step_ms", 1e-3)):
         if name in rows[0]:
@@ -169,6 +185,16 @@ def _spent(rows: list[dict[str, Any]], name: str, value: Any) -> list[tuple[floa
         return []
     usual = statistics.median(passed / steps for passed, steps in found) or 1.0
     return [(passed, steps) for passed, steps in found if passed / steps <= _LONG_BREAK * usual]
+
+
+def _joined(spent: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Join differences of whole seconds until rounding matters little."""
+    found = [(0.0, 0.0)]
+    for passed, steps in spent:
+        if found[-1][0] >= _LONG_SECONDS:
+            found.append((0.0, 0.0))
+        found[-1] = (found[-1][0] + passed, found[-1][1] + steps)
+    return [one for one in found if one[0] >= _LONG_SECONDS] or found
 
 
 def _stamp(description: dict[str, Any]) -> Any:
@@ -198,7 +224,8 @@ def compare(facts: Facts, said: dict[str, Any]) -> list[str]:
         stated, known = said.get(name), getattr(facts, name)
         if stated is not None and stated != known:
             wrong.append(f"{name}: says {stated}, the text {known}")
-    if said["attempts"] != facts.attempts:
+    is_mixed = any("several runs" in note for note in said.get("notes", ()))
+    if said["attempts"] != facts.attempts and not is_mixed:
         wrong.append(f"attempts: says {said['attempts']}, the text {facts.attempts}")
     step = said.get("step")
     if step is not None and step["unit"] == "s":

@@ -15,9 +15,12 @@ NAN: Final = nan
 _MOST_RANKS = 4096
 _MOST_STEP = float(1 << 52)
 _MOSTLY = 0.8
+_SOME = 0.2
 _NEARLY_ALL = 0.9
 _FAR = 10
 _LONG = 2000
+_LONE = 20
+_FEW = 8
 
 
 @dataclass(slots=True)
@@ -34,6 +37,8 @@ class Plan:
     total_epochs: int | None = None
     steps_per_epoch: int | None = None
     world_size: int | None = None
+    doubt: str = ""
+    """Why the count cannot be believed; empty where nothing speaks against it."""
 
     @property
     def lines(self) -> Array:
@@ -51,8 +56,8 @@ def one_series(main: Reading, readings: list[Reading], *, role: Role, step: str 
     for one in sorted(variants, key=lambda one: -one.family.count):
         there = one.family.slots[one.place(role)] if one.place(role) >= 0 else slot
         joined = decide(_joined(main.family, one.family, (slot, there)), step=step)
-        is_rare = len(one.family) < FEWEST_ROWS  # "best epoch: 7" is no record
-        allowed = 1.5 * (_backs(main, role) + _backs(one, role)) + (0 if is_rare else 2)
+        is_aside = role == "epoch" and len(one.family) < FEWEST_ROWS  # "best epoch: 7"
+        allowed = 1.5 * (_backs(main, role) + _backs(one, role)) + (0 if is_aside else 2)
         if joined.place(role) >= 0 and _backs(joined, role) <= allowed:
             main = joined
     return main
@@ -61,15 +66,26 @@ def one_series(main: Reading, readings: list[Reading], *, role: Role, step: str 
 def _is_variant(one: Reading, main: Reading, slot: Slot, role: Role) -> bool:
     first, second = one.family, main.family
     return (
-        (bool(slot.name) or _prints_more(one, main))
+        (bool(slot.name) or _prints_more(one, main) or _is_same_place(one, main, slot))
         and not second.is_bar
         and (first.phase, first.shape) == (second.phase, second.shape)
         and (first.stride, first.is_bar) == (second.stride, second.is_bar)
         and (
             any(_key(other) == _key(slot) for other in first.slots)
+            or _is_same_place(one, main, slot)
             or (role == "epoch" and one.place(role) >= 0 and one.has("loss") and main.has("loss"))
         )
     )
+
+
+def _is_same_place(one: Reading, main: Reading, slot: Slot) -> bool:
+    """Whether a count without a name stands behind the same epoch: ``Epoch 3 [20/445] Loss``."""
+    place, epoch = main.place("step"), main.place("epoch")
+    if slot.name or not 0 <= epoch < place < len(one.family.slots):
+        return False
+    return _key(one.family.slots[epoch]) == _key(main.family.slots[epoch]) and _key(
+        one.family.slots[place]
+    ) == _key(slot)
 
 
 def _prints_more(one: Reading, main: Reading) -> bool:
@@ -100,6 +116,8 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     assert column is not None, "chosen for its step"
     nothing = np.full(len(column), NAN)
     plan = Plan(main, column.copy(), nothing, nothing.copy(), np.abs(column) < _MOST_STEP)
+    plan.doubt = _left_out(main, readings)
+    _drop_lone(plan)
     _one_rank(plan)
     if main.family.is_bar or main.family.shape < 0:
         plan.keep &= np.diff(column, prepend=NAN) != 0  # a bar may be drawn twice at one count
@@ -126,10 +144,10 @@ def is_sure(plan: Plan) -> bool:
         rises = np.diff(plan.step)
         is_far = float(np.median(rises)) >= _FAR and main.family.column(place + 1).max() >= _LONG
         is_named = is_far and len(rises) >= _FAR
-    return is_named and (
-        main.family.phase == "train" or main.has("loss", "learning rate", "elapsed", "left")
-        or main.place("time of a step") >= 0
-    )  # fmt: skip
+    is_trained = main.family.phase == "train" or main.place("time of a step") >= 0
+    is_trained |= main.has("loss", "learning rate", "elapsed", "left")
+    is_trained |= bool(slot.name) and bool(np.isfinite(plan.epoch).any())
+    return is_named and is_trained and not plan.doubt
 
 
 def _key(slot: Slot) -> tuple[object, ...]:
@@ -163,6 +181,35 @@ def _joined(main: Family, other: Family, counters: tuple[Slot, Slot]) -> Family:
         values = np.concatenate((np.array(main.flat[place]), rest))
         joined.flat.append(array("d", values[order].tolist()))
     return joined
+
+
+def _left_out(main: Reading, readings: list[Reading]) -> str:
+    """Say of more lines with the same counter than are read: then they are not one series."""
+    place = main.place("step")
+    key = _key(main.family.slots[place])
+    others = sum(
+        one.family.count
+        for one in readings
+        if one.family.phase == main.family.phase
+        and one.family.example != main.family.example
+        and any(_key(slot) == key for slot in one.family.slots if slot.name)
+    )
+    return (
+        f"and {others} lines that count the same do not fit in"
+        if others > main.family.count
+        else ""
+    )
+
+
+def _drop_lone(plan: Plan) -> None:
+    """Leave out a count far beyond all others: two lines written into one another."""
+    steps = plan.step[plan.keep]
+    if len(steps) <= _FAR:
+        return
+    far = plan.step > _LONE * max(float(np.partition(steps, -2)[-2]), 1.0)
+    if far.sum() == 1:
+        plan.keep &= ~far
+        plan.notes.append(f"a count of {plan.step[far][0]:.0f} stands alone and is left out")
 
 
 def _one_rank(plan: Plan) -> None:
@@ -224,6 +271,9 @@ def _over_the_run(plan: Plan) -> None:
         _count_on(plan, rows, total, inner=inner or alone)
     elif has_total and (total == total[0]).all() and total[0] > 0:
         _set_total(plan, int(total[0]), epoch)
+    within = int((~turns[back]).sum())
+    if within > max(_FEW, _SOME * len(back)) and not ended:
+        plan.doubt = f"whose count begins anew {within} times where no epoch does"
 
 
 def _set_total(plan: Plan, total: int, epoch: Array) -> None:
@@ -268,7 +318,10 @@ def _count_on(plan: Plan, rows: Index, total: Array, *, inner: bool) -> None:
         plan.total_epochs = None  # epochs before this log are not counted
         base = np.zeros(len(rows))
         base[back] = total[back - 1] if has_total else step[back - 1] + zero
-        new = np.diff(epoch, prepend=epoch[:1]) < 0
+        turns = np.diff(epoch, prepend=epoch[:1])
+        new = turns < 0
+        if inner:
+            new[back] |= turns[back] == 0  # begun anew in the same epoch: another process
         plan.step[rows] = _since_each(np.cumsum(base), new) + step + zero
         last = "steps" if has_total else "last printed step"
         formula = f"printed step + {last} of each epoch before"

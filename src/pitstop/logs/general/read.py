@@ -19,6 +19,7 @@ from pitstop.records.run import RankRecord
 UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _RARE = 10
 _AMONG = 100
+_MIXED = 0.2
 _TIMES = ("time", "time of a step", "wait for data")
 
 
@@ -44,6 +45,8 @@ class Understanding:
     """Name, evidence and line."""
     is_sure: bool = True
     """Whether it may be believed unasked."""
+    doubt: str = ""
+    """Why not, where something speaks against it."""
 
 
 def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecord, Understanding]:
@@ -70,7 +73,7 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
     reader = tell(builder, plan, miner, readings)
     understood = _understanding(plan.main, miner, readings)
     if not is_sure(plan):
-        understood = replace(understood, is_sure=False)
+        understood = replace(understood, is_sure=False, doubt=plan.doubt)
     for note in (*miner.notes, *plan.notes, *_warnings(understood)):
         builder.note(note)
     confidence = plan.main.decisions[plan.main.place("step")].confidence
@@ -87,10 +90,11 @@ def read_if_sure(path: Path) -> RankRecord:
     if understood.is_sure:
         return rank
     count, _, line = understood.became[0]
+    doubt = understood.doubt or "which names neither its counter nor a loss"
     raise RecordError(
         f"{path} holds no training record of a known format; closest, {count} times: {line!r}, "
-        "which names neither its counter nor a loss. `--explain` shows what the general reader "
-        "makes of it; `--format general` judges by that: check it first"
+        f"{doubt}. `--explain` shows what the general reader makes of it; `--format general` "
+        "judges by that: check it first"
     )
 
 
@@ -182,9 +186,13 @@ def _read_epochs(
     builder.clock = miner.clocks.get(main.family.shape) or Clock()
     builder.is_steps_known = False
     builder.total_epochs = total_epochs(main)
+    backs = int((np.diff(epoch) < 0).sum())
+    is_mixed = backs > _RARE and backs > _MIXED * len(epoch)
+    if is_mixed:
+        builder.note(f"epochs go back {backs} times: several runs seem to write into one file")
     for row, number in enumerate(epoch.tolist()):
         is_first_again = row and number == epoch[row - 1] == epoch.min()
-        if row and (number < epoch[row - 1] or is_first_again):
+        if not is_mixed and row and (number < epoch[row - 1] or is_first_again):
             builder.attempt += 1
             builder.restarts.append(f"epoch {number:g} comes after epoch {epoch[row - 1]:g}")
         lr = NAN if rates is None else float(rates[row])

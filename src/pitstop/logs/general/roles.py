@@ -292,7 +292,7 @@ def _step_score(slot: Slot, reading: Reading, values: Array) -> float:
     may_be = is_named or (not slot.name and (slot.has_total or slot.opens in "[,"))
     if not may_be or not (is_strong or _is_of_steps(reading)) or not _moves(reading, values):
         return 0.0
-    rises = _rises(values)
+    rises = _rises(values, _turns(reading))
     is_even = reading.family.is_bar or _usual_share(values) >= SURE
     if rises < _MOSTLY or not (is_even or (is_strong and rises >= _NEARLY)):
         return 0.0
@@ -354,10 +354,17 @@ def _is_count(values: Array) -> bool:
     return bool(len(finite)) and bool(((finite >= 0) & (finite == np.floor(finite))).all())
 
 
-def _rises(values: Array) -> float:
+def _turns(reading: Reading) -> Mask:
+    """Lines with which a named epoch ends and the next begins: a count may begin anew there."""
+    epoch = reading.column("epoch")
+    count = max(len(reading.family) - 1, 0)
+    return np.zeros(count, dtype=bool) if epoch is None else np.diff(np.floor(epoch)) > 0
+
+
+def _rises(values: Array, turns: Mask) -> float:
     """Share of rises among the changes: a bar may be drawn twice at one count."""
     changes = np.diff(values)
-    changes = changes[changes != 0]
+    changes = changes[(changes != 0) & ~turns]
     return float((changes > 0).mean()) if len(changes) else 0.0
 
 

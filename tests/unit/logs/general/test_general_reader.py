@@ -479,3 +479,63 @@ def test_a_bar_around_the_bars_is_not_counted_with_them(log: Path) -> None:
     [run] = read_logs([log])
     assert run.first.windows is not None
     assert run.first.windows.last_step.max() == 171 * 8
+
+
+def test_a_count_of_two_lines_an_epoch_is_a_step(log: Path) -> None:
+    lines = [
+        f"Epoch[{e:03}/100], Step[{n:04}/0196], Avg Loss: 0.9"
+        for e in range(1, 9)
+        for n in (0, 100)
+    ]
+    _, table = read(log, lines)
+    assert table.last_step.max() == 7 * 196 + 101
+    assert table.log.steps_per_epoch == 196
+
+
+def test_lines_with_other_losses_and_totals_are_of_the_same_log(log: Path) -> None:
+    lines, at = [], 0
+    for total, losses in ((223, "Off: 1.0"), (445, "Off: 1.0, Reg: 0.8")):
+        for end in (80, 120, 220):  # each run ends early and begins anew
+            for n in range(0, end + 1, 10):
+                at += 10
+                lines.append(f"{clock(at)} Epoch 0 [{n}/{total}] Loss: 3.1 (Cls: 0.1, {losses})")
+    rank, table = read(log, lines)
+    assert table.last_step.max() == 221
+    assert len(rank.attempts) == 6
+
+
+def test_two_processes_that_write_into_one_file_are_not_guessed_apart(log: Path) -> None:
+    lines = [
+        f"epoch{e}, iter{n}, loss: 0.5"
+        for e in range(30)
+        for _ in range(2)
+        for n in range(0, 121, 10)
+    ]
+    log.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecordError, match="begins anew 30 times where no epoch does"):
+        read_logs([log])
+
+
+def test_runs_that_write_epochs_into_one_file_are_not_counted(log: Path) -> None:
+    lines = [f'{{"train_loss": 1.{n}, "epoch": {(n * 3) % 10}}}' for n in range(90)]
+    rank, table = read(log, lines)
+    assert len(rank.attempts) == 1
+    assert any("several runs seem to write into one file" in note for note in table.log.notes)
+
+
+def test_lines_written_into_one_another_give_no_step(log: Path) -> None:
+    lines = [f"step {n}, loss: 0.5" for n in range(10, 400, 10)]
+    _, table = read(log, [*lines, "step 1236117, loss: 0.5", "step 400, loss: 0.5"])
+    assert table.last_step.max() == 400
+    assert len(np.unique(table.attempt)) == 1
+
+
+def test_steps_below_a_line_of_the_epoch_need_no_loss_of_their_own(log: Path) -> None:
+    lines = []
+    for epoch in range(1, 6):
+        lines += [f"  step   {n} | G 3.2734 | D 0.1057" for n in range(100, 1001, 100)]
+        lines.append(f"Epoch 0000{epoch} | G Loss: 2.5 | Time: 1588.82s")
+    log.write_text("\n".join(lines) + "\n")
+    [run] = read_logs([log])
+    assert run.first.windows is not None
+    assert run.first.windows.last_step.max() == 5000
