@@ -256,17 +256,17 @@ def _over_the_run(plan: Plan) -> None:
     rows = np.flatnonzero(plan.keep)
     step, epoch = plan.step[rows], plan.epoch[rows]
     total = _totals(plan, rows, step)
-    back = np.flatnonzero(np.diff(step) < 0) + 1
+    back = _begins_anew(step, epoch)
     plan.total_epochs = total_epochs(plan.main)
+    announced = plan.main.column("epochs in all")
+    is_one_of_several = announced is not None and bool(announced.max() > 1)
     turns = np.diff(epoch, prepend=epoch[:1]) > 0
     inner = bool(len(back)) and bool(turns[back].mean() > _MOSTLY)
     has_total = bool(np.isfinite(total).all())
     is_full = step[back - 1] >= 0.9 * total[back - 1]
     ended = bool(len(back)) and has_total and bool(is_full.mean() > _MOSTLY)
     # One epoch of several alone: its count is of that epoch.
-    alone = (
-        not len(back) and has_total and (plan.total_epochs or 1) > 1 and len(np.unique(epoch)) == 1
-    )
+    alone = not len(back) and has_total and is_one_of_several and len(np.unique(epoch)) == 1
     if inner or ended or alone:
         _count_on(plan, rows, total, inner=inner or alone)
     elif has_total and (total == total[0]).all() and total[0] > 0:
@@ -274,6 +274,12 @@ def _over_the_run(plan: Plan) -> None:
     within = int((~turns[back]).sum())
     if within > max(_FEW, _SOME * len(back)) and not ended:
         plan.doubt = f"whose count begins anew {within} times where no epoch does"
+
+
+def _begins_anew(step: Array, epoch: Array) -> Index:
+    """Rows at which the count begins anew: lower than before, or the same in the next epoch."""
+    rises = np.diff(step)
+    return np.flatnonzero((rises < 0) | ((rises == 0) & (np.diff(epoch) > 0))) + 1
 
 
 def _set_total(plan: Plan, total: int, epoch: Array) -> None:
@@ -305,7 +311,7 @@ def _totals(plan: Plan, rows: Index, step: Array) -> Array:
 
 def _count_on(plan: Plan, rows: Index, total: Array, *, inner: bool) -> None:
     step, epoch = plan.step[rows], plan.epoch[rows]
-    back = np.flatnonzero(np.diff(step) < 0) + 1
+    back = _begins_anew(step, epoch)
     has_total = bool(np.isfinite(total).all())
     zero = 1.0 if step.min() == 0 and not (has_total and (step == total).any()) else 0.0
     per = float(np.median(total)) if has_total else NAN

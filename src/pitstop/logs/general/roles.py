@@ -364,7 +364,7 @@ def _turns(reading: Reading) -> Mask:
 def _rises(values: Array, turns: Mask) -> float:
     """Share of rises among the changes: a bar may be drawn twice at one count."""
     changes = np.diff(values)
-    changes = changes[(changes != 0) & ~turns]
+    changes = changes[(changes != 0) & ~(turns & (changes < 0))]
     return float((changes > 0).mean()) if len(changes) else 0.0
 
 

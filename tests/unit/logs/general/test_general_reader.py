@@ -500,7 +500,7 @@ def test_lines_with_other_losses_and_totals_are_of_the_same_log(log: Path) -> No
                 at += 10
                 lines.append(f"{clock(at)} Epoch 0 [{n}/{total}] Loss: 3.1 (Cls: 0.1, {losses})")
     rank, table = read(log, lines)
-    assert table.last_step.max() == 221
+    assert table.last_step.max() == 220
     assert len(rank.attempts) == 6
 
 
@@ -539,3 +539,31 @@ def test_steps_below_a_line_of_the_epoch_need_no_loss_of_their_own(log: Path) ->
     [run] = read_logs([log])
     assert run.first.windows is not None
     assert run.first.windows.last_step.max() == 5000
+
+
+def test_the_beginning_of_the_first_of_thirty_epochs_has_no_total(log: Path) -> None:
+    lines = [f"[Epoch 0/30, Batch {n}/7329] [Losses: x 0.27, total 15.1]" for n in range(71)]
+    _, table = read(log, lines)
+    assert table.log.total_steps is None
+    assert table.log.steps_per_epoch == 7329
+    assert table.last_step.max() == 71
+
+
+def test_one_line_an_epoch_of_a_shorter_run_behind_a_longer_one_is_no_restart(log: Path) -> None:
+    lines = [f"epoch: {e}/9, iter: {n}/40, loss: 1.1" for e in range(1, 10) for n in (10, 20, 30)]
+    lines += [f"epoch: {e}/9, iter: 10/14, loss: 1.1" for e in range(1, 10)]
+    rank, _ = read(log, lines)
+    assert len(rank.attempts) == 2
+
+
+def test_steps_further_apart_than_epochs_are_steps(log: Path) -> None:
+    lines = [f"Epoch {n // 150} Step: {n} Batch Loss: 0.9, Lr: 0.1" for n in range(200, 9000, 200)]
+    _, table = read(log, lines)
+    assert table.last_step.max() == 8800
+
+
+def test_a_dict_behind_an_epoch_is_not_the_trainers(log: Path) -> None:
+    lines = [f"INFO - Epoch {n % 12}: {{'loss': 10.{n}}}" for n in range(36)]
+    log.write_text("\n".join(lines) + "\n")
+    [run] = read_logs([log])
+    assert len(run.first.attempts) == 3
