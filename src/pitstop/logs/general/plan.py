@@ -269,6 +269,8 @@ def _over_the_run(plan: Plan) -> None:
     alone = not len(back) and has_total and is_one_of_several and len(np.unique(epoch)) == 1
     if inner or ended or alone:
         _count_on(plan, rows, total, inner=inner or alone)
+        if alone and plan.total_epochs is None:
+            plan.steps_per_epoch = None  # the only length there is would be taken for the run's
     elif has_total and (total == total[0]).all() and total[0] > 0:
         _set_total(plan, int(total[0]), epoch)
     within = int((~turns[back]).sum())
