@@ -17,6 +17,7 @@ from pitstop.doctor.message import message_of
 from pitstop.doctor.order import ordered, primary_of
 from pitstop.doctor.outside_steps import start_up_parts_s, steps_in_start_up
 from pitstop.doctor.rules.catalogue import ENTRIES, RANK_RULES, RULES
+from pitstop.doctor.rules.device_holders import device_holders
 from pitstop.doctor.rules.machine import contention
 from pitstop.doctor.rules.memory import full_host, unsettled_growth
 from pitstop.doctor.rules.ranks import own_parts_us
@@ -174,7 +175,7 @@ def _total_steps(facts: Facts) -> int | None:
 
 def _notes(record: RunRecord, ranks: Sequence[Facts]) -> tuple[str, ...]:
     notes = [*record.notes, *(note for rank in record.ranks for note in rank.notes)]
-    rules = (unsettled_growth, full_host)
+    rules = (unsettled_growth, full_host, device_holders)
     notes += [note for facts in ranks[:1] for rule in rules if (note := rule(facts)) is not None]
     notes += [note for facts in ranks[:1] if (note := _steps_in_start_up(facts)) is not None]
     damaged = sum(facts.readings.damaged for facts in ranks)

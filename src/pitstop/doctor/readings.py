@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pitstop.errors import RecordError
 from pitstop.records.engine import EngineSetup
+from pitstop.records.host.held import HeldMemory
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.loader import LoaderReading
@@ -110,6 +111,7 @@ class EngineWarning:
 _KIND_OF: Final[Mapping[type, str]] = {
     **{record_type: kind for kind, record_type in KINDS.items()},
     MemoryReading: "memory",
+    HeldMemory: "held",
     HostLoad: "load",
     Machine: "machine",
     Exchange: "communication",

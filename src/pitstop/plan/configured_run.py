@@ -64,7 +64,7 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
     asked = [answers.popleft() for _ in questions]
     others = [answers.popleft() for _ in changes]
     plan = plan_memory(str(wanted.config), own, wanted.gpu, ranks=wanted.ranks)
-    plan = _with_evaluation(replace(plan, speed=_speed(own, config, wanted.ceilings)), answers)
+    plan = _with_evaluation(replace(plan, speed=_speed(own, config, wanted)), answers)
     if wanted.with_table:
         plan = _with_table(plan, own, others, wanted)
     if run is not None:
@@ -157,11 +157,17 @@ def _failures(changes: Sequence[tuple[str, ...]], answers: Sequence[Answer]) -> 
     ]
 
 
-def _speed(trace: StepTrace, config: RunConfig, ceilings: Ceilings | None) -> SpeedPlan | None:
-    if ceilings is None:
+def _speed(trace: StepTrace, config: RunConfig, wanted: Wanted) -> SpeedPlan | None:
+    if wanted.ceilings is None:
         return None
     train = config.train
-    speed = plan_speed(trace, ceilings, accumulate=train.accumulate, samples=trace.epoch_samples)
+    speed = plan_speed(
+        trace,
+        wanted.ceilings,
+        accumulate=train.accumulate,
+        samples=trace.epoch_samples,
+        ranks=wanted.ranks,
+    )
     if train.steps is not None:
         return replace(speed, total_s=train.steps * speed.step_s)
     if speed.epoch_s is None or train.epochs is None:

@@ -38,7 +38,12 @@ class Ceilings:
 
 
 def plan_speed(
-    trace: StepTrace, ceilings: Ceilings, *, accumulate: int = 1, samples: int | None = None
+    trace: StepTrace,
+    ceilings: Ceilings,
+    *,
+    accumulate: int = 1,
+    samples: int | None = None,
+    ranks: int = 1,
 ) -> SpeedPlan:
     """Estimate a step.
 
@@ -47,13 +52,14 @@ def plan_speed(
         ceilings: Of the device.
         accumulate: Micro-batches of a step.
         samples: Of an epoch, where that is known.
+        ranks: GPUs that share the samples; what exchanging gradients costs is not in the time.
     """
     device_s = sum(one.count * operation_s(one, trace, ceilings) for one in trace.operations)
     kernels = sum(one.count for one in trace.operations)
     launch_s = kernels * LAUNCH_S
     factor = accumulate / trace_micro_batches(accumulate)
     step_s = (device_s + launch_s) * factor
-    per_step = trace.batch_size * accumulate
+    per_step = trace.batch_size * accumulate * ranks
     return SpeedPlan(
         gpu=ceilings.gpu,
         basis=ceilings.basis,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pitstop.records.communication import CommunicationReading
 from pitstop.records.engine import EngineSetup
+from pitstop.records.host.held import HeldMemory
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.loader import CacheReading, LoaderReading, SkippedReading, TuningReading
 from pitstop.train.throughput import Throughput
@@ -136,6 +137,10 @@ class Journal(Observer):
     def engine(self, setup: EngineSetup) -> None:
         """Keep what the run works on."""
         self._writer.reading("engine", asdict(setup))
+
+    def held(self, held: HeldMemory) -> None:
+        """Keep what stays on the device from step to step."""
+        self._writer.reading("held", asdict(held))
 
     def applied(self, setting: str, proof: Mapping[str, Any]) -> None:
         """Keep what a setting really did."""

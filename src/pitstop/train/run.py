@@ -40,7 +40,7 @@ from pitstop.train.state.training_state import bare_model, load_trainer_state, t
 from pitstop.train.step import Trainer
 from pitstop.train.task import BatchT, Task
 from pitstop.train.throughput import StepThroughput
-from pitstop.train.work import describe_engine
+from pitstop.train.work import describe_engine, describe_held
 from pitstop_probe import Clock, RecordWriter, cuda_timer
 
 # Steps within which everything that will be compiled has been: forward, backward, update.
@@ -322,6 +322,7 @@ class TrainingRun(Generic[BatchT]):
             journal.applied(setting, proof)
         journal.applied("loader.workers", asdict(loop.loader.applied))
         journal.engine(describe_engine(self.config, setup.trainer))
+        journal.held(describe_held(setup.trainer))
         train = self.config.train
         news = RunStart(
             name=self.config.run.name,

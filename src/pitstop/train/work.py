@@ -1,13 +1,16 @@
 """What a run computes, apart from how fast: what must agree for two runs to be compared."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from pitstop.config.sections import RunConfig
 from pitstop.records.engine import EngineSetup
+from pitstop.records.host.held import HeldMemory
+from pitstop.train.optim.build import predicted_state_bytes
 from pitstop.train.state.training_state import bare_model
 from pitstop.train.step import Trainer
 
@@ -37,6 +40,23 @@ def describe_engine(config: RunConfig, trainer: Trainer[Any]) -> EngineSetup:
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         settings=work_settings(config),
     )
+
+
+def describe_held(trainer: Trainer[Any]) -> HeldMemory:
+    """Count what a trainer keeps on its device from step to step."""
+    model = bare_model(trainer.model)
+    average, teacher = trainer.average, trainer.teacher
+    return HeldMemory(
+        parameters_bytes=_bytes(model.parameters()),
+        gradients_bytes=_bytes(p for p in model.parameters() if p.requires_grad),
+        optimizer_bytes=predicted_state_bytes(trainer.optimizer),
+        averaged_bytes=0 if average is None else _bytes(average.state_dict().values()),
+        teacher_bytes=0 if teacher is None else _bytes(teacher.model.parameters()),
+    )
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def work_settings(config: RunConfig) -> dict[str, Any]:

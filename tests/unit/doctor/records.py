@@ -10,6 +10,7 @@ import numpy as np
 from pitstop.doctor.facts import Facts, facts_of
 from pitstop.doctor.readings import CacheUse
 from pitstop.records.distribution import Distribution
+from pitstop.records.host.held import HeldMemory
 from pitstop.records.host.memory import GpuLoad, HostLoad, MemoryReading, TreeMemory
 from pitstop.records.run import (
     Attempt,
@@ -43,6 +44,7 @@ GIB = 1 << 30
 
 KIND_OF = {record_type: kind for kind, record_type in KINDS.items()} | {
     MemoryReading: "memory",
+    HeldMemory: "held",
     HostLoad: "load",
     CacheUse: "cache",
 }

@@ -4,19 +4,30 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from pitstop.config.load import load_config
+from pitstop.doctor.estimate.combine import combined_bound
+from pitstop.plan.advice import advise
 from pitstop.plan.gpus import find_gpu
+from pitstop.plan.host.total import Host, plan_host
+from pitstop.plan.host.trial import ProcessSizes
+from pitstop.plan.memory import Gpu, ledger_rows, plan_memory
 from pitstop.plan.speed import plan_speed
 from pitstop.plan.table import batch_law, plan_table, scaled
+from pitstop.records.plans.host import HostPlan
 from pitstop.records.plans.plan import OperationRow, PlanRow, StepTrace
+from pitstop.records.verdict import Bound, Finding
 from pitstop.train.optim.build import planned_state_bytes
-from pitstop.workloads.deblur.task import build_network
+from pitstop.workloads.catalogue import build_task
+from pitstop.workloads.deblur.task import DeblurTask, build_network
 
 ROOT = Path(__file__).parents[3]
 MB = 10**6
 GIB = 2**30
 H200 = find_gpu("H200")
+NO_ROOT = {"root": None}
 
 
 def step(*, recompute: str = "none", precision: str = "bf16", passes: int = 3) -> StepTrace:
@@ -110,3 +121,130 @@ def test_throughput_is_samples_and_not_iterations() -> None:
     for row in table():
         assert row.step_s is not None
         assert row.samples_per_s == pytest.approx(row.batch_size / row.step_s)
+
+
+def test_hours_of_a_training_count_every_micro_step_of_every_rank() -> None:
+    # The claim: 17.7 h an epoch; 2,015 samples over 3 GPUs, six micro-steps of 6 s an update.
+    six = plan_speed(step(), H200, accumulate=6, samples=2_015, ranks=3)
+    epoch_s = 2_015 / (3 * 6) * six.step_s
+    assert six.epoch_s == pytest.approx(epoch_s)
+    # At 36 s an update that is 1.12 h, and 80 such epochs are 90 h, not 15 h.
+    assert epoch_s / six.step_s * 36 / 3600 == pytest.approx(1.12, abs=0.005)
+
+
+def test_hours_and_samples_a_second_of_one_change_are_the_same_factor() -> None:
+    # The claim: 12.6 times by hours and 7.2 times by samples a second, of one change.
+    before, after = (plan_speed(each, H200, samples=2_015) for each in (step(passes=4), step()))
+    assert before.epoch_s is not None
+    assert after.epoch_s is not None
+    by_hours = before.epoch_s / after.epoch_s
+    assert by_hours == pytest.approx(after.samples_per_s / before.samples_per_s)
+
+
+def test_the_same_number_of_steps_at_another_batch_is_other_work() -> None:
+    # The claim compared 200,000 iterations at batches 4, 6 and 8: 4.7, 7.1 and 9.5 epochs.
+    epochs = [200_000 * size / 168_780 for size in (4, 6, 8)]
+    assert epochs == pytest.approx([4.7, 7.1, 9.5], abs=0.05)
+    for size, passed in zip((4, 6, 8), epochs, strict=True):
+        speed = plan_speed(scaled(step(), size), H200, samples=168_780)
+        assert speed.epoch_s is not None
+        assert passed * speed.epoch_s == pytest.approx(200_000 * speed.step_s)
+
+
+def test_gradients_to_exchange_are_as_large_as_the_weights() -> None:
+    # The claim: 6 GB are exchanged after every micro-step; 23.68 M numbers are 95 MB.
+    rows = {row.owner: row.num_bytes for row in ledger_rows(step(), ranks=3)}
+    assert rows["gradient buckets"] == 95 * MB
+
+
+def test_two_batches_give_one_static_part() -> None:
+    # The claim: 26 + 8 GB at batch 1 and 20 + 16 GB at batch 2.
+    law = batch_law(step(), None)
+    one, two = (law.peak(step(), size) for size in (1, 2))
+    assert 2 * one - two == step().fixed_bytes
+
+
+def test_optimizer_state_of_a_half_precision_run_is_not_halved() -> None:
+    # The claim: 100 MB under FP16; 29.6 M numbers have 8 bytes of state each.
+    with torch.device("meta"):
+        weight = nn.Parameter(torch.empty(29_600_000))
+    assert planned_state_bytes("adamw", [weight], momentum=0.0) == pytest.approx(237 * MB, rel=0.01)
+
+
+def test_fewer_workers_are_no_advice_for_a_full_gpu() -> None:
+    # The claim: lower the workers when GPU memory is short; they live in host memory.
+    plan = plan_memory("run.yaml", step(), Gpu(name="gpu", num_bytes=48 * GIB))
+    advice = advise(replace(plan, table=table()))
+    assert plan.fit == "does not fit"
+    assert advice
+    assert not any("loader." in line for line in advice)
+
+
+def test_speed_ups_are_bounded_by_the_shares_of_a_step() -> None:
+    # The claim: 3 x 2 x 1.5 x 1.3 x 1.2 x 1.1 = 15.4; measured, the sampler is 0.007 % of an
+    # epoch and a copy 5 of 526 ms.
+    shares = {"sampler": 0.00007, "copy": 5 / 526}
+    findings = [
+        Finding(
+            code="DATA001",
+            severity="info",
+            summary=part,
+            evidence=(),
+            bound=Bound(part=part, share=share, error=0.0),
+            remedy=(),
+        )
+        for part, share in shares.items()
+    ]
+    together = combined_bound(findings)
+    assert together is not None
+    assert together.speedup == pytest.approx(1.0097, abs=0.0001)
+
+
+HOST = Host(limit_bytes=256 * 10**9, limit_of="a host of that size", cores=36, has_gpu=False)
+
+
+def host_plan(*overrides: str, sample_bytes: int, ranks: int = 1) -> HostPlan:
+    config = load_config(ROOT / "configs/bev/demo.yaml", overrides).config
+    sizes = ProcessSizes(
+        process_bytes=10**9,
+        private_bytes=10**9,
+        tensor_bytes=(sample_bytes,),
+        decoded_bytes=290 * 10**9,
+        first_worker_bytes=50 * MB,
+        next_worker_bytes=50 * MB,
+        reading_bytes=0,
+    )
+    return plan_host(config, sizes, replace(HOST, ranks=ranks))
+
+
+def test_a_forked_worker_does_not_copy_its_parent() -> None:
+    # The claim: 36 x 3 workers copy 290 GB each, 31 TB. They are 36 in all, and share pages.
+    plan = host_plan("loader.workers=36", sample_bytes=MB, ranks=3)
+    assert plan.workers == 12
+    assert plan.total_bytes < 10 * 10**9
+
+
+def test_a_cache_is_there_once_and_not_once_a_worker() -> None:
+    # The claim: "about 50 GB"; a cache of that size in each of 12 workers is 600 GB.
+    plan = host_plan("loader.workers=12", "cache.budget=50GB", sample_bytes=MB)
+    [cache] = [row for row in plan.rows if row.owner == "cache"]
+    assert cache.num_bytes == 50 * 10**9
+
+
+@pytest.mark.parametrize(("workers", "gigabytes"), [(12, 1.8), (20, 3.0)])
+def test_prefetched_batches_are_counted_for_each_worker(workers: int, gigabytes: float) -> None:
+    # The claim: 1-2 GB for four batches ahead, whatever the workers.
+    settings = (f"loader.workers={workers}", "loader.prefetch=4", "train.batch_size=6")
+    plan = host_plan(*settings, sample_bytes=6_350_000)
+    [ahead] = [row for row in plan.rows if row.owner == "batches ahead"]
+    assert ahead.num_bytes / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_a_whole_frame_is_fourteen_crops_and_not_fifty() -> None:
+    # The claim: an evaluation needs 32 to 50 times the memory of a training step.
+    settings = ("loss.perceptual=null", "data.crop=256")
+    config = load_config(ROOT / "configs/deblur/baseline.yaml", settings).config
+    task = build_task(config.model_copy(update={"data": config.data.model_copy(update=NO_ROOT)}))
+    assert isinstance(task, DeblurTask)
+    crop, frame = task.blank_batch(1), task.blank_eval_batch(1)
+    assert frame.blur.numel() / crop.blur.numel() == pytest.approx(14.06, abs=0.01)

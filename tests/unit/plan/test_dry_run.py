@@ -53,6 +53,12 @@ def judges():
     return Judges(), torch.zeros(4, 64)
 
 
+def tied():
+    model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False))
+    model[1].weight = model[0].weight
+    return model, torch.zeros(16, dtype=torch.int64)
+
+
 def nothing():
     return None
 """
@@ -101,6 +107,13 @@ def test_a_network_may_be_sent_to_its_device_again_and_again(folder: Path) -> No
     """As a frozen feature network does that judges several micro-batches of one step."""
     trace = trace_in_child(Request(build="planned_net:judges", folder=str(folder))).require()
     assert trace.parameters == 64 * 8 + 8
+
+
+def test_weights_that_two_modules_share_are_there_once(folder: Path) -> None:
+    trace = trace_in_child(Request(build="planned_net:tied", folder=str(folder))).require()
+    assert trace.parameters == 1000 * 64
+    assert trace.owners["parameters"] == rounded(1000 * 64 * 4)
+    assert trace.gradient_bytes == 1000 * 64 * 4
 
 
 def test_a_function_that_gives_no_model_is_refused(folder: Path) -> None:

@@ -117,10 +117,11 @@ def _allow_autocast() -> None:
 
 
 def _moving_once(move: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Leave modules alone that are where they should be already.
+    """Leave modules alone that are where they should be already, and keep shared weights shared.
 
     Torch exchanges fake parameters whole, wherever they go, and refuses while a graph holds them:
-    a frozen network that is sent to its device in every forward pass is in that state.
+    a frozen network that is sent to its device in every forward pass is in that state. A real
+    parameter that becomes fake is made anew in each module that has it.
     """
 
     def to(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
@@ -132,9 +133,26 @@ def _moving_once(move: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
             and (dtype is None or not tensor.is_floating_point() or tensor.dtype == dtype)
             for tensor in tensors
         )
-        return module if is_there else move(module, *args, **kwargs)
+        if is_there:
+            return module
+        shared = _shared_parameters(module)
+        move(module, *args, **kwargs)
+        for (first, name), *others in shared:
+            for other, other_name in others:
+                other._parameters[other_name] = first._parameters[name]
+        return module
 
     return to
+
+
+def _shared_parameters(module: nn.Module) -> list[list[tuple[nn.Module, str]]]:
+    """List the places of each parameter that several modules have."""
+    places: dict[Tensor, list[tuple[nn.Module, str]]] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                places.setdefault(parameter, []).append((part, name))
+    return [found for found in places.values() if len(found) > 1]
 
 
 def _attend(  # noqa: PLR0913, PLR0917 - torch's own signature
