@@ -29,6 +29,7 @@ from pitstop.cli.output import silence
 from pitstop.errors import PitstopError
 
 INTERRUPTED = 130
+_MOST_SIZE_DIGITS = 6
 _MOST_NAME = 200
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -80,6 +81,10 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    for name in ("COLUMNS", "LINES"):
+        # Rich turns any digits into a number, and Python refuses thousands of them.
+        if len(os.environ.get(name, "")) > _MOST_SIZE_DIGITS:  # noqa: TID251 - rich reads it there
+            del os.environ[name]  # noqa: TID251
 
 
 def main() -> None:

@@ -12,8 +12,16 @@ from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
 from pitstop.train.ranks import Ranks
 
-# gloo raises a plain RuntimeError; these are the system's own words in it.
-_BROKEN: Final = ("connection closed by peer", "connection reset by peer", "broken pipe")
+# gloo raises a plain RuntimeError; these are the system's own words in it, and its own of a limit.
+_BROKEN: Final = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "connection timed out",
+    "no route to host",
+    "network is unreachable",
+    "timed out waiting",
+)
 
 
 class LostRankError(PitstopError):
@@ -60,7 +68,7 @@ def _reason(own_rank: int, folder: Path) -> str:
     ]
     return "; ".join(reasons) or (
         f"one of them ended without writing a reason into its record ({folder / 'rank-*.jsonl'}): "
-        "it was killed, or its machine failed"
+        "it was killed, or its machine failed or cannot be reached"
     )
 
 

@@ -1,12 +1,18 @@
 """The processes of one run, as far as a step needs to know them."""
 
 import os
+import re
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor, distributed
 
+from pitstop.errors import ConfigError
 from pitstop.train.stop_signals import stop_with_launcher
+
+_NUMBER: Final = re.compile("[0-9]{1,9}")
+_LAUNCH: Final = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +52,27 @@ class Ranks:
 
 def is_first_rank() -> bool:
     """Tell, before the ranks have met, whether this process speaks for the run."""
-    return int(os.environ.get("RANK", "0")) == 0  # noqa: TID251 - torchrun's own contract
+    return _launch_number("RANK", 0) == 0
 
 
 def join_ranks() -> Ranks:
-    """Join the other processes of a ``torchrun`` launch; a plain launch is a run of one rank."""
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))  # noqa: TID251 - torchrun's own contract
+    """Join the other processes of a ``torchrun`` launch; a plain launch is a run of one rank.
+
+    Raises:
+        ConfigError: The environment speaks of several ranks and does not say enough to join them.
+    """
+    world_size = _launch_number("WORLD_SIZE", 1)
     if world_size == 1:
         return Ranks()
+    missing = [name for name in _LAUNCH if name not in os.environ]  # noqa: TID251
+    if missing:
+        raise ConfigError(
+            f"WORLD_SIZE is {world_size}, but {', '.join(missing)} are not set; start the ranks "
+            "with torchrun, or unset WORLD_SIZE to train in one process"
+        )
     if "TORCHELASTIC_RUN_ID" in os.environ:  # noqa: TID251
         stop_with_launcher()
-    local_rank = int(os.environ["LOCAL_RANK"])  # noqa: TID251
+    local_rank = _launch_number("LOCAL_RANK", 0)
     on_cuda = torch.cuda.is_available()
     if on_cuda:
         torch.cuda.set_device(local_rank)
@@ -66,8 +82,20 @@ def join_ranks() -> Ranks:
         rank=distributed.get_rank(),
         local_rank=local_rank,
         world_size=world_size,
-        local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),  # noqa: TID251
+        local_world_size=_launch_number("LOCAL_WORLD_SIZE", 1),
     )
+
+
+def _launch_number(name: str, default: int) -> int:
+    """Read one number of a launch from the environment."""
+    text = os.environ.get(name, str(default))  # noqa: TID251 - torchrun's own contract
+    least = 1 if name.endswith("WORLD_SIZE") else 0
+    if not (_NUMBER.fullmatch(text) and int(text) >= least):
+        raise ConfigError(
+            f"the environment has {name}={text!r}, which is no number of a launch; unset it, or "
+            "start the ranks with torchrun, which sets it"
+        )
+    return int(text)
 
 
 def leave_ranks() -> None:

@@ -68,6 +68,14 @@ def test_a_healthy_run_leaves_with_zero(run: Run, healthy: Path) -> None:
     assert out.startswith("healthy: ")
 
 
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
+def test_a_terminal_of_absurd_size_is_none(
+    run: Run, healthy: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "9" * 5000)
+    assert run("doctor", healthy)[0] == 0
+
+
 def test_a_bottleneck_leaves_with_one_and_says_it_first(run: Run, starved: Path) -> None:
     code, out, err = run("doctor", starved)
     assert (code, err) == (1, "")

@@ -139,3 +139,23 @@ def test_a_number_in_another_unit_says_how_it_was_printed(tmp_path: Path) -> Non
     assert set(table.data_s[np.isfinite(table.data_s)].tolist()) == {0.0031}
     assert table.note("data_s").formula == "printed as data_time_ms"
     assert not np.isfinite(table.memory_bytes).any() or table.note("memory_bytes").formula
+
+
+def test_a_step_counted_from_a_damaged_epoch_is_left_out(tmp_path: Path) -> None:
+    """Found by the drill: a bar's lines, where the epoch of one record is too long a number."""
+    said = "Loss: 6.100, Acc: 0.004, Base Lr: 1.77e-04"
+    head = "2021-04-17 13:{}:00,713 reid_baseline.train INFO:"
+    done = "Epoch {} done. Time per batch: 88.538[s] Speed: 133.0[samples/s]"
+    bar = "\rEpoch[{}] Iteration[184/184] " + said + ":  99%|##########| 184/186 [{},  2.19it/s]"
+    lines = [
+        f"{head.format(47)} Epoch[1] Iteration[180/184] {said}",
+        f"{bar.format(1, '01:28<00:00')}{head.format(48)} {done.format(1)}",
+        f"{head.format(51)} Epoch[4] Iteration[40/184] {said}",
+        f"{head.format(52)} Epo{'9' * 5000}ch[4] Iteration[100/184] {said}",
+        f"{head.format(53)} Epoch[4] Iteration[160/184] {said}",
+        f"{head.format(54)} Epoch[4] Iteration[180/184] {said}",
+        f"{bar.format(4, '05:54<00:00')}{head.format(55)} {done.format(4)}",
+    ]
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(lines))
+    assert read_logs([log])

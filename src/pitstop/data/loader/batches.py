@@ -39,6 +39,7 @@ from pitstop.data.loader.worker_ends import (
     kill_left,
     stops_blocked,
 )
+from pitstop.data.loader.worker_needs import require_worker_needs
 from pitstop.data.loader.worker_settings import (
     AppliedLoader,
     PrefetchBudget,
@@ -297,6 +298,7 @@ class Loader(Generic[BatchT]):
         if not self._applied.persistent:
             self._end_workers()
         if self._torch_loader is None:
+            require_worker_needs(self._applied.workers)
             self._fetcher = self._fetcher.with_board(WorkerBoard(self._applied.workers))
             self._lender = Lender(slots_for(self._applied))
             self._torch_loader = stream_of(

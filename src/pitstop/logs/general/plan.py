@@ -127,6 +127,8 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     else:
         _epoch_before(plan, readings)
     _over_the_run(plan)
+    # What the steps were counted from may be damage too: an epoch or a total that is no number.
+    plan.keep &= np.abs(plan.step) < _MOST_STEP
     judge_times(main, _pace(plan), named_time=time)
     return plan
 

@@ -4,9 +4,10 @@ It listens on 127.0.0.1 alone. A page of another site cannot read it either: bro
 back from other origins, and a name that was made to point here is refused by its ``Host``.
 """
 
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -21,7 +22,7 @@ from pitstop.report.live.page import LivePage
 from pitstop.report.live.view import LiveView
 
 HOST: Final = "127.0.0.1"
-_NAMES: Final = frozenset({"127.0.0.1", "localhost"})
+_OURS: Final = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
 _LINGER_S: Final = 3.0
 _MOST_CONNECTIONS: Final = 32
 _HEADERS: Final[Mapping[str, str]] = {
@@ -114,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         server = self.server
-        if _name_of(self.headers.get("Host", "")) not in _NAMES:
+        if not _is_ours(self.headers.get_all("Host", [])):
             self._send(HTTPStatus.FORBIDDEN, "text/plain", "this page is for this machine only\n")
             return
         answer = server.answers.get(self.path.partition("?")[0])
@@ -143,9 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _name_of(host: str) -> str:
-    """The name in a ``Host`` header; a forwarded port may be any."""
-    return host.strip().lower().rpartition(":")[0] or host.strip().lower()
+def _is_ours(hosts: Sequence[str]) -> bool:
+    """Whether the one ``Host`` header names this machine; a forwarded port may be any."""
+    return len(hosts) == 1 and _OURS.fullmatch(hosts[0].strip().lower()) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -97,7 +97,8 @@ def test_before_the_first_view_it_says_so(page: ServedPage) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example",
                                   "localhost.evil.example:8765", "", "192.168.1.7:8765",
-                                  "evil.example:80:localhost"])  # fmt: skip
+                                  "evil.example:80:localhost", "localhost:evil.example",
+                                  "127.0.0.1:123456", "localhost\x00"])  # fmt: skip
 def test_a_name_that_was_made_to_point_here_is_refused(
     page: ServedPage, view: LiveView, host: str
 ) -> None:
@@ -106,6 +107,19 @@ def test_a_name_that_was_made_to_point_here_is_refused(
         answer, body = ask(page, path, host=host)
         assert answer.status == 403
         assert "loop" not in body
+
+
+def test_two_names_are_refused_whichever_comes_first(page: ServedPage, view: LiveView) -> None:
+    page.publish(view)
+    place = urlsplit(page.address)
+    for first, second in (("localhost", "evil.example"), ("evil.example", "localhost")):
+        connection = HTTPConnection("127.0.0.1", place.port or 0, timeout=20)
+        connection.putrequest("GET", "/view.json", skip_host=True)
+        connection.putheader("Host", first)
+        connection.putheader("Host", second)
+        connection.endheaders()
+        assert connection.getresponse().status == 403
+        connection.close()
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "127.0.0.1:1"])
