@@ -11,12 +11,14 @@ import resource
 import shutil
 import signal
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from pitstop.train.state.checkpoint import find_newest_whole
-from tests.drill.kills import Campaign
 from tests.drill.lives import LIMIT_S, POLL_S, Life, begin
 from tests.drill.results import Tally
 from tests.drill.workload import CONFIG, SAMPLES
@@ -24,6 +26,7 @@ from tests.drill.workload import CONFIG, SAMPLES
 _NEW_MOUNTS = 0x00020000
 _READ_ONLY, _REMOUNT, _PRIVATE, _RECURSIVE = 1, 32, 1 << 18, 1 << 14
 _NOBODY = 65534
+_MANY_HANDLES = 10_000
 
 Case = Callable[["Ground"], Iterator[tuple[str, list[str], str]]]
 
@@ -49,6 +52,15 @@ class Ground:
         """Start a training."""
         line = ["train", str(self.config), "--work-dir", str(work_dir), *more]
         return begin(line, work_dir.parent / f"{work_dir.name}.log", before=before)
+
+    def sound(self) -> Path:
+        """Give the folder of a finished run, made once."""
+        folder = self.folder / "sound"
+        if not folder.exists():
+            life = self.train(folder)
+            life.wait(600)
+            assert life.code == 0, life.text
+        return folder / "run"
 
     def ended(self, life: Life, codes: set[int]) -> list[str]:
         """Wait for an end, and name what is wrong with it."""
@@ -90,10 +102,8 @@ def full_disk(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
         at = ground.place()
         life = ground.train(at, before=mounted(at, size))
         yield f"full disk, training ({size})", ground.ended(life, {0, 2}), life.text
-    at, sound = ground.place(), ground.place()
-    life = ground.train(sound / "w")
-    life.wait(ground.limit_s)
-    page = ["report", str(sound / "w" / "run"), "-o", str(at / "page.html")]
+    at = ground.place()
+    page = ["report", str(ground.sound()), "-o", str(at / "page.html")]
     life = begin(page, ground.folder / "page.log", before=mounted(at, "4k"))
     yield "full disk, report", ground.ended(life, {2}), life.text
     clips = ground.place() / "clips"
@@ -143,6 +153,101 @@ def limits(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
         yield "small /dev/shm", ground.ended(life, {0, 2}), life.text
 
 
+def many_handles(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
+    """Ten thousand files are open already: numbers that no longer fit into a set of 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < _MANY_HANDLES + 1000:
+        return
+
+    def open_many() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_MANY_HANDLES + 1000, most))
+        for _ in range(_MANY_HANDLES):
+            os.open(os.devnull, os.O_RDONLY)
+
+    life = ground.train(ground.place() / "w", before=open_many)
+    yield "10,000 open files, training", ground.ended(life, {0}), life.text
+    for command in (["doctor"], ["watch", "--once"]):
+        reader = begin(
+            [*command, str(ground.sound())], ground.folder / "reader.log", before=open_many
+        )
+        yield f"10,000 open files, {command[0]}", ground.ended(reader, {0, 1}), reader.text
+
+
+def vanishing_data(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
+    """A file of the dataset is removed while workers read the others."""
+    for policy, codes, said in (
+        ("raise", {2}, "No such file or directory"),
+        ("skip", {0}, "finished at step"),
+    ):
+        at = ground.place()
+        samples = at / "samples"
+        samples.mkdir()
+        for index in range(SAMPLES):
+            (samples / f"{index}.txt").write_text(str(index))
+        life = ground.train(
+            at / "w", f"loader.corrupt={policy}", "train.steps=120", before=_reading_from(samples)
+        )
+        _await(lambda life=life: "step 10/" in life.text or life.poll(), ground.limit_s)
+        (samples / "17.txt").unlink(missing_ok=True)
+        troubles = ground.ended(life, codes)
+        troubles += [] if said in life.text else ["does not say so"]
+        yield f"a file of the data vanishes, {policy}", troubles, life.text
+
+
+def _reading_from(folder: Path) -> Callable[[], None]:
+    """Have each sample of a new process come with the reading of its file."""
+
+    def install() -> None:
+        from tests.unit.train import runs
+
+        sound = runs.LineSamples.sample
+
+        def sample(self: runs.LineSamples, epoch: int, index: int):
+            (folder / f"{index}.txt").read_text()
+            return sound(self, epoch, index)
+
+        runs.LineSamples.sample = sample
+
+    return install
+
+
+def paused_child(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
+    """The doctor, or the script that it measures, stands still for a moment."""
+    at = ground.place()
+    script = at / "script.py"
+    script.write_text(_SCRIPT)
+    for who in ("the doctor's child", "doctor"):
+        log = at / "doctor.log"
+        line = ["doctor", "--record", str(at / who), "--", sys.executable, str(script)]
+        life = begin(line, log)
+        _await(lambda at=at: (at / "steps").exists(), ground.limit_s)
+        children = life.workers()
+        victim = children[0] if children and who != "doctor" else life.pid
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            _send(victim, number)
+            time.sleep(0.3)
+        troubles = ground.ended(life, {7})
+        yield f"pause, {who}", troubles, life.text
+        (at / "steps").unlink(missing_ok=True)
+
+
+_SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(150):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.01)
+    if step == 30:
+        Path(__file__).with_name("steps").write_text("30")
+sys.exit(7)
+"""
+
+
 def not_finite(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
     """A NaN in the data at a chosen step, under each policy."""
 
@@ -168,6 +273,16 @@ def company(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
     """Two starts at once; readers of a live record; another user of the machine."""
     at = ground.place()
     first = ground.train(at / "w", "train.steps=100000")
+    try:
+        yield from _meet(ground, first, at)
+        os.kill(first.pid, signal.SIGTERM)
+        yield "SIGTERM with company", ground.ended(first, {1}), first.text
+    finally:
+        first.kill_group()
+        first.wait(ground.limit_s)
+
+
+def _meet(ground: Ground, first: Life, at: Path) -> Iterator[tuple[str, list[str], str]]:
     _await((at / "w" / "run" / "rank-0.jsonl").exists, ground.limit_s)
     second = begin(
         ["train", str(ground.config), "--work-dir", str(at / "w"), "--resume", "auto"],
@@ -181,8 +296,6 @@ def company(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
         yield f"reader of a live record, {command[0]}", ground.ended(reader, {0, 1}), reader.text
     yield "files of a run to another user", _modes(at / "w"), ""
     yield "shared memory to another user", _shared(first), ""
-    os.kill(first.pid, signal.SIGTERM)
-    yield "SIGTERM with company", ground.ended(first, {1}), first.text
 
 
 def _modes(work_dir: Path) -> list[str]:
@@ -215,9 +328,6 @@ def _shared(life: Life) -> list[str]:
 
 def damaged_saves(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
     """Files of a run that vanish, are cut or changed between two starts."""
-    at = ground.place()
-    ground.train(at / "w").wait(ground.limit_s)
-    sound = at / "w" / "run"
     for name, harm in (
         ("a save vanishes", lambda run: shutil.rmtree(_newest(run))),
         ("a save is cut", lambda run: os.truncate(_newest(run) / "common.pt", 100)),
@@ -226,7 +336,7 @@ def damaged_saves(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
         ("the record is cut", lambda run: os.truncate(run / "rank-0.jsonl", 200)),
     ):
         work_dir = ground.place() / "w"
-        shutil.copytree(sound, work_dir / "run")
+        shutil.copytree(ground.sound(), work_dir / "run")
         harm(work_dir / "run")
         life = ground.train(work_dir, "--resume", "auto", "train.steps=70")
         troubles = ground.ended(life, {0})
@@ -247,19 +357,33 @@ def _flip(run: Path) -> None:
     path.write_bytes(data)
 
 
-CASES: tuple[Case, ...] = (damaged_saves, not_finite, limits, company)
+CASES: tuple[Case, ...] = (
+    damaged_saves,
+    not_finite,
+    limits,
+    many_handles,
+    vanishing_data,
+    paused_child,
+    company,
+)
 MOUNTING: tuple[Case, ...] = (full_disk, read_only_disk)
 
 
-def break_world(folder: Path, dice: random.Random, until_s: float) -> Tally:
-    """Meet every fault once, and again while there is time."""
+def break_world(
+    folder: Path, dice: random.Random, until_s: float, *, is_short: bool = False
+) -> Tally:
+    """Meet every fault once, and again while there is time; in short, the first of each case."""
+    del dice
     tally = Tally()
-    pace = Campaign(folder, dice).pace
-    ground = Ground(folder, pace.limit_s(LIMIT_S))
+    begun_s = time.monotonic()
+    ground = Ground(folder, LIMIT_S)
+    ground.sound()
+    ground.limit_s = max(LIMIT_S, 20 * (time.monotonic() - begun_s))
     cases = (*CASES, *(MOUNTING if can_mount() else ()))
     while True:
         for case in cases:
-            for name, troubles, text in case(ground):
+            found = case(ground)
+            for name, troubles, text in islice(found, 1 if is_short else None):
                 tally.count(name, troubles, text)
         if time.monotonic() > until_s:
             return tally
@@ -269,6 +393,11 @@ def _await(happens: Callable[[], bool], limit_s: float) -> None:
     until_s = time.monotonic() + limit_s
     while not happens() and time.monotonic() < until_s:
         time.sleep(POLL_S)
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _must(code: int) -> None:

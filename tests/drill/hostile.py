@@ -14,8 +14,9 @@ import shutil
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class Case:
 
     kind: str
     arguments: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 Maker = Callable[["Kitchen", Path], Case]
@@ -126,7 +128,8 @@ def serve(folder: Path, dice: random.Random, until_s: float, *, most: int | None
     for number, case in enumerate(cases(kitchen, folder)):
         if time.monotonic() > until_s or number == most:
             break
-        life = begin(case.arguments, folder / "case.log", before=_limited, folder=folder)
+        before = partial(_limited, case.environment)
+        life = begin(case.arguments, folder / "case.log", before=before, folder=folder)
         in_time = life.wait(limit_s)
         text = life.text
         troubles = {
@@ -159,7 +162,8 @@ def _special(folder: str, names: list[str]) -> list[str]:
     return [name for name, path in paths.items() if not (path.is_file() or path.is_dir())]
 
 
-def _limited() -> None:
+def _limited(environment: Mapping[str, str]) -> None:
+    os.environ.update(environment)  # noqa: TID251 - it is the environment that is hostile
     # Far above what is asked for: a case that wants more is counted, and does not take the machine.
     resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -422,9 +426,50 @@ def _checkpoint(kitchen: Kitchen, place: Path) -> Case:
     return Case(kind="checkpoint", arguments=[*arguments, "loader.workers=0"])
 
 
+def _environment(kitchen: Kitchen, place: Path) -> Case:
+    """Variables that launchers, shells and terminals set, with values that none of them gives."""
+    names = ["WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "COLUMNS", "LINES", "TERM",
+             "HOME", "TMPDIR", "LANG", "PYTHONIOENCODING", "CUDA_VISIBLE_DEVICES"]  # fmt: skip
+    values = ["", "x", "-1", "0", "2", "9" * 5000, "1e9", "\u0661", "/nonexistent", ESCAPE, SCRIPT]
+    chosen = kitchen.dice.sample(names, kitchen.dice.randint(1, 3))
+    environment = {name: kitchen.dice.choice(values) for name in chosen}
+    config = place / "line.yaml"
+    config.write_text(CONFIG % {"steps": 3})
+    train = ["train", str(config), "--work-dir", str(place / "w"), "loader.workers=0"]
+    command = kitchen.dice.choice([train, ["doctor", str(kitchen.sound / "run")]])
+    return Case(kind="environment", arguments=command, environment=environment)
+
+
+def _run_folder(kitchen: Kitchen, place: Path) -> Case:
+    """A run's folder in which something is not what its name says."""
+    (place / "rank-0.jsonl").write_bytes(kitchen.record)
+    name = kitchen.dice.choice(["rank-0.jsonl", "rank-1.jsonl", "outside.jsonl", "checkpoints"])
+    odd = place / name
+    odd.unlink(missing_ok=True)
+    what = kitchen.dice.randrange(6)
+    if what == 0:
+        odd.mkdir()
+    elif what == 1:
+        odd.symlink_to(odd)
+    elif what == 2:
+        os.mkfifo(odd)
+    elif what == 3:
+        odd.symlink_to("/dev/zero")
+    elif what == 4:
+        odd.symlink_to(place / "nowhere")
+    else:
+        odd.write_bytes(kitchen.dice.randbytes(5000))
+    run = kitchen.dice.choice([str(place), f"{place}/../{place.name}", f"{place}/./"])
+    command = kitchen.dice.choice(
+        [["doctor", run], ["report", run, "-o", "page.html"], ["watch", run, "--once"]]
+    )
+    return Case(kind="folder of a run", arguments=command)
+
+
 MAKERS: tuple[Maker, ...] = (
     _record, _config, _key, _log, _pack, _record, _yaml, _legacy, _key, _log, _odd_path, _record,
     _nested, _key, _dataset, _pack, _checkpoint, _legacy, _odd_path, _config,
+    _environment, _run_folder,
 )  # fmt: skip
 
 

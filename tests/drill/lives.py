@@ -4,6 +4,7 @@ What runs in them is the command itself, from the parsing of its arguments to it
 the seconds of importing are spent once for all lives.
 """
 
+import ctypes
 import gc
 import importlib
 import os
@@ -23,6 +24,9 @@ import torch
 import pitstop
 from pitstop.cli.main import main
 from pitstop.data.loader.worker_ends import signal_at_parent_death
+
+_ROOT = Path(__file__).parents[2]
+_PARENT_DEATH_SIGNAL = 1
 
 POLL_S = 0.005
 LIMIT_S = 30.0
@@ -120,7 +124,7 @@ def begin(
     before: Callable[[], None] | None = None,
     folder: Path | None = None,
 ) -> Life:
-    """Start a command in a session of its own.
+    """Start a command in a session of its own; it ends with this process.
 
     Args:
         arguments: Of ``pitstop``.
@@ -128,21 +132,53 @@ def begin(
         before: Called in the new process, to make its world worse.
         folder: Where it runs.
     """
+
+    def run() -> None:
+        gc.enable()
+        torch.set_num_threads(1)
+        if before is not None:
+            before()
+        sys.argv = ["pitstop", *arguments]
+        main()
+
+    return _fork(run, log, folder)
+
+
+def begin_program(
+    arguments: Sequence[str], log: Path, *, before: Callable[[], None] | None = None
+) -> Life:
+    """Start Python anew, as a shell does: it shares no page of memory with this process.
+
+    Args:
+        arguments: Of ``python``.
+        log: Where its output goes.
+        before: Called in the new process, to make its world worse.
+    """
+
+    def run() -> None:
+        if before is not None:
+            before()
+        path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
+        environment = {**os.environ, "PYTHONPATH": path}  # noqa: TID251 - handed on
+        os.execve(sys.executable, [sys.executable, *arguments], environment)
+
+    return _fork(run, log, None)
+
+
+def _fork(run: Callable[[], None], log: Path, folder: Path | None) -> Life:
     begun_s = time.monotonic()
+    log.write_bytes(b"")  # what an earlier life said is not this one's
     pid = os.fork()
     if pid == 0:
-        _live(arguments, log, before, folder)
+        _live(run, log, folder)
     return Life(pid=pid, log=log, begun_s=begun_s)
 
 
-def _live(
-    arguments: Sequence[str],
-    log: Path,
-    before: Callable[[], None] | None,
-    folder: Path | None,
-) -> NoReturn:
+def _live(run: Callable[[], None], log: Path, folder: Path | None) -> NoReturn:
     code = 70
     try:
+        # A drill that is killed must not leave a training without end behind.
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         os.setsid()
         signal_at_parent_death(signal.SIGKILL)  # a drill that fails leaves nothing behind
         with log.open("wb") as file, Path(os.devnull).open("rb") as nothing:
@@ -152,14 +188,9 @@ def _live(
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        gc.enable()
-        torch.set_num_threads(1)
         if folder is not None:
             os.chdir(folder)
-        if before is not None:
-            before()
-        sys.argv = ["pitstop", *arguments]
-        main()
+        run()
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

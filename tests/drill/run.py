@@ -8,12 +8,14 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from tests.drill import kills
 from tests.drill.faults import break_world
 from tests.drill.hostile import serve
 from tests.drill.lives import preload
+from tests.drill.ranks import break_ranks
 from tests.drill.results import Tally, add
 from tests.drill.soak import soak
 from tests.drill.workload import install
@@ -31,6 +33,9 @@ WEIGHTS = {
 }
 
 
+Part = Callable[[Path, random.Random, float], Tally]
+
+
 def run_kills(folder: Path, dice: random.Random, until_s: float) -> Tally:
     """Break trainings of one rank."""
     tally = Tally()
@@ -40,11 +45,18 @@ def run_kills(folder: Path, dice: random.Random, until_s: float) -> Tally:
     return tally
 
 
-PARTS: Mapping[str, Callable[[Path, random.Random, float], Tally]] = {
+PARTS: Mapping[str, Part] = {
     "kills": run_kills,
     "hostile inputs": serve,
     "faults": break_world,
+    "ranks": break_ranks,
     "soak": soak,
+}
+
+
+SHORT: Mapping[str, Part] = {
+    "faults": partial(break_world, is_short=True),
+    "ranks": partial(break_ranks, is_short=True),
 }
 
 
@@ -53,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="of each part")
     parser.add_argument("--only", action="append", choices=list(PARTS))
+    parser.add_argument("--short", action="store_true", help="of faults and ranks the first ones")
     parser.add_argument("--seed", type=int, default=None, help="of the moments and the inputs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file that counts add up in")
     options = parser.parse_args()
@@ -64,7 +77,8 @@ def main() -> None:
             folder = Path(name) / part
             folder.mkdir()
             begun_s = time.monotonic()
-            tally = PARTS[part](folder, random.Random(seed), begun_s + 60 * options.minutes)
+            part_of = SHORT.get(part, PARTS[part]) if options.short else PARTS[part]
+            tally = part_of(folder, random.Random(seed), begun_s + 60 * options.minutes)
             add(part, tally, options.results, seconds=time.monotonic() - begun_s)
             print(
                 f"{part} (seed {seed}): {sum(tally.tried.values())} tried, {dict(tally.troubles)}"

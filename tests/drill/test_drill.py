@@ -27,38 +27,24 @@ pytestmark = [
 def drill(tmp_path: Path, part: str, minutes: float) -> dict[str, Any]:
     results = tmp_path / "results.json"
     options = ["--only", part, "--minutes", str(minutes), "--seed", "5", "--results", str(results)]
-    for _ in range(2):  # counts add up over runs
-        subprocess.run([sys.executable, "-m", "tests.drill.run", *options], cwd=ROOT, check=True)
-        options[3] = "0"
+    command = [sys.executable, "-m", "tests.drill.run", "--short", *options]
+    subprocess.run(command, cwd=ROOT, check=True)
     found = json.loads(results.read_text())["parts"][part]
-    assert found["runs"] == 2
+    assert sum(found["tried"].values()) > 0
     return found
 
 
-def test_killed_trainings_lose_nothing(tmp_path: Path) -> None:
-    found = drill(tmp_path, "kills", 0.7)
-    assert sum(found["tried"].values()) > 0
-    assert found["troubles"] == {}
-
-
-def test_faults_of_the_world_are_survived_or_said(tmp_path: Path) -> None:
-    found = drill(tmp_path, "faults", 0)
-    # Where there is no shared memory at all, torch itself prints a traceback on its way out; so
-    # does Python in a worker that may open no more files.
-    torch_itself = {"small /dev/shm: traceback", "24 handles: traceback"}
-    assert set(found["troubles"]) <= torch_itself
-
-
-def test_hostile_inputs_end_in_a_sentence(tmp_path: Path) -> None:
-    found = drill(tmp_path, "hostile inputs", 0.5)
-    assert sum(found["tried"].values()) > 0
-    # Whether a home folder is looked through in time depends on what lies in it.
-    assert set(found["troubles"]) <= {"odd path: hang", "odd path: code"}
+@pytest.mark.parametrize(
+    ("part", "minutes"), [("kills", 0.3), ("hostile inputs", 0.3), ("faults", 0), ("ranks", 0)]
+)
+def test_nothing_is_lost(part: str, minutes: float, tmp_path: Path) -> None:
+    assert drill(tmp_path, part, minutes)["troubles"] == {}
 
 
 def test_a_soak_runs_to_its_end(tmp_path: Path) -> None:
-    found = drill(tmp_path, "soak", 0.5)
-    assert found["troubles"] == {}
+    found = drill(tmp_path, "soak", 0.3)
+    # In so short a time every process still opens what it will hold; that it lives is what shows.
+    assert [name for name in found["troubles"] if "ended early" in name] == []
 
 
 LAUNCHER = """

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def samples(handles: list[int]) -> list[Sample]:
     return [
-        Sample(at_s=5.0 * index, pss_bytes=100, handles=count, threads=count)
+        Sample(at_s=5.0 * index, held_bytes=100, pss_bytes=100, handles=count, threads=count)
         for index, count in enumerate(handles)
     ]
 
@@ -33,10 +33,17 @@ def test_a_handle_never_given_back_is_a_leak() -> None:
 
 def test_memory_is_fitted_by_a_line() -> None:
     rising = [
-        Sample(at_s=10.0 * index, pss_bytes=1000 + 20 * index, handles=1, threads=1)
+        Sample(
+            at_s=10.0 * index,
+            held_bytes=1000 + 20 * index,
+            pss_bytes=900 - 10 * index,
+            handles=1,
+            threads=1,
+        )
         for index in range(30)
     ]
-    assert growth(rising)["pss_bytes_per_hour"] == 2 * 3600
+    found = growth(rising)
+    assert (found["held_bytes_per_hour"], found["pss_bytes_per_hour"]) == (2 * 3600, -3600)
 
 
 @pytest.mark.slow
