@@ -144,7 +144,14 @@ tune -o
 tune CONFIG
 tune OVERRIDES
 verify
+verify --check-steps
 verify --json
+verify --limit
+verify --margin
+verify --metric
+verify --seeds
+verify --steps
+verify --study
 verify TARGETS
 watch
 watch --interval

@@ -1,6 +1,5 @@
 """``pitstop doctor``: a verdict on a run, on foreign logs, or on any training script."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ from pitstop.cli.output import (
     LogBatchSizes,
     LogFormat,
     LogWorldSizes,
-    refuse_options,
+    refuse_given,
     show,
 )
 
@@ -115,7 +114,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
             raise typer.BadParameter("give either runs or logs, or a command after --")
         if record == "":
             raise typer.BadParameter("name a folder", param_hint="--record")
-        _refuse(ctx, _OF_LOGS, "a log, not for a command")
+        refuse_given(ctx, _OF_LOGS, "a log, not for a command")
         refuse_unrunnable(ctx.meta[_OWN], command)
         options = ScriptOptions(
             steps=steps,
@@ -130,7 +129,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         raise typer.BadParameter("name a run, logs, or a command after --")
     from pitstop.cli.doctor_logs import doctor_logs, explain_logs, is_log
 
-    _refuse(ctx, _OF_SCRIPTS, "a command after --, not for a run or a log")
+    refuse_given(ctx, _OF_SCRIPTS, "a command after --, not for a run or a log")
     if any(is_log(target) for target in targets):
         if explain:
             raise typer.Exit(explain_logs(targets, step=step, time=time, unit=unit))
@@ -140,25 +139,11 @@ def doctor(  # noqa: PLR0913 - one parameter an option
             fields=(step or "", time or "", unit or ""),
         )  # fmt: skip
         raise typer.Exit(code)
-    _refuse(ctx, _OF_LOGS, "a log of another tool, not for a run that pitstop measured")
+    refuse_given(ctx, _OF_LOGS, "a log of another tool, not for a run that pitstop measured")
     if len(targets) > _MOST_RUNS:
         raise typer.BadParameter("two runs can be compared, not more")
     code = _diagnose_run(targets[0], json) if len(targets) == 1 else _compare(targets, json)
     raise typer.Exit(code)
-
-
-def _refuse(ctx: typer.Context, options: Mapping[str, str], purpose: str) -> None:
-    """Refuse options that would do nothing.
-
-    Raises:
-        PitstopError: The user gave one of them.
-    """
-    given = [
-        option
-        for name, option in options.items()
-        if (source := ctx.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    ]
-    refuse_options(given, purpose)
 
 
 def _diagnose_run(run: Path, json_path: str | None) -> int:

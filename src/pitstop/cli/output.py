@@ -13,7 +13,7 @@ import typer
 from pitstop.errors import MissingExtra, PitstopError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TextIO
 
     from rich.console import RenderableType
@@ -53,6 +53,20 @@ def silence(stream: "TextIO") -> None:
     """Let what a stream still holds go nowhere: at the end writing it would fail again."""
     with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def refuse_given(ctx: typer.Context, options: "Mapping[str, str]", purpose: str) -> None:
+    """Refuse options of a command that would do nothing, by parameter and spelling.
+
+    Raises:
+        PitstopError: The user gave one of them.
+    """
+    given = [
+        option
+        for name, option in options.items()
+        if (source := ctx.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    ]
+    refuse_options(given, purpose)
 
 
 def write_record(record: object, json_path: str | None) -> bool:

@@ -4,8 +4,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pitstop.records.units import bytes_text, count_text, digits, seconds_text, share_text
+from pitstop.records.units import (
+    bytes_text,
+    count_text,
+    digits,
+    quality_text,
+    seconds_text,
+    share_text,
+    speedup_text,
+)
 from pitstop.records.verify.checklist import Checklist, CheckRow
+from pitstop.records.verify.quality import NonInferiority, TimeToQuality
+from pitstop.records.verify.verification import Verification
 from pitstop.report.printable import literal
 
 
@@ -55,3 +65,84 @@ def _value_text(row: CheckRow, value: float) -> str:
     if row.unit == "samples/s":
         return digits(value)
     return f"{value:,.0f}" if row.unit == "count" else count_text(int(value), "step")
+
+
+def verification_report(found: Verification) -> RenderableType:
+    """Lay out a verification: the verdict, then level by level, then the runs."""
+    parts: list[RenderableType] = [
+        Text.assemble((f"{found.outcome}: ", "bold"), literal(found.message)),
+        "",
+        _levels(found),
+    ]
+    if found.changes:
+        parts += ["", Text("changed settings", style="bold"), _changes(found)]
+    if found.statistical is not None:
+        parts += ["", Text(f"{found.statistical.metric} of each run", style="bold")]
+        parts += [Text(f"  {line}") for line in _values(found.statistical)]
+    if found.time_to_quality is not None:
+        parts += ["", Text("time to quality", style="bold")]
+        parts += [Text(f"  {line}") for line in _time_lines(found.time_to_quality)]
+    parts += ["", Text(_next_of_verification(found))]
+    return Group(*parts)
+
+
+def _levels(found: Verification) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("level", "outcome", "evidence"):
+        table.add_column(heading)
+    for level in found.levels:
+        table.add_row(level.level, level.outcome, literal(level.message))
+    return table
+
+
+def _changes(found: Verification) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for one in found.changes:
+        row = (f"  {one.key}", f"{one.base} -> {one.candidate}", f"claims: {one.claim}")
+        table.add_row(*map(literal, row))
+    return table
+
+
+def _values(test: NonInferiority) -> list[str]:
+    how = "paired by seed" if test.paired else "not paired"
+    return [
+        f"{name}: {', '.join(map(quality_text, values))}"
+        for name, values in (("base     ", test.base), ("candidate", test.candidate))
+    ] + [how]
+
+
+def _time_lines(found: TimeToQuality) -> list[str]:
+    lines = [
+        f"{found.metric} {quality_text(found.level)}: the baseline reached it "
+        f"{_reached(found.base_s, found.base_samples)}, the candidate "
+        f"{_reached(found.candidate_s, found.candidate_samples)}"
+    ]
+    if found.speedup is not None:
+        lines.append(f"{speedup_text(found.speedup)} as fast to the same quality (median of seeds)")
+    lines.append(
+        f"at equal time, {seconds_text(found.equal_time_s)}: baseline "
+        f"{_quality(found.base_then)}, candidate {_quality(found.candidate_then)}"
+    )
+    return lines
+
+
+def _reached(seconds: float | None, samples: float | None) -> str:
+    if seconds is None:
+        return "not in every run"
+    counted = "" if samples is None else f" ({samples:,.0f} samples)"
+    return f"after {seconds_text(seconds)}{counted}"
+
+
+def _quality(value: float | None) -> str:
+    return "not evaluated by then" if value is None else quality_text(value)
+
+
+def _next_of_verification(found: Verification) -> str:
+    if found.outcome == "undecided" and found.statistical is not None:
+        seeds = len(found.statistical.base) + (found.statistical.more_seeds or 0)
+        if found.statistical.more_seeds:
+            return (
+                f"next: the same command with --seeds {seeds}; runs in "
+                f"{literal(found.study)} are not repeated"
+            )
+    return f"next: look into the runs in {literal(found.study)} with pitstop doctor RUN"

@@ -1,0 +1,194 @@
+"""Two commands of anybody's verified by the losses and metrics that they print."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from pitstop.errors import PitstopError, RecordError
+from pitstop.logs.read import read_logs
+from pitstop.records.run import RankRecord, ScalarSeries
+from pitstop.records.verify.quality import QualityPoint
+from pitstop.records.verify.trial import Ended, TrialResult
+from pitstop.records.verify.verification import Verification
+from pitstop.verify.judge import Findings, broken_trial, conclude
+from pitstop.verify.noninferiority import Question, judge_noninferiority
+from pitstop.verify.numbers import compare_exactly
+from pitstop.verify.runner import OUTPUT, Program
+from pitstop.verify.study import Study
+
+SEED: Final = "{seed}"
+"""Stands in a command for the number of the repeat: 0, 1, ..."""
+
+MARGIN_SHARE: Final = 0.05
+"""Of the baseline's mean, where nobody gives a margin: a printed loss has no unit to go by."""
+
+_LOWER_IS_BETTER: Final = re.compile(
+    r"loss|err(or)?\b|ppl|perplexity|mae\b|mse\b|fid\b|lpips|wer\b", re.IGNORECASE
+)
+_LOSS: Final = re.compile(r"(^|[/_ ])(train[/_ ])?loss$", re.IGNORECASE)
+_HELD_OUT: Final = re.compile(r"^(val|valid|validation|eval|test)[/_ ]", re.IGNORECASE)
+# One printed loss is that of a few samples; the last tenth of them is the end of the run.
+_LAST: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandTrial:
+    """Runs a command once."""
+
+    label: str
+    command: tuple[str, ...]
+    repeat: int
+    limit_s: float | None = None
+
+    def identity(self) -> dict[str, object]:
+        """Give all that decides the result, as far as the command line tells."""
+        return {"command": list(self._words), "repeat": self.repeat, "in": str(Path.cwd())}
+
+    @property
+    def _words(self) -> tuple[str, ...]:
+        return tuple(word.replace(SEED, str(self.repeat)) for word in self.command)
+
+    def program(self, folder: Path) -> Program:
+        """Run it where we are; Python is asked not to keep back what it prints."""
+        unbuffered = ("env", "PYTHONUNBUFFERED=1")
+        return Program(arguments=(*unbuffered, *self._words), folder=folder, limit_s=self.limit_s)
+
+    def read(self, folder: Path, ended: Ended) -> TrialResult:
+        """Read what it printed by the reader of training logs."""
+        result = TrialResult(
+            label=self.label, status=ended.status, reason=ended.reason, wall_s=ended.wall_s
+        )
+        try:
+            rank = read_logs([folder / OUTPUT])[0].first
+        except RecordError as error:
+            return replace(result, notes=(str(error),))
+        metrics = {name: _points(name, series) for name, series in rank.scalars.items()}
+        result = replace(
+            result, losses=_losses(rank), metrics={k: v for k, v in metrics.items() if v}
+        )
+        last = list(result.losses.values())[-1:]
+        if result.status == "finished" and last == [None]:
+            return replace(
+                result, status="not finite", reason="the last printed loss is not finite"
+            )
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedCommands:
+    """What to verify, and how often each is run."""
+
+    base: tuple[str, ...]
+    candidate: tuple[str, ...]
+    seeds: int = 5
+    metric: str | None = None
+    margin: float | None = None
+    limit_s: float | None = None
+
+
+def verify_commands(wanted: WantedCommands, study: Study) -> Verification:
+    """Hold a command against another, in turns.
+
+    Raises:
+        PitstopError: Nothing that decides could be read from what they print.
+    """
+    sides: tuple[list[TrialResult], list[TrialResult]] = ([], [])
+    commands = (("base", wanted.base), ("candidate", wanted.candidate))
+    findings = Findings(
+        base=shlex.join(wanted.base),
+        candidate=shlex.join(wanted.candidate),
+        claim="training",
+        study=str(study.folder),
+    )
+    for repeat in range(wanted.seeds):
+        for results, (name, command) in zip(sides, commands, strict=True):
+            label = f"{name}, run {repeat}"
+            trial = CommandTrial(
+                label=label, command=command, repeat=repeat, limit_s=wanted.limit_s
+            )
+            results.append(study.result(trial))
+            findings = replace(findings, trials=(*findings.trials, results[-1]))
+            if broken_trial(findings) is not None:
+                return conclude(findings)
+    question = _question(wanted, sides[0])
+    values = [[_value(run, question.metric, study) for run in side] for side in sides]
+    test = judge_noninferiority(question, *values)
+    exact = compare_exactly(sides[0][0], sides[1][0])
+    return conclude(replace(findings, exact=exact, statistical=test))
+
+
+def _question(wanted: WantedCommands, base: Sequence[TrialResult]) -> Question:
+    """Decide by what: a held-out loss before any other held-out number, before the training loss.
+
+    Raises:
+        PitstopError: They print nothing of the kind, or not what was asked for.
+    """
+    known = list(base[0].metrics)
+    ordered = sorted(known, key=_preference)
+    metric = wanted.metric or next((name for name in ordered if _preference(name) < 3), None)
+    if metric is None or metric not in known:
+        listed = ", ".join(known) or "nothing"
+        why = " ".join(base[0].notes)
+        raise PitstopError(
+            f"what the first command printed holds no {metric or 'loss or metric'}; it was read "
+            f"as: {listed}. {why}".strip()
+        )
+    margin, source = wanted.margin, "--margin"
+    if margin is None:
+        values = [value for run in base if (value := run.final(metric)) is not None]
+        margin = MARGIN_SHARE * abs(fmean(values))
+        source = f"{MARGIN_SHARE:.0%} of the baseline's; --margin sets another"
+    return Question(
+        metric=metric,
+        higher_is_better=_LOWER_IS_BETTER.search(metric) is None,
+        margin=margin,
+        margin_from=source,
+        paired=all(any(SEED in word for word in side) for side in (wanted.base, wanted.candidate)),
+    )
+
+
+def _preference(name: str) -> int:
+    is_held_out = _HELD_OUT.search(name) is not None
+    if _LOSS.search(name):
+        return 0 if is_held_out else 2
+    return 1 if is_held_out and "loss" not in name else 3
+
+
+def _value(run: TrialResult, metric: str, study: Study) -> float:
+    value = run.final(metric)
+    if value is None:
+        raise PitstopError(
+            f"{run.label} printed no {metric}, though others did; see what it printed in "
+            f"{study.folder}"
+        )
+    return value
+
+
+def _losses(rank: RankRecord) -> dict[int, float | None]:
+    name = next((name for name in rank.scalars if _LOSS.search(name)), None)
+    if name is None:
+        return {}
+    series = rank.scalars[name]
+    pairs = zip(series.step.tolist(), series.value.tolist(), strict=True)
+    return {int(step): value if isfinite(value) else None for step, value in pairs}
+
+
+def _points(name: str, series: ScalarSeries) -> tuple[QualityPoint, ...]:
+    """Give every value; a training loss ends with the mean of its last tenth."""
+    finite = [
+        (int(step), value)
+        for step, value in zip(series.step.tolist(), series.value.tolist(), strict=True)
+        if isfinite(step) and isfinite(value)
+    ]
+    points = [
+        QualityPoint(step=step, samples=None, wall_s=None, value=value) for step, value in finite
+    ]
+    if points and _preference(name) == 2:
+        last = [value for _, value in finite[-max(1, len(finite) // _LAST) :]]
+        points[-1] = replace(points[-1], value=fmean(last))
+    return tuple(points)

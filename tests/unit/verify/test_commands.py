@@ -1,0 +1,65 @@
+"""Two commands judged by what they print; a fake runner prints it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pitstop.errors import PitstopError
+from pitstop.records.verify.trial import Ended
+from pitstop.records.verify.verification import Verification
+from pitstop.verify.commands import CommandTrial, WantedCommands, verify_commands
+from pitstop.verify.runner import OUTPUT, ChildRunner, Program
+from pitstop.verify.study import Study
+
+LINE = "iter {step}: loss {loss:.4f}, time 30.11ms, mfu 1.00%\n"
+
+
+class PrintingRunner:
+    """Prints the log of a training whose loss ends at what the command says, with noise."""
+
+    def run(self, program: Program) -> Ended:
+        _, _, kind, end, seed = program.arguments
+        lines = [
+            LINE.format(step=10 * step, loss=float(end) + 0.01 * int(seed) + 4 * 0.8**step)
+            for step in range(30)
+        ]
+        if kind == "nan":
+            lines[-1] = "iter 290: loss nan, time 30.11ms, mfu 1.00%\n"
+        (program.folder / OUTPUT).write_text("".join(lines) if kind != "silent" else "hello\n")
+        return Ended(status="finished", reason="", wall_s=1.0)
+
+
+def verified(folder: Path, base: str, candidate: str) -> Verification:
+    wanted = WantedCommands(base=tuple(base.split()), candidate=tuple(candidate.split()), seeds=3)
+    return verify_commands(wanted, Study(folder, PrintingRunner(), lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "outcome"),
+    [("train 2.0 {seed}", "passes"), ("train 2.5 {seed}", "fails"), ("nan 2.0 {seed}", "fails")],
+)
+def test_a_command_is_judged_by_its_loss(tmp_path: Path, candidate: str, outcome: str) -> None:
+    assert verified(tmp_path, "train 2.0 {seed}", candidate).outcome == outcome
+
+
+def test_seeds_are_paired_where_both_commands_take_them(tmp_path: Path) -> None:
+    wanted = WantedCommands(base=("train", "2.0", "{seed}"), candidate=("train", "2.0", "1"))
+    found = verify_commands(wanted, Study(tmp_path, PrintingRunner(), lambda _: None))
+    assert found.statistical is not None
+    assert not found.statistical.paired
+    assert found.statistical.metric == "loss"
+    assert not found.statistical.higher_is_better
+
+
+def test_a_command_that_prints_no_loss_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(PitstopError, match="holds no loss or metric"):
+        verified(tmp_path, "silent 1 {seed}", "silent 1 {seed}")
+
+
+def test_a_real_command_is_run_and_read(tmp_path: Path) -> None:
+    code = "for i in range(20): print(f'iter {i}: loss {4 * 0.9**i:.4f}, time 3.1ms, mfu 1.00%')"
+    trial = CommandTrial(label="base, run 0", command=(sys.executable, "-c", code), repeat=0)
+    result = Study(tmp_path, ChildRunner(), lambda _: None).result(trial)
+    assert (result.status, len(result.losses)) == ("finished", 20)
+    assert result.losses[19] == pytest.approx(4 * 0.9**19, abs=1e-4)
