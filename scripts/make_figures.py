@@ -265,6 +265,44 @@ def reid_ranking() -> str:
     return table(("against", "features", "wall clock", "processor time"), rows)
 
 
+def verify_rates() -> str:
+    """Planted harms and harmless changes: how often each outcome, and at which level."""
+    pool = results("verify_pool_epyc_cpu")
+    draws = pool["drawn"]["draws"]
+
+    def counted(found: Mapping[str, int]) -> str:
+        return ", ".join(f"{name} {count}" for name, count in sorted(found.items()))
+
+    def row(name: str) -> list[str]:
+        rates = pool["drawn"]["rates"][name]
+        return [
+            name,
+            pool["claims"][name],
+            counted(rates["outcome"]),
+            ", ".join(sorted(rates["level"])),
+            counted(rates["statistical alone"]),
+        ]
+
+    head = ("change", "claim", f"outcomes of {draws}", "decided at", "the metric alone")
+    return table(head, map(row, pool["drawn"]["rates"]))
+
+
+def verify_ratios() -> str:
+    """The largest distance over that of another seed, smallest and largest over the seeds."""
+    pool = results("verify_pool_epyc_cpu")
+
+    def largest(run: Json) -> float:
+        ratios = [run["numerical"]["loss_ratio"], *run["numerical"]["gradient_ratios"]]
+        return max(float("inf") if one is None else one for one in ratios)
+
+    def row(name: str) -> list[str]:
+        found = [largest(run) for run in pool["runs"][name]]
+        return [name, *(f"{pick(found):.3f}" for pick in (min, max))]
+
+    rounding = [name for name, claim in pool["claims"].items() if claim == "rounding"]
+    return table(("change", "smallest", "largest"), map(row, rounding))
+
+
 def _median(values: Iterable[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
@@ -335,6 +373,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "reid-quality": reid_quality,
     "reid-ranking": reid_ranking,
     "reid-step": reid_step,
+    "verify-rates": verify_rates,
+    "verify-ratios": verify_ratios,
     "vrt-step": vrt_step,
 }
 

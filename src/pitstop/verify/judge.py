@@ -21,11 +21,7 @@ from pitstop.records.verify.verification import (
 
 # Of the distance between two seeds: what is below is the same for any purpose.
 _LEAST_RATIO: Final = 0.001
-_CLAIMS: Final = {
-    "exact": "every bit stays",
-    "rounding": "only rounding differs",
-    "training": "it trains differently",
-}
+_NO_CLAIM: Final = "the change does not claim it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +117,7 @@ def _exact_level(findings: Findings) -> LevelResult:
     if found.first_difference is not None:
         message += f"; the first that is not: {found.first_difference}"
     if findings.claim != "exact":
-        return _level("exact", "not judged", f"{message}; {_CLAIMS[findings.claim]} by its claim")
+        return _level("exact", "not judged", f"{message}; {_NO_CLAIM}")
     if not findings.repeats:
         return _level("exact", "undecided", f"{message}; the baseline does not repeat itself")
     return _level("exact", "passes" if found.is_equal else "fails", message)
@@ -142,7 +138,7 @@ def _numerical_level(findings: Findings) -> LevelResult:
     if found.gradient_scale is not None:
         message += f"; the first gradient has {digits(found.gradient_scale)} times the norm"
     if findings.claim == "training":
-        return _level("numerical", "not judged", f"{message}; it trains differently by its claim")
+        return _level("numerical", "not judged", f"{message}; {_NO_CLAIM}")
     return _level("numerical", "passes" if found.largest <= found.most else "fails", message)
 
 
@@ -165,7 +161,8 @@ def statistical_message(found: NonInferiority) -> str:
         f"margin {digits(found.margin)} ({found.margin_from})",
     ]
     if found.p_value is not None and found.low is not None:
-        pieces.append(f"with 95 % confidence not below {_gain_text(found, found.low)}")
+        bound = "at least" if found.low > 0 else "at most"
+        pieces.append(f"with 95 % confidence {bound} {_gain_text(found, found.low)}")
         pieces.append(f"p = {found.p_value:.2g}")
     if found.power is not None:
         pieces.append(f"power {found.power:.0%} (estimated)")
@@ -182,7 +179,7 @@ def statistical_message(found: NonInferiority) -> str:
 def _gain_text(found: NonInferiority, gain: float) -> str:
     """Show a gain as far as it matters beside the margin: to a thousandth of it."""
     if abs(gain) < found.margin / 1_000:
-        return "equal"
+        return f"{digits(0)} {'better' if gain > 0 else 'worse'}"
     return f"{digits(abs(gain))} {'better' if gain > 0 else 'worse'}"
 
 

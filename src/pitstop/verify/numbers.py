@@ -13,9 +13,9 @@ import numpy as np
 from pitstop.records.verify.trial import TrialResult
 from pitstop.records.verify.verification import ExactComparison, NumericalComparison
 
-# Of the distance between two seeds. bf16 against fp32 stays below a fifth of it, and a gradient
-# clipped to half its norm, or scaled by 1.2, lies above.
-MOST_RATIO: Final = 0.1
+# Of the distance between two seeds. Chosen on twelve seeds of a small task, where bf16 came to 0.17
+# at most and planted harms to 0.42 at least, and tested on twelve others (docs/commands/verify.md).
+MOST_RATIO: Final = 0.25
 
 Gradients = Mapping[str, np.ndarray]
 
