@@ -39,3 +39,5 @@ HINTS: Final[dict[str, Hint]] = {
     for of, names in families.items()
     for name in names.split()
 }
+STEPS: Final = {"num_updates": "fairseq"}
+"""Names of the step that look like those of a setting, and whose they are."""

@@ -180,10 +180,22 @@ def _read_epochs(
     main = max(epochs, key=lambda one: (one.has("loss"), one.family.count, len(one.decisions)))
     alike = [one for one in readings if one in epochs or len(one.family) < FEWEST_ROWS]
     main = one_series(main, alike, role="epoch")
-    epoch, rates = main.column("epoch"), main.column("learning rate")
-    assert epoch is not None, "chosen for its epoch"
     builder = LogBuilder(is_rebuilt=False)
     builder.clock = miner.clocks.get(main.family.shape) or Clock()
+    _tell_epochs(builder, main)
+    builder.note("lines count epochs, not steps: no time of a step follows from them")
+    for line in _within_epochs(main, readings):
+        builder.note(f"not understood: lines within epochs, e.g. {line}")
+    understood = _understanding(main, miner, readings)
+    for note in (*miner.notes, *_warnings(understood)):
+        builder.note(note)
+    return finish(builder, READER, confidence=0.9, file=str(path)), understood
+
+
+def _tell_epochs(builder: LogBuilder, main: Reading) -> None:
+    """Hand a record for each epoch to the builder; another attempt where epochs go back."""
+    epoch, rates = main.column("epoch"), main.column("learning rate")
+    assert epoch is not None, "chosen for its epoch"
     builder.is_steps_known = False
     builder.total_epochs = total_epochs(main)
     backs = int((np.diff(epoch) < 0).sum())
@@ -200,11 +212,6 @@ def _read_epochs(
         for place, decision in enumerate(main.decisions):
             if decision.role in ("loss", "metric"):
                 builder.scalar(decision.name, number, main.family.flat[place][row])
-    builder.note("lines count epochs, not steps: no time of a step follows from them")
-    understood = _understanding(main, miner, readings)
-    for note in (*miner.notes, *_warnings(understood)):
-        builder.note(note)
-    return finish(builder, READER, confidence=0.9, file=str(path)), understood
 
 
 def _is_one_an_epoch(reading: Reading, *, has_loss: bool) -> bool:
@@ -220,6 +227,19 @@ def _is_one_an_epoch(reading: Reading, *, has_loss: bool) -> bool:
         return False
     rises = np.diff(epoch)
     return float((rises == 0).mean()) < 0.1 and float((rises > 0).mean()) > 0.5
+
+
+def _within_epochs(main: Reading, readings: list[Reading]) -> list[str]:
+    """Examples of lines with a loss and an epoch of which there are several in each epoch."""
+    return [
+        one.family.example
+        for one in readings
+        if one.family.count > main.family.count
+        and one.family.phase in ("train", "")
+        and one.has("loss")
+        and one.place("epoch") >= 0
+        and one.family.example != main.family.example
+    ][:2]
 
 
 def _are_steps_unread(readings: list[Reading]) -> bool:

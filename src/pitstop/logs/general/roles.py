@@ -11,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 
 from pitstop.logs.general.families import Array, Family, Mask
-from pitstop.logs.general.hints import HINTS, Hint
+from pitstop.logs.general.hints import HINTS, STEPS, Hint
 from pitstop.logs.general.tokens import Slot
 
 Role = Literal[
@@ -216,6 +216,8 @@ def _count_of(slot: Slot, words: set[str], values: Array) -> Decision | None:
 
 
 def _names_a_step(slot: Slot) -> bool:
+    if slot.name in STEPS:
+        return True
     words = slot.words
     while len(words) > 1 and words[-1] in _AROUND_STEP:
         words = words[:-1]

@@ -567,3 +567,28 @@ def test_a_dict_behind_an_epoch_is_not_the_trainers(log: Path) -> None:
     log.write_text("\n".join(lines) + "\n")
     [run] = read_logs([log])
     assert len(run.first.attempts) == 3
+
+
+def test_the_updates_of_fairseq_are_steps(log: Path) -> None:
+    lines = [
+        f'{{"epoch": {n // 800 + 1}, "update": {n / 800:.3f}, "loss": "0.2", "num_updates": "{n}"}}'
+        for n in range(200, 9000, 200)
+    ]
+    _, table = read(log, lines)
+    assert table.last_step.max() == 8800
+
+
+def test_lines_within_epochs_that_count_nothing_are_named_as_not_understood(log: Path) -> None:
+    lines = []
+    for n in range(1, 30):
+        lines += [f"epoch {n} part loss 0.{k}" for k in range(5)]
+        lines.append(f"end of epoch {n}: mean loss 0.5, accuracy 0.7")
+    _, table = read(log, lines)
+    assert table.epoch.tolist() == list(range(1, 30))
+    assert any("not understood: lines within epochs" in note for note in table.log.notes)
+
+
+def test_a_last_line_whose_values_are_null_counts_as_the_others(log: Path) -> None:
+    lines = [f'{{"current_steps": {n}, "loss": 1.{n}, "eval_loss": null}}' for n in range(5, 90, 5)]
+    _, table = read(log, [*lines, '{"current_steps": 87, "loss": null, "eval_loss": null}'])
+    assert table.last_step.max() == 87
