@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+import psutil
 
 from pitstop.records.verify.trial import Ended, TrialStatus
 
@@ -21,6 +23,11 @@ OUTPUT: Final = "output.txt"
 """What the child printed, in its folder."""
 LEASH: Final = "pitstop.verify.leash"
 
+_POLL_S: Final = 0.1
+_LEAVING_S: Final = 60.0
+"""For the checkpoint that a stopped run saves."""
+_LEAST_FREE: Final = 0.03
+"""Share of the host's memory below which a trial is ended before the system ends something else."""
 _TAIL_BYTES: Final = 64 << 10
 _MOST_REASON: Final = 300
 _OUT_OF_MEMORY: Final = re.compile(
@@ -38,6 +45,8 @@ class Program:
     """Exists; `OUTPUT` is written into it."""
     limit_s: float | None = None
     """Wall clock after which it is ended; None for no limit."""
+    is_enough: Callable[[], bool] | None = None
+    """Asked while it runs; once true, it is stopped by SIGTERM and counts as finished."""
 
 
 class Runner(Protocol):
@@ -63,19 +72,40 @@ class ChildRunner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            is_late = False
             try:
-                process.wait(program.limit_s)
-            except subprocess.TimeoutExpired:
-                is_late = True
+                stopped = _wait(process, program)
             finally:
                 # Also what it started and left behind, and also where we are interrupted.
                 _end_group(process)
         wall_s = time.monotonic() - begun
-        if is_late:
-            reason = f"ended after its limit of {program.limit_s:.0f} s"
-            return Ended(status="timed out", reason=reason, wall_s=wall_s)
+        if stopped is not None:
+            return Ended(status=stopped[0], reason=stopped[1], wall_s=wall_s)
         return _ended(process.returncode, _tail(output), wall_s)
+
+
+def _wait(process: "subprocess.Popen[bytes]", program: Program) -> tuple[TrialStatus, str] | None:
+    """Wait for its end; say why it had to be ended, None where it ended by itself."""
+    begun = time.monotonic()
+    while not _has_left(process, _POLL_S):
+        if program.is_enough is not None and program.is_enough():
+            process.terminate()
+            if _has_left(process, _LEAVING_S):
+                return "finished", ""
+            return "timed out", f"did not leave within {_LEAVING_S:.0f} s of SIGTERM"
+        if program.limit_s is not None and time.monotonic() - begun > program.limit_s:
+            return "timed out", f"ended after its limit of {program.limit_s:.0f} s"
+        memory = psutil.virtual_memory()
+        if memory.available < _LEAST_FREE * memory.total:
+            return "out of memory", "the host's memory was full, and it was ended"
+    return None
+
+
+def _has_left(process: "subprocess.Popen[bytes]", limit_s: float) -> bool:
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _end_group(process: "subprocess.Popen[bytes]") -> None:

@@ -14,7 +14,7 @@ from pitstop.workloads.catalogue import Workload
 from tests.unit.train.runs import LINE, Batch, LineSamples, LineTask
 
 NOT_FINITE = 7
-ENDS = {3: "hung", 5: "crashed", 6: "crashed", NOT_FINITE: "not finite", 9: "out of memory"}
+ENDS = {3: "timed out", 5: "crashed", 6: "crashed", NOT_FINITE: "not finite", 9: "out of memory"}
 """How a trial ends, by batch size; every other trains."""
 
 

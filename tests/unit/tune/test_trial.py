@@ -43,7 +43,7 @@ def test_a_trial_is_measured_and_stopped_long_before_its_end(trials: EngineTrial
     assert list(trials.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("size", [size for size in ENDS if ENDS[size] != "hung"])
+@pytest.mark.parametrize("size", [size for size in ENDS if ENDS[size] != "timed out"])
 def test_what_goes_wrong_is_a_result(trials: EngineTrials, size: int) -> None:
     trial = trials.run([f"train.batch_size={size}"])
     assert trial.end == ENDS[size]
@@ -55,7 +55,7 @@ def test_a_trial_that_hangs_is_ended_with_all_its_processes(trials: EngineTrials
     trials.limit_s = 15.0
     before = set(psutil.Process().children(recursive=True))
     trial = trials.run(["train.batch_size=3", "loader.workers=1"])
-    assert trial.end == "hung"
+    assert trial.end == "timed out"
     assert set(psutil.Process().children(recursive=True)) <= before
 
 

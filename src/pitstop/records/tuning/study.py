@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pitstop.records.verify.trial import TrialStatus
+
 Effect = Literal["exact", "rounding", "model"]
 """What a setting does to the arithmetic: nothing, other rounding, or another model or loss."""
 
-TrialEnd = Literal["measured", "out of memory", "not finite", "hung", "crashed", "refused"]
+TrialEnd = Literal["measured", "refused"] | TrialStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
