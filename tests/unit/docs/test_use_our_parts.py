@@ -10,15 +10,19 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "use-our-parts.md"
-PARTS = re.findall(
-    r"^## (.+?)$.*?^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
-)
+SECTIONS = re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+PARTS = [
+    (name, code)
+    for name, text in SECTIONS
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+]
 TRAINERS = {"Lightning": "lightning", "Hugging Face Trainer": "transformers"}
 
 
 def test_the_page_shows_every_part_with_a_block() -> None:
     headings = re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)
-    assert [name for name, _ in PARTS] == headings
+    assert list(dict.fromkeys(name for name, _ in PARTS)) == headings
+    assert len(PARTS) == PAGE.read_text().count("```python")
     assert {"SharedCache", "PKSampler", "DevicePrefetcher", "build_optimizer"} < set(headings)
 
 

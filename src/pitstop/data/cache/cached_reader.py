@@ -8,6 +8,7 @@ A cache in front of a whole dataset would hand out the same crop in every epoch.
 
 import sys
 from collections.abc import Callable
+from hashlib import blake2b
 from os import PathLike, fspath
 from typing import Any, Final
 
@@ -25,8 +26,8 @@ class CachedReader:
     """A function that reads, through a cache; pickled, it looks into the same cache.
 
     Args:
-        read: From a path, or other arguments that say what to read, to an array, a tensor on the
-            CPU or a PIL picture: the same for the same arguments.
+        read: From a path, the content of a file or other arguments that say what to read, to an
+            array, a tensor on the CPU or a PIL picture: the same for the same arguments.
         cache: Where results are kept.
     """
 
@@ -41,8 +42,8 @@ class CachedReader:
         """Give what `read` gives. Arrays and tensors may be written to.
 
         Raises:
-            DataError: Where an argument is neither text, a path nor a whole number, or the result
-                is none that a cache can hold.
+            DataError: Where an argument is neither text, a path, a whole number nor the content of
+                a file, or the result is none that a cache can hold.
         """
         key = _key_of(args, named)
         if self._restore is None:
@@ -78,8 +79,11 @@ def _part_of_key(argument: Any) -> str | int:
         return argument if isinstance(argument, str) else int(argument)
     if isinstance(argument, PathLike):
         return str(fspath(argument))
+    if isinstance(argument, bytes | bytearray | memoryview):
+        # A decoder gets the file's content. Reading it again is cheap beside decoding it.
+        return f"blake2b:{blake2b(argument, digest_size=16).hexdigest()}"
     raise DataError(
-        f"a cached function is called with text, paths and whole numbers, not with "
+        f"a cached function is called with text, paths, whole numbers and bytes, not with "
         f"{type(argument).__name__}; put the cache in front of the function that gets the path"
     )
 

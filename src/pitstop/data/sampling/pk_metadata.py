@@ -75,6 +75,17 @@ def read_metadata(dataset: Any, describe: Describe | None = None) -> Metadata:
     return _read_attributes(dataset)
 
 
+def names_modalities(dataset: Any, describe: Describe | None = None) -> bool:
+    """Tell whether a dataset says in which modalities its records are; tuples do not."""
+    if describe is not None or isinstance(dataset, str | Path):
+        return True
+    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
+        return names_modalities(dataset.dataset)
+    lists = (dataset, *(getattr(dataset, name, None) for name in _LISTS))
+    records = next((records for records in lists if _is_records(records)), None)
+    return records is None or isinstance(records[0], Mapping)
+
+
 def _described(describe: Describe, samples: int) -> Metadata:
     said = [describe(index) for index in range(samples)]
     bits = dict(_BITS)

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pitstop.data.sampling.pk_metadata import Describe, read_metadata
+from pitstop.data.sampling.pk_metadata import Describe, names_modalities, read_metadata
 from pitstop.data.sampling.pk_plan import (
     BOTH,
     KINDS,
@@ -138,7 +138,7 @@ class PKSampler:
         *,
         describe: Describe | None = None,
         ensure_rgb: bool = True,
-        prefer_complete: bool = True,
+        prefer_complete: bool | None = None,
         seed: int = 42,
         epoch_unit: EpochUnit = "records",
         rank: int = 0,
@@ -157,7 +157,8 @@ class PKSampler:
             describe: Where the dataset does not say it: from a sample's index to its person and
                 its modalities (a mask, a name or several).
             ensure_rgb: As in the class.
-            prefer_complete: Take only people with a pair.
+            prefer_complete: Take only people with a pair; by default wherever records name their
+                modalities, which a tuple does not.
             seed: As in the class.
             epoch_unit: As in the class; `identities` is one pass over people, which draws only K
                 records of each.
@@ -182,7 +183,9 @@ class PKSampler:
             seed=seed,
             epoch_unit=epoch_unit,
             ensure_rgb=ensure_rgb,
-            require_pair=prefer_complete,
+            require_pair=(
+                names_modalities(dataset, describe) if prefer_complete is None else prefer_complete
+            ),
             rank=rank,
             world_size=world_size,
         )
@@ -352,7 +355,7 @@ def _check_enough(queues: Queues, people_in_all: int, settings: _Settings) -> No
         raise DataError(
             f"a batch takes {wanted} people with an RGB record and one of another modality, and "
             f"{queues.people} of {people_in_all} people have both; lower identities_per_batch, or "
-            "take everybody (require_pair=False)"
+            "take everybody (require_pair=False; prefer_complete=False in from_dataset)"
         )
     raise DataError(
         f"a batch takes {wanted} different people, and the dataset has {people_in_all}; lower "

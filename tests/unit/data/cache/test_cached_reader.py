@@ -134,3 +134,20 @@ def test_workers_share_what_one_of_them_read(tmp_path: Path) -> None:
         # The first file of each worker shows what comes out; every other one is asked for.
         assert cache.stats().items == 12
         assert cache.stats().hits == 12
+
+
+def test_the_content_of_a_file_says_what_to_decode() -> None:
+    calls: list[int] = []
+
+    def decode(content: bytes | memoryview, *, as_float: bool = False) -> Any:
+        calls.append(len(content))
+        pixels = np.frombuffer(content, np.uint8)
+        return pixels.astype(np.float32) if as_float else pixels
+
+    with SharedCache(BUDGET_BYTES) as cache:
+        read = pitstop.cached(decode, cache)
+        for content in (b"frame 1", b"frame 2", memoryview(b"frame 1"), bytearray(b"frame 2")):
+            np.testing.assert_array_equal(read(content), np.frombuffer(content, np.uint8))
+        assert len(calls) == 2
+        assert read(b"frame 1", as_float=True).dtype == np.float32
+        assert len(calls) == 3

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import Subset
 
 from pitstop.data.sampling.pk_metadata import read_metadata
 from pitstop.data.sampling.pk_sampler import PKSampler
@@ -130,3 +131,25 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_metadata(tmp_path / "empty.csv")
     with pytest.raises(DataError, match=r"nothing\.csv cannot be read"):
         read_metadata(str(tmp_path / "nothing.csv"))
+
+
+def test_records_that_name_no_modality_need_no_pairs() -> None:
+    class Pictures:
+        img_items = tuple((f"{at}.jpg", at // 5, 0) for at in range(30))
+
+        def __len__(self) -> int:
+            return len(self.img_items)
+
+    for batch in PKSampler.from_dataset(Pictures(), 6, 2):
+        assert sorted(np.bincount([index // 5 for index in batch], minlength=6))[-3:] == [2, 2, 2]
+    part = Subset(Pictures(), range(10, 30))  # pyright: ignore[reportArgumentType] - as used
+    assert len(PKSampler.from_dataset(part, 6, 2)) > 0
+    with pytest.raises(DataError, match="prefer_complete=False in from_dataset"):
+        PKSampler.from_dataset(Pictures(), 6, 2, prefer_complete=True)
+
+
+def test_where_modalities_are_named_only_people_with_a_pair_are_taken() -> None:
+    records = [{"pid": at // 4, "modality": "vis+nir"} for at in range(16)]
+    records += [{"pid": 9, "modality": "vis"} for _ in range(4)]
+    drawn = {index for batch in PKSampler.from_dataset(records, 8, 2) for index in batch}
+    assert max(drawn, default=99) < 16
