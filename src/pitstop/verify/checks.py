@@ -1,7 +1,7 @@
 """The closing checklist of one run, from its record: does it end, learn, save, resume, keep up?"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -164,6 +164,12 @@ def loss_fall(values: Array) -> tuple[float | None, float | None]:
         return change, float(after >= before)
     freedom = welch_freedom(parts, (len(first), len(last)))
     return change, t_cdf((after - before) / error, freedom)
+
+
+def falls(losses: Iterable[float | None]) -> bool:
+    """Whether a loss falls beyond its noise; also where there are too few values to tell."""
+    _, p_value = loss_fall(np.array([loss for loss in losses if loss is not None]))
+    return p_value is None or p_value < _SURE
 
 
 def _ends(values: Array) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ from pitstop.records.run import RankRecord, ScalarSeries
 from pitstop.records.verify.quality import QualityPoint
 from pitstop.records.verify.trial import Ended, TrialResult
 from pitstop.records.verify.verification import Verification
+from pitstop.verify.checks import falls
 from pitstop.verify.judge import Findings, broken_trial, conclude
 from pitstop.verify.noninferiority import Question, judge_noninferiority
 from pitstop.verify.numbers import compare_exactly
@@ -119,7 +120,8 @@ def verify_commands(wanted: WantedCommands, study: Study) -> Verification:
     values = [[_value(run, question.metric, study) for run in side] for side in sides]
     test = judge_noninferiority(question, *values)
     exact = compare_exactly(sides[0][0], sides[1][0])
-    return conclude(replace(findings, exact=exact, statistical=test))
+    learns = any(falls(run.losses.values()) for run in sides[0])
+    return conclude(replace(findings, exact=exact, statistical=test, learns=learns))
 
 
 def _question(wanted: WantedCommands, base: Sequence[TrialResult]) -> Question:

@@ -12,7 +12,7 @@ from pitstop.errors import PitstopError, RecordError
 from pitstop.records.verify.checklist import CheckRow, check_row
 from pitstop.records.verify.trial import TrialResult
 from pitstop.records.verify.verification import Verification
-from pitstop.verify.checks import check_run
+from pitstop.verify.checks import check_run, falls
 from pitstop.verify.claims import changed_settings, claim_of
 from pitstop.verify.engine_trial import RUN, EngineTrial
 from pitstop.verify.judge import Findings, broken_trial, conclude, has_failed, needs_statistics
@@ -126,7 +126,11 @@ class _Verifier:
         )
         values = [[_value(run, question.metric) for run in side] for side in sides]
         test = judge_noninferiority(question, *values)
-        self._found(statistical=test, time_to_quality=time_to_quality(test, first, second))
+        self._found(
+            statistical=test,
+            learns=any(falls(run.losses.values()) for run in first),
+            time_to_quality=time_to_quality(test, first, second),
+        )
 
     def check_rows(self) -> None:
         """Hold the candidate's checklist against the baseline's, and resume the candidate."""

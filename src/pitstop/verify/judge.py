@@ -22,6 +22,10 @@ from pitstop.records.verify.verification import (
 # Of the distance between two seeds: what is below is the same for any purpose.
 _LEAST_RATIO: Final = 0.001
 _NO_CLAIM: Final = "the change does not claim it"
+_NOT_LEARNING: Final = (
+    "the baseline's own loss does not fall beyond its noise, and two sides that both learn nothing "
+    "are equal: train longer"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class Findings:
     """Whether the baseline gives the same bits when it is run again, as far as that was tried."""
     numerical: NumericalComparison | None = None
     statistical: NonInferiority | None = None
+    learns: bool = True
+    """Whether the baseline's own loss falls, as far as it was recorded."""
     time_to_quality: TimeToQuality | None = None
     worse_checks: tuple[CheckRow, ...] | None = None
     trials: tuple[TrialResult, ...] = ()
@@ -90,13 +96,13 @@ def _conclusion(findings: Findings, levels: Sequence[LevelResult]) -> tuple[Outc
     failing = next((level for level in levels if level.outcome == "fails"), None)
     if failing is not None:
         return "fails", f"at the {failing.level} level: {failing.message}"
-    decided = [level for level in levels if level.outcome == "passes"]
-    if findings.statistical is not None and findings.statistical.outcome == "undecided":
-        return "undecided", next(one for one in levels if one.level == "statistical").message
-    deciding = [level for level in decided if level.level != "checklist"]
-    if not deciding:
+    *before, statistical, _ = levels
+    if statistical.outcome == "undecided":
+        return "undecided", statistical.message
+    passing = [level for level in (*before, statistical) if level.outcome == "passes"]
+    if not passing:
         return "undecided", "no level could decide"
-    return "passes", f"at the {deciding[-1].level} level: {deciding[-1].message}"
+    return "passes", f"at the {passing[-1].level} level: {passing[-1].message}"
 
 
 def _levels(findings: Findings) -> tuple[LevelResult, ...]:
@@ -150,7 +156,10 @@ def _statistical_level(findings: Findings) -> LevelResult:
     found = findings.statistical
     if found is None:
         return _level("statistical", "not run", "")
-    return _level("statistical", found.outcome, statistical_message(found))
+    message = statistical_message(found)
+    if found.outcome == "passes" and not findings.learns:
+        return _level("statistical", "undecided", f"{_NOT_LEARNING}; {message}")
+    return _level("statistical", found.outcome, message)
 
 
 def statistical_message(found: NonInferiority) -> str:

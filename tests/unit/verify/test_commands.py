@@ -20,8 +20,9 @@ class PrintingRunner:
 
     def run(self, program: Program) -> Ended:
         _, _, kind, end, seed = program.arguments
+        fall = 0.0 if kind == "stuck" else 4.0
         lines = [
-            LINE.format(step=10 * step, loss=float(end) + 0.01 * int(seed) + 4 * 0.8**step)
+            LINE.format(step=10 * step, loss=float(end) + 0.01 * int(seed) + fall * 0.8**step)
             for step in range(30)
         ]
         if kind == "nan":
@@ -41,6 +42,14 @@ def verified(folder: Path, base: str, candidate: str) -> Verification:
 )
 def test_a_command_is_judged_by_its_loss(tmp_path: Path, candidate: str, outcome: str) -> None:
     assert verified(tmp_path, "train 2.0 {seed}", candidate).outcome == outcome
+
+
+def test_two_commands_that_learn_nothing_are_not_passed(tmp_path: Path) -> None:
+    found = verified(tmp_path, "stuck 2.3 {seed}", "stuck 2.3 {seed}")
+    assert found.statistical is not None
+    assert found.statistical.outcome == "passes"
+    assert found.outcome == "undecided"
+    assert "does not fall" in found.message
 
 
 def test_seeds_are_paired_where_both_commands_take_them(tmp_path: Path) -> None:
