@@ -131,8 +131,8 @@ def _question(wanted: WantedCommands, base: Sequence[TrialResult]) -> Question:
         PitstopError: They print nothing of the kind, or not what was asked for.
     """
     known = list(base[0].metrics)
-    ordered = sorted(known, key=_preference)
-    metric = wanted.metric or next((name for name in ordered if _preference(name) < 3), None)
+    ordered = sorted(known, key=preference)
+    metric = wanted.metric or next((name for name in ordered if preference(name) < 3), None)
     if metric is None or metric not in known:
         listed = ", ".join(known) or "nothing"
         why = " ".join(base[0].notes)
@@ -154,8 +154,10 @@ def _question(wanted: WantedCommands, base: Sequence[TrialResult]) -> Question:
     )
 
 
-def _preference(name: str) -> int:
-    is_held_out = _HELD_OUT.search(name) is not None
+def preference(name: str) -> int:
+    """Rank a printed name: 0 a held-out loss, 1 another held-out number, 2 the training loss."""
+    # "val/train_loss" is the loss of training samples, taken at an evaluation.
+    is_held_out = _HELD_OUT.search(name) is not None and "train" not in name.lower()
     if _LOSS.search(name):
         return 0 if is_held_out else 2
     return 1 if is_held_out and "loss" not in name else 3
@@ -190,7 +192,7 @@ def _points(name: str, series: ScalarSeries) -> tuple[QualityPoint, ...]:
     points = [
         QualityPoint(step=step, samples=None, wall_s=None, value=value) for step, value in finite
     ]
-    if points and _preference(name) == 2:
+    if points and preference(name) == 2:
         last = [value for _, value in finite[-max(1, len(finite) // _LAST) :]]
         points[-1] = replace(points[-1], value=fmean(last))
     return tuple(points)

@@ -8,7 +8,7 @@ import pytest
 from pitstop.errors import PitstopError
 from pitstop.records.verify.trial import Ended
 from pitstop.records.verify.verification import Verification
-from pitstop.verify.commands import CommandTrial, WantedCommands, verify_commands
+from pitstop.verify.commands import CommandTrial, WantedCommands, preference, verify_commands
 from pitstop.verify.runner import OUTPUT, ChildRunner, Program
 from pitstop.verify.study import Study
 
@@ -50,6 +50,18 @@ def test_two_commands_that_learn_nothing_are_not_passed(tmp_path: Path) -> None:
     assert found.statistical.outcome == "passes"
     assert found.outcome == "undecided"
     assert "does not fall" in found.message
+
+
+@pytest.mark.parametrize(
+    ("printed", "chosen"),
+    [
+        (["val/train_loss", "val/loss", "loss", "mfu_percent"], "val/loss"),
+        (["lr", "Loss"], "Loss"),
+        (["loss", "eval_accuracy"], "eval_accuracy"),
+    ],
+)
+def test_held_out_numbers_decide_before_the_training_loss(printed: list[str], chosen: str) -> None:
+    assert min(printed, key=preference) == chosen
 
 
 def test_seeds_are_paired_where_both_commands_take_them(tmp_path: Path) -> None:

@@ -52,7 +52,12 @@ def workload(tmp_path: Path) -> Iterator[None]:
 
 
 def verified(
-    folder: Path, settings: tuple[str, ...], runner: InProcessRunner, *, steps: int | None = None
+    folder: Path,
+    settings: tuple[str, ...],
+    runner: InProcessRunner,
+    *,
+    steps: int | None = None,
+    check_steps: int = 8,
 ) -> Verification:
     """Verify the baseline with some settings changed."""
     base, candidate = folder / "base.yaml", folder / "candidate.yaml"
@@ -63,7 +68,7 @@ def verified(
         section, _, name = key.partition(".")
         changed[section][name] = yaml.safe_load(value)
     candidate.write_text(yaml.safe_dump(changed))
-    wanted = Wanted(base=base, candidate=candidate, seeds=3, check_steps=8, steps=steps)
+    wanted = Wanted(base=base, candidate=candidate, seeds=3, check_steps=check_steps, steps=steps)
     return verify_configs(wanted, Study(folder / "study", runner, lambda _: None))
 
 
@@ -105,7 +110,7 @@ def test_an_exact_change_passes_without_further_runs_and_its_candidate_resumes(
 )
 def test_a_planted_harm_is_caught_at_its_level(tmp_path: Path, name: str, level: str) -> None:
     harm, settings = HARMS[name]
-    found = verified(tmp_path, settings, InProcessRunner(harm))
+    found = verified(tmp_path, settings, InProcessRunner(harm), check_steps=30)
     assert found.outcome == "fails", found.message
     assert levels(found)[level] == "fails"
 
