@@ -32,6 +32,7 @@ from tests.drill.workload import CONFIG
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 2 << 30
 CODES = {0, 1, 2, 3}
+_TRACEBACK = "Traceback (most recent"
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 SCRIPT = "<script>alert(1)</script>"
 
@@ -134,7 +135,8 @@ def serve(folder: Path, dice: random.Random, until_s: float, *, most: int | None
         text = life.text
         troubles = {
             "hang": not in_time,
-            "traceback": "Traceback (most recent" in text,
+            # At the begin of a line: `--explain` shows lines of a log, which may hold one.
+            "traceback": text.startswith(_TRACEBACK) or f"\n{_TRACEBACK}" in text,
             "code": life.code not in CODES,
             "memory": life.peak_bytes > MOST_BYTES,
             "escape": "\x1b" in text,

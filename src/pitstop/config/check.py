@@ -1,9 +1,10 @@
 """A tree of settings against the sections and rules: what is wrong, and what it comes to."""
 
 import difflib
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -14,6 +15,8 @@ from pitstop.config.sections import DataSection, LossSection, ModelSection, RunC
 from pitstop.config.suggest import did_you_mean
 from pitstop.config.workloads.by_kind import WorkloadSections
 from pitstop.config.yaml.tree import Tree, Values
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,7 @@ def _validate(
     elif raw is not None:
         message = f"must be a group of settings, not {shorten(raw)}"
         problems[name] = Problem(key=name, message=message, origin=tree.origin(name))
+    problems |= _half_letters(values, name, tree)
     # The second round proves that what is left is sound; a third is for sections from outside
     # whose own validators look at several fields.
     for _ in range(3):
@@ -123,6 +127,35 @@ def _validate(
             for key in problems:
                 _remove(values, tuple(key.split("."))[1:])
     return None, list(problems.values())
+
+
+def _half_letters(values: Values, name: str, tree: Tree) -> dict[str, Problem]:
+    """Take out what no encoding has: whoever checks the types would fail on it."""
+    message = "holds half of a letter (a lone surrogate), which cannot be written anywhere"
+    found = {key: _problem(key, message, tree) for key in _not_unicode(values, name)}
+    for key in found:
+        _remove(values, tuple(key.split("."))[1:])
+    return found
+
+
+def _not_unicode(values: Values, path: str) -> Iterator[str]:
+    """Name the settings whose text no encoding has."""
+    for name, value in values.items():
+        key = f"{path}.{name}"
+        if isinstance(value, dict):
+            yield from _not_unicode(value, key)
+        elif any(_SURROGATE.search(each) for each in _texts(value)):
+            yield key
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        yield from (text for pair in value.items() for each in pair for text in _texts(each))
 
 
 def _path(

@@ -519,3 +519,13 @@ def test_an_epoch_set_twice_in_two_spellings_is_refused() -> None:
 def test_a_size_from_code_may_be_a_plain_number_of_bytes() -> None:
     settings = {"model": {"kind": "vrt"}, "train": {"steps": 1}, "cache": {"budget": 4096}}
     assert config_from(settings).config.cache.budget == 4096
+
+
+@pytest.mark.parametrize(
+    "place", ["run: {name: %s}", "cache: {budget: %s}", "optimizer: {betas: [%s, 1]}"]
+)
+def test_half_a_letter_is_named_and_no_encoding_fails(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(place % r'"\ud83d"' + "\n")
+    with pytest.raises(ConfigError, match="lone surrogate"):
+        load_config(path)
