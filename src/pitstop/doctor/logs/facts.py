@@ -136,8 +136,14 @@ class LogFacts:
         return self.rank.scalars[name].step, self.rank.scalars[name].value
 
     def steady_of(self, column: str, unit: str) -> Steady | None:
-        """Give median and IQR of a column over the steady rows; None without any."""
-        rows = self.steady & np.isfinite(getattr(self.windows, column))
+        """Give median and IQR of a column over the steady rows; None without any.
+
+        In a log that does not time its steps, what else it prints stands in plain records.
+        """
+        steady = self.steady
+        if self.basis is None and column != "step_s":
+            steady = self.windows.of_kind("train")
+        rows = steady & np.isfinite(getattr(self.windows, column))
         if not rows.any():
             return None
         values: Array = getattr(self.windows, column)[rows]

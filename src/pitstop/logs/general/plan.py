@@ -37,6 +37,8 @@ class Plan:
     total_epochs: int | None = None
     steps_per_epoch: int | None = None
     world_size: int | None = None
+    counting: str = ""
+    """Formula of the step over the run, where each epoch counts anew."""
     doubt: str = ""
     """Why the count cannot be believed; empty where nothing speaks against it."""
 
@@ -342,6 +344,7 @@ def _count_on(plan: Plan, rows: Index, total: Array, *, inner: bool) -> None:
             number[back] = 1
             plan.epoch[rows] = np.cumsum(number)
     plan.steps_per_epoch = int(per) if has_total and per > 0 and (total == per).all() else None
+    plan.counting = formula
     plan.notes.append(f"steps are counted anew in each epoch: step = {formula}")
 
 

@@ -175,6 +175,7 @@ def _columns(plan: Plan) -> tuple[Reader, dict[str, Array]]:
     reader = replace(
         READER,
         step_formula=formula,
+        counting=plan.counting,
         data_name=_name_of(plan, "wait for data"),
         memory_formula=_name_of(plan, "memory"),
     )

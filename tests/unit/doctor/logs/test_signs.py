@@ -226,7 +226,9 @@ def test_a_bar_is_not_both_too_long_and_too_short() -> None:
     assert windows is not None
     log = replace(windows.log, disagreements=(one,))
     rank = replace(record.first, windows=replace(windows, log=log))
-    assert ask(bar_disagrees, replace(record, ranks=(rank,))) is None
+    finding = found(bar_disagrees, replace(record, ranks=(rank,)))
+    assert finding.summary == "epochs end before the announced number of steps"
+    assert len(finding.evidence) == 1
 
 
 anything = st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=60)
