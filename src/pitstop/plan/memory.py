@@ -6,6 +6,7 @@ from typing import Final
 from pitstop.records.plans.evaluation import EvaluationPlan, EvaluationTrace
 from pitstop.records.plans.fit import Fit
 from pitstop.records.plans.plan import LedgerRow, MemoryPlan, StepTrace
+from pitstop.records.units import bytes_text
 
 _MIB: Final = 2**20
 
@@ -57,10 +58,20 @@ def plan_memory(source: str, trace: StepTrace, gpu: Gpu, *, ranks: int = 1) -> M
         fit=fit_of(peak, usable),
         peak_bytes=peak,
         low_bytes=round(peak * LOW),
-        high_bytes=round(peak * HIGH),
+        high_bytes=max(round(peak * HIGH), peak + trace.fourier_bytes),
         ledger=ledger,
         trace=trace,
-        notes=trace.notes,
+        notes=(*trace.notes, *_fourier_notes(trace)),
+    )
+
+
+def _fourier_notes(trace: StepTrace) -> tuple[str, ...]:
+    if trace.fourier_bytes <= (HIGH - 1) * trace.peak_bytes:
+        return ()
+    return (
+        "in fp32 cuDNN may choose Fourier transforms for convolutions; the largest would take "
+        f"{bytes_text(trace.fourier_bytes)} of workspace, which is in the upper bound only; "
+        "train.precision=tf32 or bf16 avoids it",
     )
 
 

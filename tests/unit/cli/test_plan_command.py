@@ -30,12 +30,12 @@ SIZES = ProcessSizes(
 
 
 def evaluation(request: Request) -> Answer:
-    """12 GiB in tiles, and 120 GiB for whole frames."""
-    tile = None if "eval.tile=null" in request.overrides else 256
-    size = (12 if tile else 120) * GIB
+    """12 GiB in tiles."""
+    assert request.config == CONFIG
+    size = 12 * GIB
     trace = EvaluationTrace(
         batch_size=1,
-        tile=tile,
+        tile=256,
         owners={"parameters": 95 * 10**6, "optimizer state": 189 * 10**6, "temporary": size},
         peak_bytes=size + 284 * 10**6,
         peak_operation="mm",
@@ -122,8 +122,7 @@ def test_it_says_where_the_peak_of_the_whole_run_is() -> None:
 
 @pytest.mark.usefixtures("made_up")
 def test_an_evaluation_that_does_not_fit_is_said_first() -> None:
-    whole = ("eval.tile=null", "eval.tile_overlap=32")
-    code, text = run(CONFIG, *whole, "--gpu-memory", "48GiB", "--no-table")
+    code, text = run(CONFIG, "--gpu-memory", "8GiB", "--no-table")
     assert code == 1
     assert text.startswith("does not fit: evaluation, see below")
 
@@ -135,7 +134,7 @@ def test_the_host_is_planned_too() -> None:
     assert code == 0
     assert "workers (4)" in text
     assert "640 MiB" in text
-    assert "1 process with 4 workers, each 2 batches ahead; a batch is 5.0 MiB" in text
+    assert "1 process with 4 workers, each 2 batches ahead; a batch is 5.00 MiB" in text
     small = ("--gpu-memory", "48GiB", "--no-table", "--host-memory", "1GiB")
     code, text = run(CONFIG, *settings, *small)
     assert code == 1

@@ -53,6 +53,20 @@ def judges():
     return Judges(), torch.zeros(4, 64)
 
 
+class Spreads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+        self.register_buffer("edges", torch.eye(64).to_sparse())
+
+    def forward(self, x):
+        return (self.edges @ self.linear(x).T).T
+
+
+def spreads():
+    return Spreads(), torch.zeros(4, 64)
+
+
 def tied():
     model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False))
     model[1].weight = model[0].weight
@@ -101,6 +115,13 @@ def test_what_needs_numbers_is_named_and_run_for_real(folder: Path) -> None:
     assert trace.batch_size == 512
     # Two results of 1024 numbers a sample at least, of which backward needs none but the choice.
     assert trace.peak_bytes > trace.fixed_bytes + 512 * 1024 * 4
+
+
+def test_a_model_with_sparse_tensors_is_run_for_real(folder: Path) -> None:
+    trace = trace_in_child(Request(build="planned_net:spreads", folder=str(folder))).require()
+    assert "aten::empty_strided cannot be planned" in trace.notes[0]
+    assert "real steps of 1 and 2 samples" in trace.notes[0]
+    assert trace.parameters == 64 * 64 + 64
 
 
 def test_a_network_may_be_sent_to_its_device_again_and_again(folder: Path) -> None:

@@ -5,6 +5,7 @@ sent to the device becomes fake. Only for a process of its own: it changes torch
 """
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -65,6 +66,11 @@ def fake_gpu() -> Iterator[None]:
         ) from error
     except UnsupportedOperatorException as error:
         raise CannotFakeError(str(error.func), "it has no rule for shapes alone") from error
+    except NotImplementedError as error:
+        # Sparse tensors end here: torch dispatches them past what fakes tensors.
+        named = re.search(r"'(\w+::\w+)'", str(error))
+        operation = "an operation" if named is None else named[1]
+        raise CannotFakeError(operation, "it has no version for shapes alone") from error
     finally:
         functional.scaled_dot_product_attention = plain_attention
         nn.Module.to = plain_to

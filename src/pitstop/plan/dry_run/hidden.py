@@ -10,6 +10,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+_MOST_FOURIER: Final = 256
+_COMPLEX_BYTES: Final = 8
 _NARROW: Final = frozenset({torch.float16, torch.bfloat16})
 
 
@@ -17,6 +19,28 @@ def hidden_bytes(func: Any, args: tuple[Any, ...]) -> int:
     """Give the bytes that an operation takes beside its inputs and results."""
     rule = _RULES.get(func.overloadpacket.__name__)
     return 0 if rule is None else rule(args)
+
+
+def fourier_bytes(func: Any, args: tuple[Any, ...]) -> int:
+    """Give the workspace of a convolution in float32 if cuDNN takes Fourier transforms for it.
+
+    Whether it does is its own choice, made by shape and GPU, so this is no part of a peak. Images,
+    weights and result are transformed whole, one complex number for each pair of channels and each
+    frequency; cuDNN offers that up to a side of 256 with padding.
+    """
+    if func.overloadpacket.__name__ != "convolution":
+        return 0
+    images, weight, _, stride, padding, dilation, transposed, _, groups = args
+    if images.dtype != torch.float32 or images.ndim != 4 or transposed or groups != 1:
+        return 0
+    padded = max(side + 2 * pad for side, pad in zip(images.shape[2:], padding, strict=True))
+    is_plain = all(step == 1 for step in (*stride, *dilation))
+    if not is_plain or max(weight.shape[2:]) == 1 or padded > _MOST_FOURIER:
+        return 0
+    side = 1 << (padded - 1).bit_length()
+    count, channels, made = images.shape[0], images.shape[1], weight.shape[0]
+    pairs = count * channels + channels * made + count * made
+    return pairs * side * (side // 2 + 1) * _COMPLEX_BYTES
 
 
 def _softmax_backward(args: tuple[Any, ...]) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pitstop.plan.dry_run.fake_gpu import DEVICE
-from pitstop.plan.dry_run.hidden import hidden_bytes
+from pitstop.plan.dry_run.hidden import fourier_bytes, hidden_bytes
 from pitstop.plan.dry_run.operations import OperationCounter
 
 ROUND_BYTES: Final = 512
@@ -53,6 +54,8 @@ class Ledger(TorchDispatchMode):
         self.events = 0
         self.counter = OperationCounter()
         self.backward_began: list[int] = []
+        self.fourier_bytes = 0
+        """The largest workspace that a convolution may take; see `hidden.fourier_bytes`."""
         self._place = place
         self._device_type = device_type
         self._live: dict[int, tuple[int, weakref.ref[Any]]] = {}
@@ -78,6 +81,8 @@ class Ledger(TorchDispatchMode):
             self._enter(tensor, place, func)
         if hidden := hidden_bytes(func, args):
             self._pass_by(hidden, place, func)
+        if tensors:
+            self.fourier_bytes = max(self.fourier_bytes, fourier_bytes(func, args))
         if tensors or self._tensors((args, given)):
             self.counter.count(func, args, given, made, place=place)
         return made
@@ -85,16 +90,19 @@ class Ledger(TorchDispatchMode):
     def own(self, owner: str, tensors: Iterable[Tensor | None]) -> None:
         """Say whose the pieces of these tensors are; who came first stays."""
         for tensor in tensors:
-            if tensor is not None and tensor.device.type == self._device_type:
-                piece = self.pieces[self._number(tensor)]
+            for counted in self._tensors(tensor):
+                piece = self.pieces[self._number(counted)]
                 piece.owner = piece.owner or owner
 
     def _tensors(self, tree: Any) -> list[Tensor]:
+        """Find the tensors on the device; sparse ones have no storage of their own to count."""
         leaves = pytree.tree_leaves(tree)
         return [
             leaf
             for leaf in leaves
-            if isinstance(leaf, Tensor) and leaf.device.type == self._device_type
+            if isinstance(leaf, Tensor)
+            and leaf.device.type == self._device_type
+            and leaf.layout == torch.strided
         ]
 
     def _number(self, tensor: Tensor) -> int:

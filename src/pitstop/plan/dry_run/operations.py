@@ -69,7 +69,8 @@ class OperationCounter:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    leaves = (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+    return [leaf for leaf in leaves if leaf.layout == torch.strided]
 
 
 def _bytes(tensors: list[Tensor]) -> int:

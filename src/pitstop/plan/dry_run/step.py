@@ -133,6 +133,7 @@ def _trace(config: RunConfig, ledger: Ledger, model: nn.Module, first_event: int
         },
         operations=rows,
         fused_operations=fused_names(ledger),
+        fourier_bytes=ledger.fourier_bytes if config.train.precision == "fp32" else 0,
     )
 
 

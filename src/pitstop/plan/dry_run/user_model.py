@@ -209,6 +209,7 @@ def _summed(request: Request, ledger: Ledger, model: nn.Module, run: tuple[int, 
         optimizer_bytes=states,
         operations=operation_rows(ledger),
         fused_operations=fused_names(ledger),
+        fourier_bytes=ledger.fourier_bytes if request.precision == "fp32" else 0,
     )
 
 

@@ -12,7 +12,7 @@ from pitstop.plan.memory import fit_of
 from pitstop.records.plans.host import HostPlan, HostRow
 
 LOW, HIGH = 0.9, 1.1
-"""What measured totals were of planned ones, at the least and at the most (docs/accuracy.md)."""
+"""The interval that is given; not yet a record of errors (docs/accuracy.md)."""
 WORKER_BYTES: Final = 80 * 2**20
 """Of a worker that could not be tried, since the data are not here."""
 

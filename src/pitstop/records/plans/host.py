@@ -31,7 +31,7 @@ class HostPlan:
     total_bytes: int
     low_bytes: int
     high_bytes: int
-    """Between which the total lies, by the record of past errors."""
+    """Between which the total is estimated to lie."""
     limit_bytes: int
     """Memory of the host, or the limit of its control group where that is lower."""
     limit_of: str

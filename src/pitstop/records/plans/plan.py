@@ -50,6 +50,9 @@ class StepTrace:
     operations: tuple[OperationRow, ...]
     fused_operations: tuple[str, ...] = ()
     """Fused kernels that the step would launch."""
+    fourier_bytes: int = 0
+    """Workspace of the largest convolution if cuDNN takes Fourier transforms for it, which it may
+    in fp32; not in the peak."""
     epoch_samples: int | None = None
     """Of an epoch; None where the dataset is not here."""
     notes: tuple[str, ...] = ()
