@@ -309,8 +309,8 @@ def _median(values: Iterable[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _drill(part: str) -> Json:
-    return results("drill_epyc_cpu")["parts"][part]
+def _drill(part: str, state: str = "drill_epyc_cpu") -> Json:
+    return results(state)["parts"][part]
 
 
 def _counted(part: str) -> str:
@@ -331,32 +331,60 @@ def _counted(part: str) -> str:
 def drill_soak() -> str:
     """What a training and the watching of it hold over time."""
 
-    def row(name: str, found: Json) -> list[str]:
+    def grown(found: Json, what: str) -> list[str]:
+        first, last = (found[f"{what}_{when}_bytes"] / 2**20 for when in ("first", "last"))
         return [
-            f"`{name}`",
-            f"{found['seconds'] / 60:.0f} min",
-            f"{found['pss_first_bytes'] / 2**20:.1f} to {found['pss_last_bytes'] / 2**20:.1f} MiB",
-            f"{found['pss_bytes_per_hour'] / 1e6:+.1f} MB",
-            f"{found['handles_grown']:+d}",
-            f"{found['threads_grown']:+d}",
+            f"{first:.1f} to {last:.1f} MiB",
+            f"{found[f'{what}_bytes_per_hour'] / 1e6:+.1f} MB",
         ]
 
-    head = ("process", "ran", "PSS after settling", "PSS an hour, fitted", "handles", "threads")
+    def row(name: str, found: Json) -> list[str]:
+        counts = [f"{found[f'{what}_grown']:+d}" for what in ("handles", "threads")]
+        ran = f"{found['seconds'] / 60:.0f} min"
+        return [f"`{name}`", ran, *grown(found, "held"), *grown(found, "pss"), *counts]
+
+    head = (
+        *("process", "ran", "own memory after settling", "an hour, fitted"),
+        *("PSS after settling", "an hour, fitted", "handles", "threads"),
+    )
     return table(head, (row(name, each) for name, each in _drill("soak")["latest"].items()))
 
 
-def _kills() -> int:
-    return sum(n for name, n in _drill("kills")["tried"].items() if name.startswith("SIGKILL"))
+def drill_summary() -> str:
+    """What was tried and lost, at the present state of the code and at earlier ones."""
+    states = ("drill_epyc_cpu", "drill_before_epyc_cpu")
+    columns = [_drill_column(_drill("kills", each), _drill("hostile inputs", each))
+               for each in states]  # fmt: skip
+    rows = ([name, *(column[name] for column in columns)] for name in columns[0])
+    return table(("", "this state of the code", "earlier states"), rows)
 
 
-def _trouble(part: str, *kinds: str) -> int:
-    """Count troubles of some kinds in a part of the drill."""
-    counts = _drill(part)["troubles"].items()
-    return sum(count for name, count in counts if name.rpartition(": ")[2] in kinds)
+def _drill_column(kills: Json, hostile: Json) -> dict[str, str]:
+    group_s = kills["times_s"]["SIGTERM, group"]
+    killed = sum(count for name, count in kills["tried"].items() if name.startswith("SIGKILL"))
+    group = f"{kills['survived']['SIGTERM, group']} of {kills['tried']['SIGTERM, group']}"
+    median_s, longest_s = _median(kills["recovery_s"]), max(kills["recovery_s"])
+    return {
+        "SIGKILLs of trainer, worker or process group": str(killed),
+        "checkpoints lost": _trouble(kills, "lost"),
+        "checkpoints that differ in a bit from those of a run left alone": _trouble(kills, "wrong"),
+        "hangs over 30 s": _trouble(kills, "hang"),
+        "processes left behind": _trouble(kills, "orphan"),
+        "from a fault to the next step of the next life": (
+            f"median {median_s:.1f} s, longest {longest_s:.1f} s"
+        ),
+        "SIGTERM to the group: saved within 10 s": f"{group}, longest {max(group_s):.1f} s",
+        "hostile inputs": f"{sum(hostile['tried'].values()):,}",
+        "of these: tracebacks": _trouble(hostile, "traceback"),
+        "of these: hangs": _trouble(hostile, "hang"),
+        "of these: most memory": f"{hostile['peak_bytes'] / GIB:.2f} GiB",
+    }
 
 
-def _times_s(part: str, name: str) -> list[float]:
-    return _drill(part)["times_s"][name]
+def _trouble(part: Json, kind: str) -> str:
+    """Count troubles of a kind in a part of the drill."""
+    counts = part["troubles"].items()
+    return str(sum(count for name, count in counts if name.rpartition(": ")[2] == kind))
 
 
 TABLES: Final[dict[str, Callable[[], str]]] = {
@@ -369,7 +397,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "drill-faults": lambda: _counted("faults"),
     "drill-hostile": lambda: _counted("hostile inputs"),
     "drill-kills": lambda: _counted("kills"),
+    "drill-ranks": lambda: _counted("ranks"),
     "drill-soak": drill_soak,
+    "drill-summary": drill_summary,
     "reid-quality": reid_quality,
     "reid-ranking": reid_ranking,
     "reid-step": reid_step,
@@ -390,20 +420,6 @@ def _logs(part: str, pick: Callable[[Iterable[float]], float]) -> float:
 FIGURES: Final[dict[str, Callable[[], str]]] = {
     "bev.equal-batch": lambda: _ratio("bev_step_h200", "equal", "mono_speed"),
     "bev.best-batch": lambda: _ratio("bev_step_h200", "best", "mono_speed at 32"),
-    "drill.group": lambda: str(_drill("kills")["survived"]["SIGTERM, group"]),
-    "drill.group-longest": lambda: f"{max(_times_s('kills', 'SIGTERM, group')):.1f}",
-    "drill.group-tried": lambda: str(_drill("kills")["tried"]["SIGTERM, group"]),
-    "drill.hangs": lambda: str(_trouble("kills", "hang")),
-    "drill.hostile": lambda: f"{sum(_drill('hostile inputs')['tried'].values()):,}",
-    "drill.hostile-hangs": lambda: str(_trouble("hostile inputs", "hang")),
-    "drill.hostile-peak": lambda: f"{_drill('hostile inputs')['peak_bytes'] / GIB:.2f}",
-    "drill.hostile-tracebacks": lambda: str(_trouble("hostile inputs", "traceback")),
-    "drill.kills": lambda: str(_kills()),
-    "drill.lost": lambda: str(_trouble("kills", "lost")),
-    "drill.orphans": lambda: str(_trouble("kills", "orphan")),
-    "drill.recovery": lambda: f"{_median(_drill('kills')['recovery_s']):.1f}",
-    "drill.recovery-longest": lambda: f"{max(_drill('kills')['recovery_s']):.1f}",
-    "drill.wrong": lambda: str(_trouble("kills", "wrong")),
     "logs.dense-slowest": lambda: f"{_logs('dense', min):.1f}",
     "logs.dense-fastest": lambda: f"{_logs('dense', max):.1f}",
     "logs.skipped-slowest": lambda: f"{_logs('skipped', min):.0f}",

@@ -273,13 +273,11 @@ def can_cut() -> bool:
 CASES: tuple[Callable[[Pair], Iterator[Found]], ...] = (killed_rank, paused)
 
 
-def break_ranks(
-    folder: Path, dice: random.Random, until_s: float, *, is_short: bool = False
-) -> Tally:
-    """Meet every fault once, and again while there is time; in short, a killed rank alone."""
+def break_ranks(folder: Path, dice: random.Random, until_s: float) -> Tally:
+    """Meet every fault once, and again while there is time."""
     tally = Tally()
     pair = Pair(folder, dice)
-    cases = (killed_rank,) if is_short else (*CASES, *((cut_network,) if can_cut() else ()))
+    cases = (*CASES, *((cut_network,) if can_cut() else ()))
     while True:
         for case in cases:
             for name, troubles, text in case(pair):
