@@ -239,7 +239,7 @@ HARMS: Final[Mapping[str, tuple[Harm, tuple[str, ...]]]] = {
     ),
     "fp16 without scaler": (_fp16_without_scaler, ("train.precision=fp16",)),
     "dropped EMA": (_dropped_average, ("log.progress_every_steps=50",)),
-    "clipped twice": (_clipped_twice, ("optimizer.fused=on",)),
+    "clipped twice": (_clipped_twice, ('optimizer.fused="on"',)),
     "augmentation lost": (_augmentation_lost, ("loader.pin=false",)),
     "window changed": (nullcontext, ("model.window=3",)),
 }
