@@ -157,10 +157,14 @@ def _question(wanted: WantedCommands, base: Sequence[TrialResult]) -> Question:
 def preference(name: str) -> int:
     """Rank a printed name: 0 a held-out loss, 1 another held-out number, 2 the training loss."""
     # "val/train_loss" is the loss of training samples, taken at an evaluation.
-    is_held_out = _HELD_OUT.search(name) is not None and "train" not in name.lower()
+    is_held_out = not _is_of_training(name) and "train" not in name.lower()
     if _LOSS.search(name):
         return 0 if is_held_out else 2
     return 1 if is_held_out and "loss" not in name else 3
+
+
+def _is_of_training(name: str) -> bool:
+    return _HELD_OUT.search(name) is None
 
 
 def _value(run: TrialResult, metric: str, study: Study) -> float:
@@ -174,10 +178,11 @@ def _value(run: TrialResult, metric: str, study: Study) -> float:
 
 
 def _losses(rank: RankRecord) -> dict[int, float | None]:
-    name = next((name for name in rank.scalars if _LOSS.search(name)), None)
-    if name is None:
+    """Give the training loss; where only held-out ones are printed, the first of these."""
+    named = [name for name in rank.scalars if _LOSS.search(name)]
+    if not named:
         return {}
-    series = rank.scalars[name]
+    series = rank.scalars[max(named, key=_is_of_training)]
     pairs = zip(series.step.tolist(), series.value.tolist(), strict=True)
     return {int(step): value if isfinite(value) else None for step, value in pairs}
 

@@ -79,7 +79,8 @@ def test_a_command_that_prints_no_loss_is_refused_with_the_reason(tmp_path: Path
 
 
 def test_a_real_command_is_run_and_read(tmp_path: Path) -> None:
-    code = "for i in range(20): print(f'iter {i}: loss {4 * 0.9**i:.4f}, time 3.1ms, mfu 1.00%')"
+    code = "print('step 0: train loss 7.0000, val loss 8.0000')\n"
+    code += "for i in range(20): print(f'iter {i}: loss {4 * 0.9**i:.4f}, time 3.1ms, mfu 1.00%')"
     trial = CommandTrial(label="base, run 0", command=(sys.executable, "-c", code), repeat=0)
     result = Study(tmp_path, ChildRunner(), lambda _: None).result(trial)
     assert (result.status, len(result.losses)) == ("finished", 20)
