@@ -41,8 +41,11 @@ demo: $(DEMO_READY)
 test: export PYTHONDONTWRITEBYTECODE :=
 # Tests marked quiet compare times or expect a verdict: they run one at a time, after the others.
 test: $(READY)
-	$(BIN)/pytest -n 2 --dist worksteal $(if $(SLOW),-m "not gpu and not quiet") $(TESTS)
-	$(if $(SLOW),$(BIN)/pytest -m "quiet and not gpu" $(TESTS) $(NONE_IS_FINE))
+	$(BIN)/pytest -n 2 --dist worksteal $(if $(SLOW),-m "not gpu and not quiet" $(SLOWEST)) $(TESTS)
+	$(if $(SLOW),$(BIN)/pytest -m "quiet and not gpu" $(SLOWEST) $(TESTS) $(NONE_IS_FINE))
+
+# What a slow run spends its time on stands at its end.
+SLOWEST = --durations=60 --durations-min=4
 
 TESTS = $(if $(PART),$(or $(wildcard tests/unit/$(PART) tests/integration/test_*$(PART)*.py),$(error no tests of PART=$(PART))))
 # pytest ends with 5 where nothing was selected: not every part has quiet tests.

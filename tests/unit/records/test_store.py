@@ -263,7 +263,7 @@ def test_a_table_of_more_cells_than_memory_holds_is_cut(
 def test_a_line_without_an_end_does_not_fill_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pitstop.records.reader._MOST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("pitstop.records.reader.MOST_LINE_BYTES", 1 << 20)
     path = tmp_path / "rank-0.jsonl"
     path.write_bytes(b'{"kind":"run","schema":2}\n' + b"x" * (40 << 20))
     tracemalloc.start()
