@@ -131,7 +131,7 @@ train --work-dir
 train CONFIG
 train OVERRIDES
 tune
-tune --allow-model
+tune --allow-training
 tune --exact-only
 tune --json
 tune --minutes

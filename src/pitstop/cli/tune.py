@@ -12,11 +12,11 @@ from pitstop.cli.train import Config, Overrides
 from pitstop.errors import PitstopError
 
 if TYPE_CHECKING:
-    from pitstop.records.tuning.study import Effect
+    from pitstop.records.verify.verification import Claim
 
-_EXACT: "frozenset[Effect]" = frozenset({"exact"})
-_USUAL: "frozenset[Effect]" = frozenset({"exact", "rounding"})
-_ALL: "frozenset[Effect]" = frozenset({"exact", "rounding", "model"})
+_EXACT: "frozenset[Claim]" = frozenset({"exact"})
+_USUAL: "frozenset[Claim]" = frozenset({"exact", "rounding"})
+_ALL: "frozenset[Claim]" = frozenset({"exact", "rounding", "training"})
 
 
 def tune(  # noqa: PLR0913 - one parameter an option
@@ -30,8 +30,8 @@ def tune(  # noqa: PLR0913 - one parameter an option
     minutes: Annotated[float, typer.Option(min=0, help="Most time of the search.")] = 30.0,
     steps: Annotated[int, typer.Option(min=12, help="Optimizer steps of a trial.")] = 40,
     trial_minutes: Annotated[float, typer.Option(min=0.1, help="Longest trial.")] = 5.0,
-    allow_model: Annotated[
-        bool, typer.Option("--allow-model", help="Also change what is trained, not only how.")
+    allow_training: Annotated[
+        bool, typer.Option("--allow-training", help="Also change what is trained, not only how.")
     ] = False,
     exact_only: Annotated[
         bool, typer.Option("--exact-only", help="Only what leaves every bit as it is.")
@@ -46,8 +46,8 @@ def tune(  # noqa: PLR0913 - one parameter an option
     require_torch("tuning")
     require_place(json)
     tuned = output or config.with_name(f"{config.stem}-tuned.yaml")
-    if allow_model and exact_only:
-        raise PitstopError("--allow-model and --exact-only exclude each other; leave one out")
+    if allow_training and exact_only:
+        raise PitstopError("--allow-training and --exact-only exclude each other; leave one out")
     from pitstop.report.terminal import make_console
     from pitstop.report.tuning import trial_line, tuning_report
     from pitstop.tune.configured import Study, run_study, write_tuned
@@ -57,7 +57,7 @@ def tune(  # noqa: PLR0913 - one parameter an option
         config=config,
         overrides=tuple(overrides or ()),
         folder=work_dir / config.stem,
-        allowed=_EXACT if exact_only else _ALL if allow_model else _USUAL,
+        allowed=_EXACT if exact_only else _ALL if allow_training else _USUAL,
         steps=steps,
         trial_limit_s=60 * trial_minutes,
         budget=Budget(most_trials=trials, most_s=60 * minutes),

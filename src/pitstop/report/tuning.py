@@ -73,7 +73,7 @@ def _cells(row: GainRow, *, has_device: bool) -> list[str]:
         speedup_text(row.gain),
         f"{speedup_text(row.gain_low)} to {speedup_text(row.gain_high)}",
         speedup_text(row.cumulative_gain),
-        "same bits" if row.effect == "exact" else row.effect,
+        "same bits" if row.claim == "exact" else row.claim,
         *memory,
         pays,
     ]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,18 +17,22 @@ from pitstop.measure.host.limits import read_host_limits
 from pitstop.plan.dry_run.request import Request, trace_in_child
 from pitstop.plan.memory import Gpu, plan_memory
 from pitstop.records.store import write_text
-from pitstop.records.tuning.study import Effect, GainRow, Trial, Tuning
+from pitstop.records.tuning.study import GainRow, Trial, Tuning
 from pitstop.records.units import bytes_text, seconds_text, speedup_text
+from pitstop.records.verify.verification import Claim
 from pitstop.tune.journal import Journal, JournaledTrials, StudyHead
-from pitstop.tune.knobs import KNOBS, Choice, Situation
-from pitstop.tune.space import Objection, open_space
+from pitstop.tune.knobs import KNOBS, OWN, Choice, Situation
+from pitstop.tune.space import open_space
 from pitstop.tune.trial import EngineTrials
 from pitstop.tune.tuning import Budget, Tuner
+from pitstop.verify.claims import changed_settings, claim_of
 from pitstop.workloads.catalogue import outside_kinds
 
 JOURNAL: Final = "journal.jsonl"
 _MEMORY_KEYS: Final = ("train.batch_size", "train.recompute", "train.precision", "optimizer.kind")
 """What decides whether a step fits; other settings get no plan of their own."""
+_ALIKE_IN_PORTIONS: Final = frozenset({"vrt", "vrt_spike"})
+"""Models without batch normalisation, and without a loss over pairs of a micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,8 @@ class Study:
     overrides: tuple[str, ...]
     folder: Path
     """Where the journal lies and trials write."""
-    allowed: frozenset[Effect]
+    allowed: frozenset[Claim]
+    """What a change may claim of the arithmetic."""
     steps: int
     trial_limit_s: float
     budget: Budget
@@ -71,8 +77,8 @@ def run_study(study: Study, progress: Callable[[Trial], None]) -> Tuning:
     )
     return Tuner(
         source=str(study.config),
-        config=config,
-        space=open_space(KNOBS, situation, study.allowed, _objections(study, gpu)),
+        space=open_space(KNOBS, situation, partial(objection_to, study, gpu)),
+        claim_of=partial(claim_of_choice, study),
         trials=JournaledTrials(journal=Journal(study.folder / JOURNAL, head), trials=trials),
         budget=study.budget,
         progress=progress,
@@ -93,7 +99,7 @@ def _head_lines(tuning: Tuning) -> list[str]:
     lines = [f"{tuning.source}, tuned by measurement: {_pace(first)} at first"]
     lines += [
         f"  {' '.join(row.overrides)}: {speedup_text(row.gain)} "
-        f"({speedup_text(row.gain_low)} to {speedup_text(row.gain_high)}), {row.effect}"
+        f"({speedup_text(row.gain_low)} to {speedup_text(row.gain_high)}), {row.claim}"
         for row in changes
     ]
     last = tuning.rows[-1]
@@ -106,30 +112,47 @@ def _pace(row: GainRow) -> str:
     return "not measured" if math.isnan(row.wall_s) else f"{seconds_text(row.wall_s)} a sample"
 
 
-def _objections(study: Study, gpu: Gpu | None) -> Objection:
-    """Have every choice checked by the rules of the configuration, and planned for the GPU."""
+def objection_to(study: Study, gpu: Gpu | None, choice: Choice) -> str | None:
+    """Hold a choice against the configuration's rules, what it may claim, and the GPU's memory."""
+    try:
+        claim = claim_of_choice(study, choice)
+    except ConfigProblems as problems:
+        return problems.problems[0].message
+    if claim not in study.allowed:
+        return f"changes the {claim}"
+    needs_plan = any(one.startswith(_MEMORY_KEYS) for one in choice)
+    return _does_not_fit(study, gpu, choice) if gpu is not None and needs_plan else None
+
+
+def _does_not_fit(study: Study, gpu: Gpu, choice: Choice) -> str | None:
+    overrides = (*study.overrides, *choice)
+    answer = trace_in_child(Request(config=str(study.config), overrides=overrides))
+    if answer.trace is None:
+        return None  # what cannot be planned is tried
+    plan = plan_memory(str(study.config), answer.trace, gpu, ranks=1)
+    if plan.fit != "does not fit":
+        return None
+    return (
+        f"does not fit: {bytes_text(plan.peak_bytes)} of {bytes_text(plan.usable_bytes)} "
+        "(estimated)"
+    )
+
+
+def claim_of_choice(study: Study, choice: Choice) -> Claim:
+    """Say what a choice claims, as `verify` will hold it to.
+
+    Raises:
+        ConfigProblems: The choice does not go together with the configuration.
+    """
     kinds = outside_kinds()
-
-    def objection(choice: Choice) -> str | None:
-        overrides = (*study.overrides, *choice)
-        try:
-            load_config(study.config, overrides, kinds=kinds)
-        except ConfigProblems as problems:
-            return problems.problems[0].message
-        if gpu is None or not any(one.startswith(_MEMORY_KEYS) for one in choice):
-            return None
-        answer = trace_in_child(Request(config=str(study.config), overrides=overrides))
-        if answer.trace is None:
-            return None  # what cannot be planned is tried
-        plan = plan_memory(str(study.config), answer.trace, gpu, ranks=1)
-        if plan.fit != "does not fit":
-            return None
-        return (
-            f"does not fit: {bytes_text(plan.peak_bytes)} of {bytes_text(plan.usable_bytes)} "
-            "(estimated)"
-        )
-
-    return objection
+    base, changed = (
+        load_config(study.config, (*study.overrides, *extra), kinds=kinds).config
+        for extra in (OWN, choice)
+    )
+    sees_micro_batch = base.model.kind not in _ALIKE_IN_PORTIONS
+    if base.train.batch_size != changed.train.batch_size and sees_micro_batch:
+        return "training"
+    return claim_of(changed_settings(base, changed))
 
 
 def _gpu_name() -> str:

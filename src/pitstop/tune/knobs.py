@@ -1,4 +1,4 @@
-"""What may be changed to make a run faster, as data: settings, and what they do to the arithmetic.
+"""What may be changed to make a run faster, as data.
 
 A knob gives its choices for a configuration and a machine, in an order in which neighbours are
 alike; the configuration's own choice, which changes nothing, is among them. Every choice is laid
@@ -11,7 +11,6 @@ from typing import Final
 
 from pitstop.config.sections import RunConfig
 from pitstop.config.workloads.deblur import DeblurLoss
-from pitstop.records.tuning.study import Effect
 from pitstop.tune.search import Side
 
 Choice = tuple[str, ...]
@@ -39,20 +38,10 @@ class Knob:
     name: str
     choices: Callable[[Situation], tuple[Choice, ...]]
     """One that is empty or has one choice only is left alone."""
-    effect: Callable[[RunConfig], Effect]
     side: Side = "step"
     ordered: bool = False
     asked_by: tuple[str, ...] = ()
     """Findings whose bound says how much it can give."""
-
-
-def _always(effect: Effect) -> Callable[[RunConfig], Effect]:
-    return lambda _: effect
-
-
-def _effect_of_batch(config: RunConfig) -> Effect:
-    """Batch normalisation and losses over pairs see a micro-batch; VRT has neither."""
-    return "rounding" if config.model.kind in {"vrt", "vrt_spike"} else "model"
 
 
 def _batches(at: Situation) -> tuple[Choice, ...]:
@@ -180,31 +169,27 @@ KNOBS: Final[tuple[Knob, ...]] = (
     Knob(
         name="micro-batch",
         choices=_batches,
-        effect=_effect_of_batch,
         ordered=True,
         asked_by=("LAUNCH001", "BATCH001"),
     ),
     Knob(
         name="precision",
         choices=_precisions,
-        effect=_always("rounding"),
         asked_by=("PREC001", "TENSOR001"),
     ),
     Knob(
         name="recompute",
         choices=_recomputing,
-        effect=_always("exact"),
         ordered=True,
         asked_by=("RECOMP001",),
     ),
-    Knob(name="kernels", choices=_kernels, effect=_always("rounding"), asked_by=("TRAFFIC001",)),
-    Knob(name="compile", choices=_compiling, effect=_always("rounding")),
-    Knob(name="channels-last", choices=_layouts, effect=_always("rounding")),
-    Knob(name="optimizer", choices=_optimizers, effect=_always("rounding"), asked_by=("OPT001",)),
+    Knob(name="kernels", choices=_kernels, asked_by=("TRAFFIC001",)),
+    Knob(name="compile", choices=_compiling),
+    Knob(name="channels-last", choices=_layouts),
+    Knob(name="optimizer", choices=_optimizers, asked_by=("OPT001",)),
     Knob(
         name="workers",
         choices=_workers,
-        effect=_always("exact"),
         side="run",
         ordered=True,
         asked_by=("DATA001", "DATA004"),
@@ -212,7 +197,6 @@ KNOBS: Final[tuple[Knob, ...]] = (
     Knob(
         name="prefetch",
         choices=_prefetch,
-        effect=_always("exact"),
         side="run",
         ordered=True,
         asked_by=("DATA001",),
@@ -220,42 +204,36 @@ KNOBS: Final[tuple[Knob, ...]] = (
     Knob(
         name="worker lives",
         choices=_worker_lives,
-        effect=_always("exact"),
         side="run",
         asked_by=("DATA002", "COPY001"),
     ),
     Knob(
         name="cache",
         choices=_caches,
-        effect=_always("exact"),
         side="run",
         asked_by=("DATA001",),
     ),
     Knob(
         name="records",
         choices=_records,
-        effect=_always("exact"),
         side="run",
         asked_by=("LOG001", "SYNC001"),
     ),
     Knob(
         name="evaluation",
         choices=_evaluations,
-        effect=_always("exact"),
         side="run",
         asked_by=("EVAL001",),
     ),
     Knob(
         name="checkpoints",
         choices=_saves,
-        effect=_always("exact"),
         side="run",
         asked_by=("CKPT001",),
     ),
     Knob(
         name="perceptual cadence",
         choices=_perceptual_cadence,
-        effect=_always("model"),
         ordered=True,
         asked_by=("LOSS001",),
     ),

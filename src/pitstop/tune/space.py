@@ -3,12 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pitstop.records.tuning.study import Effect
 from pitstop.tune.knobs import OWN, Choice, Knob, Situation
 from pitstop.tune.search import Axis, Point
 
 Objection = Callable[[Choice], str | None]
-"""Says why a choice cannot be tried; None where it can."""
+"""Says why a choice cannot or may not be tried; None where it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +45,13 @@ class Space:
         return tuple(choices.index(OWN) for choices in self.choices)
 
 
-def open_space(
-    knobs: Sequence[Knob], at: Situation, allowed: frozenset[Effect], objection: Objection
-) -> Space:
+def open_space(knobs: Sequence[Knob], at: Situation, objection: Objection) -> Space:
     """Ask every knob for its choices, and leave out what cannot or may not be tried."""
     kept: list[Knob] = []
     choices: list[tuple[Choice, ...]] = []
     left_out: list[str] = []
     for knob in knobs:
         offered = knob.choices(at)
-        effect = knob.effect(at.config)
-        if effect not in allowed:
-            left_out += [f"{' '.join(one)}: changes the {effect}" for one in offered if one != OWN]
-            continue
         reasons = {one: objection(one) for one in offered if one != OWN}
         left_out += [f"{' '.join(one)}: {why}" for one, why in reasons.items() if why]
         tried = tuple(one for one in offered if not reasons.get(one))

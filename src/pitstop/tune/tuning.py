@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pitstop.config.sections import RunConfig
 from pitstop.errors import PitstopError
-from pitstop.records.tuning.study import Effect, GainRow, Trial, Tuning
+from pitstop.records.tuning.study import GainRow, Trial, Tuning
+from pitstop.records.verify.verification import Claim
+from pitstop.tune.knobs import OWN, Choice
 from pitstop.tune.search import Answer, Point, Search
 from pitstop.tune.space import Space
 from pitstop.tune.trial import Trials
@@ -39,8 +40,9 @@ class Tuner:
     """One study: what is open, who runs trials, and when to stop."""
 
     source: str
-    config: RunConfig
     space: Space
+    claim_of: Callable[[Choice], Claim]
+    """What a choice claims of the arithmetic."""
     trials: Trials
     budget: Budget
     progress: Callable[[Trial], None] = lambda _: None
@@ -139,12 +141,12 @@ class Tuner:
         ratios = _ratios(before, own)
         changed = [index for index in range(len(way[at])) if way[at][index] != way[at - 1][index]]
         knob = None if at == 0 else self.space.knobs[changed[0]]
-        effect: Effect = "exact" if knob is None else knob.effect(self.config)
+        choice = OWN if knob is None else self.space.choices[changed[0]][way[at][changed[0]]]
         peaks = [trial.peak_device_bytes for trial in own if trial.peak_device_bytes is not None]
         return GainRow(
             knob="" if knob is None else knob.name,
-            overrides=() if knob is None else self.space.choices[changed[0]][way[at][changed[0]]],
-            effect=effect,
+            overrides=choice,
+            claim=self.claim_of(choice),
             wall_s=_median([trial.wall_s for trial in own]),
             gain=statistics.median(ratios),
             gain_low=min(ratios),

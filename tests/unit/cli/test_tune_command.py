@@ -40,7 +40,7 @@ def test_a_study_ends_with_a_file_that_trains_or_says_that_nothing_gains(tmp_pat
     assert done.returncode == 0, done.stderr
     study = from_json((tmp_path / "study.json").read_text(), Tuning)
     assert study.trials[0].end == "measured"
-    assert all(row.effect == "exact" for row in study.rows)
+    assert all(row.claim == "exact" for row in study.rows)
     tuned = tmp_path / "line-tuned.yaml"
     assert tuned.exists() == (len(study.rows) > 1)
     if tuned.exists():

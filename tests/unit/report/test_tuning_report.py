@@ -7,7 +7,7 @@ from pitstop.report.tuning import result_line, trial_line, tuning_report
 FIRST = GainRow(
     knob="",
     overrides=(),
-    effect="exact",
+    claim="exact",
     wall_s=0.5,
     gain=1.0,
     gain_low=1.0,
@@ -19,7 +19,7 @@ FIRST = GainRow(
 SECOND = GainRow(
     knob="workers",
     overrides=("loader.workers=2",),
-    effect="exact",
+    claim="exact",
     wall_s=0.25,
     gain=2.0,
     gain_low=1.9,

@@ -9,14 +9,13 @@ import yaml
 
 from pitstop.config.sections import RunConfig
 from pitstop.errors import PitstopError
-from pitstop.records.tuning.study import Effect, Trial
+from pitstop.records.tuning.study import Trial
 from pitstop.tune.journal import Journal, JournaledTrials, StudyHead
 from pitstop.tune.knobs import KNOBS, OWN, Choice, Knob, Situation
 from pitstop.tune.space import Space, open_space
 from pitstop.tune.tuning import TURNS, Budget, Tuner
 from tests.unit.train.runs import line_config
 
-USUAL: frozenset[Effect] = frozenset({"exact", "rounding"})
 Surface = Callable[[frozenset[str]], float | None]
 
 
@@ -49,7 +48,6 @@ def knob(name: str, *choices: str, own: int = 0, ordered: bool = False) -> Knob:
     return Knob(
         name=name,
         choices=lambda _: tuple(offered),
-        effect=lambda _: "rounding",
         ordered=ordered,
     )
 
@@ -61,14 +59,14 @@ def config(tmp_path: Path) -> RunConfig:
 
 def space_of(config: RunConfig, *knobs: Knob) -> Space:
     situation = Situation(config=config, cores=2, has_gpu=False)
-    return open_space(knobs, situation, USUAL, lambda _: None)
+    return open_space(knobs, situation, lambda _: None)
 
 
 def tuner(config: RunConfig, trials: FakeTrials | JournaledTrials, *knobs: Knob) -> Tuner:
     return Tuner(
         source="run.yaml",
-        config=config,
         space=space_of(config, *knobs),
+        claim_of=lambda _: "rounding",
         trials=trials,
         budget=Budget(most_trials=100, most_s=1e9),
     )
@@ -184,14 +182,13 @@ def test_a_journal_of_another_study_is_not_used(tmp_path: Path) -> None:
 
 def test_choices_that_may_not_be_tried_are_named_with_their_reason(config: RunConfig) -> None:
     def objection(choice: Choice) -> str | None:
-        return "does not fit" if choice == ("a=2",) else None
+        return {"a=2": "does not fit", "d=1": "changes the training"}.get(choice[0])
 
-    changes_model = Knob(name="depth", choices=lambda _: (OWN, ("d=1",)), effect=lambda _: "model")
     situation = Situation(config=config, cores=2, has_gpu=False)
-    space = open_space([knob("a", "a=1", "a=2"), changes_model], situation, USUAL, objection)
+    space = open_space([knob("a", "a=1", "a=2"), knob("d", "d=1")], situation, objection)
     assert [one.name for one in space.knobs] == ["a"]
     assert space.choices == ((OWN, ("a=1",)),)
-    assert space.left_out == ("a=2: does not fit", "d=1: changes the model")
+    assert space.left_out == ("a=2: does not fit", "d=1: changes the training")
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])

@@ -4,9 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pitstop.records.verify.trial import TrialStatus
-
-Effect = Literal["exact", "rounding", "model"]
-"""What a setting does to the arithmetic: nothing, other rounding, or another model or loss."""
+from pitstop.records.verify.verification import Claim
 
 TrialEnd = Literal["measured", "refused"] | TrialStatus
 
@@ -43,7 +41,8 @@ class GainRow:
     """Empty for the configuration as it was given."""
     overrides: tuple[str, ...]
     """What this row changes against the row above."""
-    effect: Effect
+    claim: Claim
+    """What this row's change claims of the arithmetic."""
     wall_s: float
     """Of one sample, on the wall clock; the median over the turns."""
     gain: float

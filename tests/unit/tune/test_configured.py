@@ -1,0 +1,90 @@
+"""What choices claim of a real configuration, and what a tuned file holds."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pitstop.config.load import load_config
+from pitstop.records.tuning.study import GainRow, Tuning
+from pitstop.tune.configured import Study, claim_of_choice, objection_to, write_tuned
+from pitstop.tune.tuning import Budget
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+
+
+def study(config: str, *overrides: str) -> Study:
+    return Study(
+        config=CONFIGS / config,
+        overrides=overrides,
+        folder=Path("unused"),
+        allowed=frozenset({"exact", "rounding"}),
+        steps=40,
+        trial_limit_s=60.0,
+        budget=Budget(most_trials=1, most_s=1.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "choice", "claim"),
+    [
+        ("deblur/demo.yaml", ("loader.workers=2",), "exact"),
+        ("deblur/demo.yaml", ("train.precision=bf16",), "rounding"),
+        ("deblur/demo.yaml", ("train.batch_size=2", "train.accumulate=1"), "rounding"),
+        ("bev/demo.yaml", ("train.batch_size=1", "train.accumulate=2"), "training"),
+        ("reid/demo.yaml", ("log.every_steps=50",), "exact"),
+        ("deblur/demo.yaml", ("optimizer.kind=adamw_bf16",), "training"),
+    ],
+)
+def test_a_choice_claims_what_it_will_be_held_to(
+    config: str, choice: tuple[str, ...], claim: str
+) -> None:
+    given = {
+        "deblur/demo.yaml": ("train.batch_size=1", "train.accumulate=2"),
+        "bev/demo.yaml": ("train.batch_size=2",),
+        "reid/demo.yaml": (),
+    }
+    assert claim_of_choice(study(config, *given[config]), choice) == claim
+
+
+def test_what_does_not_go_together_or_claims_too_little_is_objected_to() -> None:
+    one = study("deblur/demo.yaml", "loader.workers=0")
+    assert objection_to(one, None, ("log.every_steps=50",)) is None
+    assert "has no effect" in str(objection_to(one, None, ("loader.prefetch=4",)))
+    assert objection_to(one, None, ("optimizer.kind=adamw_bf16",)) == "changes the training"
+
+
+def test_a_tuned_file_says_what_was_gained_and_loads_to_the_tuned_settings(tmp_path: Path) -> None:
+    rows = [
+        GainRow(
+            knob=knob,
+            overrides=overrides,
+            claim="exact",
+            wall_s=wall_s,
+            gain=gain,
+            gain_low=gain,
+            gain_high=gain,
+            cumulative_gain=gain,
+            peak_device_bytes=None,
+            start_s=1.0,
+        )
+        for knob, overrides, wall_s, gain in (
+            ("", (), 1.0, 1.0),
+            ("workers", ("loader.workers=2",), 0.5, 2.0),
+        )
+    ]
+    one = study("deblur/demo.yaml", "train.steps=77")
+    tuning = Tuning(
+        source="demo.yaml",
+        rows=tuple(rows),
+        overrides=("loader.workers=2",),
+        trials=(),
+        stopped="all trials are spent",
+    )
+    path = tmp_path / "tuned.yaml"
+    write_tuned(tuning, one, path)
+    assert "# together 2.00x, 500 ms a sample" in path.read_text()
+    assert yaml.safe_load(path.read_text())["loader"]["workers"] == 2
+    loaded = load_config(path).config
+    wanted = load_config(one.config, ("train.steps=77", "loader.workers=2")).config
+    assert loaded == wanted
