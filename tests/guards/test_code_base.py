@@ -118,3 +118,10 @@ def test_every_field_of_every_section_is_described() -> None:
             assert key.description or key.section is not None, key.name
             described += 1
     assert described > 100, "the walk over the sections found too little"
+
+
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python up to 3.11.4, Debian 12's among them, then matches less than it should."""
+    possessive = re.compile(r"\)[?*+}]\+")
+    found = [str(path) for path in SOURCES if possessive.search(path.read_text(encoding="utf-8"))]
+    assert found == []

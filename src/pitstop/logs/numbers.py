@@ -10,8 +10,11 @@ _MOST = 1 << 14
 
 COUNT = rb"(\d{1,15}+)"
 """Pattern of a count that `float(int(text))` converts without loss: faster than `convert`."""
-FINITE = rb"(-?\d++\.?+\d*+(?:[eE][-+]?+\d++)?+)"
-"""Pattern of a number that `float` converts as `convert` does, unless that gives infinity."""
+FINITE = rb"(-?\d++\.?+\d*+(?:[eE][-+]?+\d++)?)"
+"""Pattern of a number that `float` converts as `convert` does, unless that gives infinity.
+
+Its exponent is not possessive: Python up to 3.11.4 loses matches of a group that is.
+"""
 
 
 def convert(text: bytes) -> float:

@@ -127,7 +127,7 @@ _USUAL = re.compile(
 _BAR = re.compile(rb"\s(\d+)/(\d+) \[")
 # The same dict with ordinary numbers: with the norm, and without it.
 _LOSS = rb"\{'loss': '?" + FINITE + rb"'?, "
-_REST = rb"'learning_rate': '?(\d++\.?+\d*+(?:e-\d++)?+)'?, 'epoch': '?" + FINITE + rb"'?\}\Z"
+_REST = rb"'learning_rate': '?(\d++\.?+\d*+(?:e-\d++)?)'?, 'epoch': '?" + FINITE + rb"'?\}\Z"
 _COUNTED = (
     (
         re.compile(_LOSS + rb"'grad_norm': '?" + FINITE + rb"'?, " + _REST),

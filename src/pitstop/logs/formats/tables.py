@@ -18,7 +18,7 @@ from pitstop.logs.reader import Feed, Reader
 NAN = math.nan
 _STEPS = ("step", "global_step", "iter", "iteration")
 _EVAL = re.compile(r"(?:^|[/_])(?:val|test|valid|validation|eval)(?:[/_]|$)|mIoU|mAP|IoU\.")
-_HEADER = re.compile(rb'^(?=.*,)(?:[A-Za-z_"][^,]*+)(?:,[A-Za-z_"][^,]*+)*+,?\s*$')
+_HEADER = re.compile(rb'^(?=.*,)(?:[A-Za-z_"][^,]*+)(?:,[A-Za-z_"][^,]*+)*,?\s*$')
 _ROW_BEGINS = frozenset(b"0123456789,-.")
 _MOST_PLANS = 256
 _NEVER = re.compile(rb"(?!)")
