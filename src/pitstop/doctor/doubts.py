@@ -31,6 +31,9 @@ _SHARES_DIFFER: Final = 0.15
 # The host's clock and the device's on one step; kernels of profiled steps run a little longer.
 _STEPS_DIFFER: Final = 0.2
 
+# Stack samples that show the loss being computed; the probe divides a gap by no fewer.
+_FEWEST_ON_LOSS: Final = 5
+
 # Parts of a step with a rule of their own, and the share from which it reports.
 _JUDGED: Final = {
     "data": WORTH_A_WARNING,
@@ -53,6 +56,8 @@ def with_doubts(finding: Finding, facts: Facts) -> Finding:
     """Add to a finding what contradicts it."""
     found = [] if finding.bound is None else [*divided_by_few(facts, finding.bound.part)]
     is_divided = bool(found)
+    if finding.code == "LOSS001":
+        found += _loss_unseen(facts)
     if finding.code == "DATA001":
         found += _workers_disagree(facts)
     if finding.bound is not None and facts.on_gpu:
@@ -90,6 +95,19 @@ def divided_by_few(facts: Facts, part: str) -> Iterator[str]:
         f"divided by {count_text(gap.samples, 'stack sample')}: {part} takes {share_text(low)} to "
         f"{share_text(high)} of the time"
     )
+
+
+def _loss_unseen(facts: Facts) -> Iterator[str]:
+    """Say that the time between forward and backward is called loss for want of stack samples."""
+    found = facts.readings.last(HostLines)
+    if found is None or not found.samples or gaps_of("loss", found):
+        return
+    seen = sum(line.samples for line in found.lines if line.part == "loss")
+    if seen < _FEWEST_ON_LOSS:
+        yield (
+            f"{count_text(seen, 'stack sample')} found the loss being computed: the time between "
+            "forward and backward may be something else's"
+        )
 
 
 def open_parts(facts: Facts, reported: Sequence[Finding]) -> Iterator[tuple[str, float, str]]:

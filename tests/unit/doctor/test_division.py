@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pitstop.doctor.division import division_error, wilson_interval
 from pitstop.doctor.examine import examine
-from pitstop.records.script import GapShares, HostLines
+from pitstop.records.script import GapShares, HostLine, HostLines
 from pitstop.records.verdict import Verdict
 from tests.unit.doctor.records import ON_CPU, facts, rank, run_of
 
@@ -148,3 +148,21 @@ def test_a_run_without_divided_gaps_is_as_sure_as_its_steps() -> None:
     seen = facts({"forward": 500, "data": 500}, readings=[found()])
     assert seen.division_error("data") == 0.0
     assert seen.share_error("data") == seen.steps_error("data")
+
+
+def on_loss(samples: int) -> Verdict:
+    """A run whose time between forward and backward was not divided and is called loss."""
+    line = HostLine(
+        part="loss", file="a.py", line=1, function="f", text="", samples=samples, calls=None
+    )
+    lines = HostLines(samples=13, every_us=5_000, lines=(line,))
+    parts = {"forward": 200, "loss": 600, "backward": 200}
+    return examine(run_of(rank(parts, readings=[ON_CPU, lines])))
+
+
+def test_a_loss_that_no_sample_saw_is_stated_with_reservation() -> None:
+    doubted, seen = on_loss(1), on_loss(5)
+    assert [verdict.findings[0].code for verdict in (doubted, seen)] == ["LOSS001", "LOSS001"]
+    assert "1 stack sample found the loss being computed" in doubted.message
+    assert doubted.findings[0].confidence == "low"
+    assert "stack sample" not in seen.message
