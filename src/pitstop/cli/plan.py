@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pitstop.cli.entrances import is_command
 from pitstop.cli.output import JsonPath, Overrides, require_place, require_torch, show
 from pitstop.errors import ConfigError, PitstopError
 
@@ -83,8 +84,7 @@ def plan(  # noqa: PLR0913 - one parameter an option
 
 
 def _refuse_scripts(target: str) -> None:
-    name = Path(target).name
-    if name.endswith(".py") or name.startswith(("python", "torchrun", "accelerate")):
+    if is_command(target):
         raise PitstopError(
             f"{target} is a script, and scripts are not planned; write a function "
             "build() -> (model, batch) and give it as pitstop plan MODULE:build"

@@ -50,10 +50,10 @@ def tune(  # noqa: PLR0913 - one parameter an option
         raise PitstopError("--allow-training and --exact-only exclude each other; leave one out")
     from pitstop.report.terminal import make_console
     from pitstop.report.tuning import trial_line, tuning_report
-    from pitstop.tune.configured import Study, run_study, write_tuned
+    from pitstop.tune.configured import TuningRequest, run_study, write_tuned
     from pitstop.tune.tuning import Budget
 
-    study = Study(
+    study = TuningRequest(
         config=config,
         overrides=tuple(overrides or ()),
         folder=work_dir / config.stem,

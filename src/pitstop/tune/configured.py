@@ -36,7 +36,7 @@ _ALIKE_IN_PORTIONS: Final = frozenset({"vrt", "vrt_spike"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class TuningRequest:
     """What to tune, and how long."""
 
     config: Path
@@ -50,7 +50,7 @@ class Study:
     budget: Budget
 
 
-def run_study(study: Study, progress: Callable[[Trial], None]) -> Tuning:
+def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning:
     """Tune a configuration; trials of an earlier start of the same study are not repeated.
 
     Raises:
@@ -85,7 +85,7 @@ def run_study(study: Study, progress: Callable[[Trial], None]) -> Tuning:
     ).run()
 
 
-def write_tuned(tuning: Tuning, study: Study, path: Path) -> None:
+def write_tuned(tuning: Tuning, study: TuningRequest, path: Path) -> None:
     """Write the tuned configuration, headed by what changed and what each change gained."""
     kinds = outside_kinds()
     loaded = load_config(study.config, (*study.overrides, *tuning.overrides), kinds=kinds)
@@ -112,7 +112,7 @@ def _pace(row: GainRow) -> str:
     return "not measured" if math.isnan(row.wall_s) else f"{seconds_text(row.wall_s)} a sample"
 
 
-def objection_to(study: Study, gpu: Gpu | None, choice: Choice) -> str | None:
+def objection_to(study: TuningRequest, gpu: Gpu | None, choice: Choice) -> str | None:
     """Hold a choice against the configuration's rules, what it may claim, and the GPU's memory."""
     try:
         claim = claim_of_choice(study, choice)
@@ -124,7 +124,7 @@ def objection_to(study: Study, gpu: Gpu | None, choice: Choice) -> str | None:
     return _does_not_fit(study, gpu, choice) if gpu is not None and needs_plan else None
 
 
-def _does_not_fit(study: Study, gpu: Gpu, choice: Choice) -> str | None:
+def _does_not_fit(study: TuningRequest, gpu: Gpu, choice: Choice) -> str | None:
     overrides = (*study.overrides, *choice)
     answer = trace_in_child(Request(config=str(study.config), overrides=overrides))
     if answer.trace is None:
@@ -138,7 +138,7 @@ def _does_not_fit(study: Study, gpu: Gpu, choice: Choice) -> str | None:
     )
 
 
-def claim_of_choice(study: Study, choice: Choice) -> Claim:
+def claim_of_choice(study: TuningRequest, choice: Choice) -> Claim:
     """Say what a choice claims, as `verify` will hold it to.
 
     Raises:

@@ -7,14 +7,14 @@ import yaml
 
 from pitstop.config.load import load_config
 from pitstop.records.tuning.study import GainRow, Tuning
-from pitstop.tune.configured import Study, claim_of_choice, objection_to, write_tuned
+from pitstop.tune.configured import TuningRequest, claim_of_choice, objection_to, write_tuned
 from pitstop.tune.tuning import Budget
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
-def study(config: str, *overrides: str) -> Study:
-    return Study(
+def study(config: str, *overrides: str) -> TuningRequest:
+    return TuningRequest(
         config=CONFIGS / config,
         overrides=overrides,
         folder=Path("unused"),
