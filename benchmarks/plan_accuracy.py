@@ -1,13 +1,16 @@
 """What `pitstop plan` predicts, against what a GPU then shows.
 
     python benchmarks/plan_accuracy.py predict --output PREDICTED.json
-    python benchmarks/plan_accuracy.py run --predicted PREDICTED.json --output FILE.json
+    python benchmarks/plan_accuracy.py run --predicted PREDICTED.json --output MEASURED.json
 
-`predict` needs no GPU: it writes peak memory, verdict and step time of each case. `run`, later and
-elsewhere, trains a few steps of each on blank batches under the case's memory cap
-(`torch.cuda.set_per_process_memory_fraction`), in one process, and writes both side by side. The
-file of predictions is committed before the run. Branches are not dropped at random, so that every
-step does the same.
+`predict` needs no GPU: it writes peak memory, verdict and step time of each case, and is committed
+before the run. `run`, later and elsewhere, trains a few steps of each on blank batches in one
+process. A case is run first with the whole GPU, for its peak and its step time; where torch then
+reserved more than the case's cap, it is run again under it
+(`torch.cuda.set_per_process_memory_fraction`), for the verdict. Every case is written as it ends,
+those in the output file are not run again, and none is begun after `--seconds`. Branches are not
+dropped at random, so that every step does the same. `run --smoke` tries the runner on a CPU with
+the demo of each workload. `plan_errors.py` holds both files against each other.
 """
 
 import argparse
@@ -26,6 +29,7 @@ from typing import Any
 import torch
 
 from pitstop.config.load import load_config
+from pitstop.config.sections import RunConfig
 from pitstop.plan.dry_run.configured import without_files
 from pitstop.plan.dry_run.request import Request, trace_in_child
 from pitstop.plan.gpus import find_gpu
@@ -42,15 +46,11 @@ from step_runs import Kept
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 GIB = 2**30
-WARM_UP, TIMED = 2, 4
+WARM_UP, BLOCKS, STEPS_OF_A_BLOCK = 2, 2, 3
 GPU = "H200"
 
-DEBLUR = (
-    "model.kind=vrt",
-    "model.drop_path=0",
-    "loss.perceptual=null",
-    "train.accumulate=1",
-)
+ALONE = ("train.accumulate=1", "model.drop_path=0")
+VRT = (*ALONE, "model.kind=vrt", "loss.perceptual=null")
 BEV = ("data.root=null",)
 REID = ("data.root=null", "data.tokenizer=null", "model.weights=null")
 
@@ -62,74 +62,87 @@ class Case:
     name: str
     config: str
     overrides: tuple[str, ...]
-    cap_gib: float = 130.0
-
-
-def deblur(name: str, *overrides: str, cap_gib: float = 130.0) -> Case:
-    """VRT 006 on six frames."""
-    return Case(
-        name=name, config="deblur/opt.yaml", overrides=(*DEBLUR, *overrides), cap_gib=cap_gib
-    )
+    cap_gib: float
+    neighbour: str | None = None
+    """The case that calibrates this one: same model and samples, other settings of training."""
 
 
 CASES = (
-    deblur("vrt 256, bf16, recomputed"),
-    deblur("vrt 256, bf16, recomputed, reference kernels", "model.kernels=reference"),
-    deblur("vrt 256, bf16", "train.recompute=none"),
-    deblur("vrt 256, bf16, 40 GiB", "train.recompute=none", cap_gib=40),
-    deblur("vrt 128, bf16", "train.recompute=none", "data.crop=128"),
-    deblur(
-        "vrt 128, fp32, recomputed, reference kernels",
-        "data.crop=128",
-        "train.precision=fp32",
-        "model.kernels=reference",
-    ),
-    Case(name="mono batch 4, fp32", config="bev/mono_baseline.yaml", overrides=BEV),
+    Case(name="mono 4 fp32", config="bev/mono_baseline.yaml", overrides=BEV, cap_gib=24),
     Case(
-        name="mono batch 16, fp32, 24 GiB",
+        name="mono 16 fp32",
         config="bev/mono_baseline.yaml",
         overrides=(*BEV, "train.batch_size=16"),
         cap_gib=24,
+        neighbour="mono 4 fp32",
     ),
-    Case(name="mono batch 8, bf16, fused", config="bev/mono_balanced.yaml", overrides=BEV),
+    Case(name="reid 32 fp32", config="reid/baseline.yaml", overrides=REID, cap_gib=40),
     Case(
-        name="mono batch 32, bf16, fused",
-        config="bev/mono_balanced.yaml",
-        overrides=(*BEV, "train.batch_size=32"),
-    ),
-    Case(name="reid batch 32, fp32", config="reid/baseline.yaml", overrides=REID),
-    Case(
-        name="reid batch 64, bf16, fused",
+        name="reid 64 bf16 fused",
         config="reid/fast.yaml",
         overrides=(*REID, "train.batch_size=64"),
+        cap_gib=40,
     ),
     Case(
-        name="reid batch 128, bf16, fused, 24 GiB",
+        name="reid 128 bf16 fused",
         config="reid/fast.yaml",
         overrides=(*REID, "train.batch_size=128"),
         cap_gib=24,
+        neighbour="reid 64 bf16 fused",
     ),
     Case(
-        name="reid batch 128, bf16, fused, recomputed",
+        name="reid 128 bf16 fused recomputed",
         config="reid/fast.yaml",
         overrides=(*REID, "train.batch_size=128", "train.recompute=full"),
+        cap_gib=24,
+        neighbour="reid 64 bf16 fused",
     ),
+    Case(
+        name="vrt 256 bf16 reference",
+        config="deblur/opt.yaml",
+        overrides=(*VRT, "train.recompute=none", "model.kernels=reference"),
+        cap_gib=139,
+    ),
+    Case(name="mono 8 bf16 fused", config="bev/mono_balanced.yaml", overrides=BEV, cap_gib=24),
+    Case(
+        name="mono 32 bf16 fused",
+        config="bev/mono_balanced.yaml",
+        overrides=(*BEV, "train.batch_size=32"),
+        cap_gib=40,
+        neighbour="mono 8 bf16 fused",
+    ),
+    Case(
+        name="vrt 256 bf16 fused",
+        config="deblur/opt.yaml",
+        overrides=(*VRT, "train.recompute=none"),
+        cap_gib=24,
+        neighbour="vrt 256 bf16 fused recomputed",
+    ),
+    Case(
+        name="vrt 256 bf16 fused recomputed",
+        config="deblur/opt.yaml",
+        overrides=VRT,
+        cap_gib=24,
+    ),
+    Case(name="deblur opt", config="deblur/opt.yaml", overrides=ALONE, cap_gib=24),
 )
+"""In the order of the run: what is short and of another kind first."""
 
 
 def main() -> None:
-    """Predict, or run and compare."""
+    """Predict or run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["predict", "run"])
     parser.add_argument("--predicted", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--traces", type=Path, help="Folder of dry runs, used again if there.")
-    parser.add_argument("--limit-s", type=float, default=140)
+    parser.add_argument("--seconds", type=float, default=240, help="Begin no case after that.")
+    parser.add_argument("--smoke", action="store_true", help="Small models on a CPU.")
     options = parser.parse_args()
     if options.what == "predict":
         write({"gpu": GPU, "rows": predict(options.traces)}, options.output)
     else:
-        run_all(json.loads(options.predicted.read_text()), options)
+        run_all(json.loads(options.predicted.read_text())["rows"], options)
 
 
 def traces_of(folder: Path | None) -> list[StepTrace]:
@@ -171,6 +184,7 @@ def predict(folder: Path | None) -> list[dict[str, Any]]:
             {
                 **asdict(case),
                 "peak_gib": plan.peak_bytes / GIB,
+                "fixed_gib": trace.fixed_bytes / GIB,
                 "reserved_gib": trace.reserved_bytes / GIB,
                 "fit": plan.fit,
                 "step_ms": speed.step_s * 1e3,
@@ -189,28 +203,46 @@ def predict(folder: Path | None) -> list[dict[str, Any]]:
     return rows
 
 
-def run_all(predicted: dict[str, Any], options: argparse.Namespace) -> None:
-    """Run every case, and write what was seen beside what was said."""
+def run_all(predicted: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Run what has not been run, and write each case as it ends."""
     began = time.perf_counter()
-    total = torch.cuda.get_device_properties(0).total_memory
-    report: dict[str, Any] = {
-        "what": "peak memory and step time, predicted beforehand and measured; blank batches",
-        "hardware": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "gpu_gib": total / GIB,
-        "context_gib": context_gib(),
-        "rows": [],
-    }
-    for row in predicted["rows"]:
-        if time.perf_counter() - began > options.limit_s:
-            row["outcome"] = "not run: out of time"
-        else:
-            torch.cuda.set_per_process_memory_fraction(min(1.0, row["cap_gib"] * GIB / total))
-            row.update(run_case(row))
-        report["rows"].append(row)
-        say(json.dumps({k: v for k, v in row.items() if k not in {"overrides", "owners_gib"}}))
-        report["took_s"] = time.perf_counter() - began
+    report = started(options.output, device_facts())
+    # What failed for another reason than memory is run again.
+    kept = [row for row in report["rows"] if not row["outcome"].startswith("failed")]
+    report["rows"] = kept
+    for row in predicted:
+        if any(row["name"] == one["name"] for one in kept):
+            continue
+        if time.perf_counter() - began > options.seconds:
+            say(f"{row['name']}: not begun, the time is over")
+            continue
+        case_began = time.perf_counter()
+        seen = {"name": row["name"], **run_case(row, smoke=options.smoke)}
+        seen["took_s"] = time.perf_counter() - case_began
+        report["rows"].append(seen)
         write(report, options.output)
+        say(json.dumps(seen))
+
+
+def started(output: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Give what an earlier call wrote, or a report without rows."""
+    if not output.exists():
+        return {"what": "peak memory and step time, blank batches", **facts, "rows": []}
+    report = json.loads(output.read_text())
+    others = [key for key in ("hardware", "torch") if report[key] != facts[key]]
+    if others:
+        raise SystemExit(f"{output} is of another machine ({', '.join(others)}): name a new file")
+    return report
+
+
+def device_facts() -> dict[str, Any]:
+    """Say what the cases run on."""
+    facts: dict[str, Any] = {"hardware": "CPU", "torch": torch.__version__}
+    if torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(0).total_memory
+        facts["hardware"] = torch.cuda.get_device_name()
+        facts |= {"gpu_gib": total / GIB, "context_gib": context_gib()}
+    return facts
 
 
 def context_gib() -> float:
@@ -220,59 +252,106 @@ def context_gib() -> float:
     return (total - free - torch.cuda.memory_reserved()) / GIB
 
 
-def run_case(row: dict[str, Any]) -> dict[str, Any]:
-    """Train a few steps; out of memory is a result."""
-    fresh()
-    loaded = load_config(CONFIGS / row["config"], row["overrides"]).config
+def run_case(row: dict[str, Any], *, smoke: bool) -> dict[str, Any]:
+    """See what a case takes of the whole GPU, then whether it gets by with its cap."""
+    seen = attempt(row, cap_gib=None, smoke=smoke)
+    if seen["outcome"] != "ran" or seen["reserved_gib"] <= row["cap_gib"]:
+        return seen
+    capped = attempt(row, cap_gib=row["cap_gib"], smoke=smoke)
+    return {**seen, "outcome": capped["outcome"], "under_cap": capped}
+
+
+def built(row: dict[str, Any], *, smoke: bool) -> tuple[RunConfig, Any]:
+    """Build a case's task; the demo of its workload in its place for a smoke test."""
+    path, overrides = CONFIGS / row["config"], row["overrides"]
+    if smoke:
+        path, overrides = path.parent / "demo.yaml", ["data.root=null"]
     with ExitStack() as stack:
-        config, _ = without_files(loaded, stack)
-        task = build_task(config)
+        config, _ = without_files(load_config(path, overrides).config, stack)
+        return config, build_task(config)
+
+
+def attempt(row: dict[str, Any], *, cap_gib: float | None, smoke: bool) -> dict[str, Any]:
+    """Train a few steps; out of memory is a result."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    memory = GpuMemory() if device.type == "cuda" else NoGpu()
+    memory.fresh(cap_gib)
     try:
-        return measure(config, task)
+        config, task = built(row, smoke=smoke)
+        return {"outcome": "ran", **measure(config, task, device), **memory.peaks()}
     except torch.OutOfMemoryError as error:
         return {"outcome": "out of memory", "message": str(error).splitlines()[0][:160]}
     except Exception as error:  # noqa: BLE001 - whatever it was, the next case is to run
         return {"outcome": f"failed: {type(error).__name__}: {error}"[:300]}
-    finally:
-        fresh()
 
 
-def fresh() -> None:
-    """Give everything back, and forget peaks."""
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+class NoGpu:
+    """Stands for the memory of a GPU in a smoke test: nothing of it is used."""
+
+    def fresh(self, cap_gib: float | None) -> None:
+        """Nothing is held."""
+
+    def peaks(self) -> dict[str, Any]:
+        """Nothing was held."""
+        return {"peak_gib": 0.0, "reserved_gib": 0.0}
 
 
-def measure(config: Any, task: Any) -> dict[str, Any]:
-    """Warm up, then time steps from an idle device to an idle device."""
-    device = torch.device("cuda", 0)
-    held = torch.cuda.memory_allocated()
+class GpuMemory:
+    """torch's memory of a GPU, from one case to the next."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    def fresh(self, cap_gib: float | None) -> None:
+        """Give everything back, forget peaks, and set a cap."""
+        gc.collect()
+        # Each case takes its own workspaces.
+        torch._C._cuda_clearCublasWorkspaces()  # pyright: ignore[reportPrivateUsage]
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(0).total_memory
+        share = 1.0 if cap_gib is None else min(1.0, cap_gib * GIB / total)
+        torch.cuda.set_per_process_memory_fraction(share)
+        torch.cuda.reset_peak_memory_stats()
+        self.held = torch.cuda.memory_allocated()
+
+    def peaks(self) -> dict[str, Any]:
+        """What was held at most, above what was there before."""
+        return {
+            "peak_gib": (torch.cuda.max_memory_allocated() - self.held) / GIB,
+            "reserved_gib": torch.cuda.max_memory_reserved() / GIB,
+            "held_before_gib": self.held / GIB,
+            "alloc_retries": torch.cuda.memory_stats().get("num_alloc_retries"),
+        }
+
+
+def measure(config: RunConfig, task: Any, device: torch.device) -> dict[str, Any]:
+    """Warm up, then time blocks of steps, from an idle device to an idle device."""
     trainer = build_trainer(config, task, Ranks(), device).trainer
     batches = repeat(task.blank_batch(config.train.batch_size))
     clock = Clock(Kept())
+    done = 0
 
-    def step(number: int) -> float:
-        torch.cuda.synchronize()
+    def block_ms(steps: int) -> float:
+        nonlocal done
+        settle(device)
         began = time.perf_counter()
-        clock.begin_step()
-        trainer.train_step(batches, step=number, clock=clock)
-        torch.cuda.synchronize()
-        return (time.perf_counter() - began) * 1e3
+        for _ in range(steps):
+            clock.begin_step()
+            trainer.train_step(batches, step=done, clock=clock)
+            done += 1
+        settle(device)
+        return (time.perf_counter() - began) * 1e3 / steps
 
-    first_ms = [step(number) for number in range(WARM_UP)]
-    times = [step(number) for number in range(WARM_UP, WARM_UP + TIMED)]
+    first_ms = [block_ms(1) for _ in range(WARM_UP)]
+    blocks = [block_ms(STEPS_OF_A_BLOCK) for _ in range(BLOCKS)]
     clock.end_step()
-    stats = torch.cuda.memory_stats()
-    return {
-        "outcome": "ran",
-        "measured_step_ms": statistics.median(times),
-        "measured_step_ms_range": [min(times), max(times)],
-        "first_step_ms": first_ms,
-        "measured_peak_gib": (torch.cuda.max_memory_allocated() - held) / GIB,
-        "measured_reserved_gib": torch.cuda.max_memory_reserved() / GIB,
-        "alloc_retries": stats.get("num_alloc_retries"),
-    }
+    return {"step_ms": statistics.mean(blocks), "blocks_ms": blocks, "first_ms": first_ms}
+
+
+def settle(device: torch.device) -> None:
+    """Wait until the device has nothing to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

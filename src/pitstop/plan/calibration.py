@@ -93,9 +93,8 @@ def calibrate(plan: MemoryPlan, run: MeasuredRun, same_settings: StepTrace) -> M
         same_settings: A dry run of the run's own settings.
     """
     planned = same_settings.peak_bytes + WORKSPACE_BYTES
-    of_samples = planned - same_settings.fixed_bytes
-    factor = (run.peak_bytes - same_settings.fixed_bytes) / of_samples
-    peak = plan.trace.fixed_bytes + (plan.peak_bytes - plan.trace.fixed_bytes) * factor
+    factor = factor_of(run.peak_bytes, planned_bytes=planned, fixed_bytes=same_settings.fixed_bytes)
+    peak = corrected_bytes(plan.peak_bytes, fixed_bytes=plan.trace.fixed_bytes, factor=factor)
     change = round(peak) - plan.peak_bytes
     row = LedgerRow(owner="calibration", num_bytes=change, basis=f"measured in {run.source}")
     return replace(
@@ -112,6 +111,16 @@ def calibrate(plan: MemoryPlan, run: MeasuredRun, same_settings: StepTrace) -> M
             factor=factor,
         ),
     )
+
+
+def factor_of(measured_bytes: float, *, planned_bytes: float, fixed_bytes: float) -> float:
+    """Say how many times as large as planned the part of a peak was that belongs to samples."""
+    return (measured_bytes - fixed_bytes) / (planned_bytes - fixed_bytes)
+
+
+def corrected_bytes(planned_bytes: float, *, fixed_bytes: float, factor: float) -> float:
+    """Correct the part of a planned peak that belongs to samples; the rest is known exactly."""
+    return fixed_bytes + (planned_bytes - fixed_bytes) * factor
 
 
 def _step_peak(rank: RankRecord, readings: Readings, source: Path) -> int:

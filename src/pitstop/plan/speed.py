@@ -1,27 +1,47 @@
 """How long a step will take: each operation against a device's ceilings, and the host's launches.
 
-An operation takes as long as its arithmetic or its bytes at the rate that kernels reach, whichever
-is longer, and never less than the shortest kernel; on top of that comes what it costs the host to
-start it. What kernels reach of the ceilings, and the host's cost, were fitted to twelve measured
-steps of three networks on an H200 (docs/accuracy.md); every figure here is an estimate.
+On the device an operation takes as long as its arithmetic or its bytes at the rate that kernels
+reach, whichever is longer, and never less than the shortest kernel. The host starts operations one
+after the other while the device works. Neither waits for the other all the time: where both take as
+long, a step takes longer than either, so the two are added as the sides of a right angle. What
+kernels reach, and the host's cost, were fitted to measured steps of three networks on an H200
+(docs/accuracy.md); every figure here is an estimate.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pitstop.records.plans.plan import OperationRow, SpeedPlan, StepTrace
 
-PRODUCTS_REACH: Final = {"fp32": 0.65, "tf32": 0.20, "bf16": 0.20}
-"""Share of the data sheet's rate that products of a training step reach."""
-BYTES_REACH: Final = 0.45
+MATRIX_REACH: Final = {"fp32": 0.80, "tf32": 0.40, "bf16": 0.50}
+"""Share of the data sheet's rate that matrix products of a training step reach."""
+PRODUCTS_REACH: Final = {"fp32": 0.30, "tf32": 0.20, "bf16": 0.20}
+"""The same of convolutions, attention and fused kernels."""
+BYTES_REACH: Final = 0.43
 """Share of the data sheet's memory rate that element-wise kernels reach, each tensor once."""
-SHORTEST_S: Final = 3e-6
-LAUNCH_S: Final = 20e-6
-"""What one operation adds that the device does not hide: Python, modules, autograd, launch."""
+SHORTEST_S: Final = 6e-6
+"""An operation that has next to nothing to do; it is often two kernels."""
+LAUNCH_S: Final = 36e-6
+"""What it costs the host to start one operation: Python, modules, autograd, launch."""
+FUSED_LAUNCHES: Final = 4
+"""A fused operation of pitstop starts several kernels, from Python in both passes; estimated."""
+TIMES_AS_LONG: Final[Mapping[str, float]] = {
+    "attend_volume": 2.1,
+    "attend_volume_backward": 2.9,
+    "deform_conv": 3.2,
+    "deform_conv_backward": 14.0,
+    "feed_forward_add": 1.3,
+    "feed_forward_add_backward": 1.8,
+    "norm_project_backward": 1.3,
+}
+"""Fused kernels that reach less than others: measured time over the time of arithmetic and bytes at
+the rates above, of VRT at 6x256x256 (benchmarks/results/deblur_{vrt,block}_h200.json)."""
 LOW, HIGH = 0.7, 1.6
 """What measured steps were of planned ones, at the least and at the most."""
 
+_MATRIX_PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 _WIDE: Final = {"float32": "fp32", "float64": "fp32", "bfloat16": "bf16", "float16": "bf16"}
 
 
@@ -56,9 +76,9 @@ def plan_speed(
     """
     device_s = sum(one.count * operation_s(one, trace, ceilings) for one in trace.operations)
     kernels = sum(one.count for one in trace.operations)
-    launch_s = kernels * LAUNCH_S
+    launch_s = sum(one.count * host_s(one, trace) for one in trace.operations)
     factor = accumulate / trace_micro_batches(accumulate)
-    step_s = (device_s + launch_s) * factor
+    step_s = math.hypot(device_s, launch_s) * factor
     per_step = trace.batch_size * accumulate * ranks
     return SpeedPlan(
         gpu=ceilings.gpu,
@@ -85,9 +105,15 @@ def operation_s(one: OperationRow, trace: StepTrace, ceilings: Ceilings) -> floa
     kind = _WIDE.get(one.dtype, "fp32")
     if kind == "fp32" and trace.precision != "fp32":
         kind = "tf32"
-    arithmetic = one.flops / (ceilings.flops_per_s[kind] * PRODUCTS_REACH[kind])
+    reach = MATRIX_REACH if one.name in _MATRIX_PRODUCTS else PRODUCTS_REACH
+    arithmetic = one.flops / (ceilings.flops_per_s[kind] * reach[kind])
     traffic = one.num_bytes / (ceilings.bytes_per_s * BYTES_REACH)
-    return max(arithmetic, traffic, SHORTEST_S)
+    return max(arithmetic, traffic, SHORTEST_S) * TIMES_AS_LONG.get(one.name, 1.0)
+
+
+def host_s(one: OperationRow, trace: StepTrace) -> float:
+    """Time that the host takes to start one operation."""
+    return LAUNCH_S * (FUSED_LAUNCHES if one.name in trace.fused_operations else 1)
 
 
 def slowest(trace: StepTrace, ceilings: Ceilings, most: int = 5) -> Sequence[tuple[str, float]]:

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from pitstop.errors import PitstopError
 from pitstop.plan.dry_run.cpu_build import pretend_cuda
+from pitstop.plan.dry_run.inside import launch_nothing
 
 DEVICE: Final = torch.device("cuda", 0)
 
@@ -48,6 +49,7 @@ def fake_gpu() -> Iterator[None]:
         CannotFakeError: Where an operation needs numbers.
     """
     pretend_cuda()
+    launch_nothing()
     _allow_autocast()
     # Else torch takes the loop over single tensors for what it updates, which no GPU would.
     if FakeTensor not in _foreach_supported_types:

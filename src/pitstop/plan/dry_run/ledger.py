@@ -8,6 +8,7 @@ come with the operation that makes them and go with the last thing that holds th
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pitstop.plan.dry_run.fake_gpu import DEVICE
 from pitstop.plan.dry_run.hidden import fourier_bytes, hidden_bytes
+from pitstop.plan.dry_run.inside import is_fused, run_inside, signature
 from pitstop.plan.dry_run.operations import OperationCounter
 
 ROUND_BYTES: Final = 512
@@ -60,6 +62,9 @@ class Ledger(TorchDispatchMode):
         self._device_type = device_type
         self._live: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._in_backward = False
+        self._inside: dict[tuple[Any, ...], int] = {}
+        self.not_seen_inside: dict[str, str] = {}
+        """Fused operations whose own code does not run on shapes alone, and why."""
 
     def __torch_dispatch__(
         self,
@@ -79,13 +84,19 @@ class Ledger(TorchDispatchMode):
         tensors = self._tensors(made)
         for tensor in tensors:
             self._enter(tensor, place, func)
-        if hidden := hidden_bytes(func, args):
+        if hidden := hidden_bytes(func, args) + self._held_inside(func, args, given):
             self._pass_by(hidden, place, func)
         if tensors:
             self.fourier_bytes = max(self.fourier_bytes, fourier_bytes(func, args))
         if tensors or self._tensors((args, given)):
             self.counter.count(func, args, given, made, place=place)
         return made
+
+    def most_bytes(self) -> int:
+        """Most that pieces hold at one time."""
+        born = ((piece.born, piece.size) for piece in self.pieces)
+        died = ((piece.died, -piece.size) for piece in self.pieces if piece.died is not None)
+        return max(accumulate((size for _, size in sorted([*born, *died])), initial=0))
 
     def own(self, owner: str, tensors: Iterable[Tensor | None]) -> None:
         """Say whose the pieces of these tensors are; who came first stays."""
@@ -127,6 +138,30 @@ class Ledger(TorchDispatchMode):
         self.pieces.append(Piece(_rounded(storage.nbytes()), self.events, place, name))
         self.events += 1
         self._live[key] = (number, weakref.ref(storage, lambda _: self._leave(key)))
+
+    def _held_inside(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """Give what a fused operation holds beside its inputs and results."""
+        if not is_fused(func):
+            return 0
+        known = signature(func, args, kwargs)
+        if known not in self._inside:
+            self._inside[known] = self._see_inside(func, args, kwargs)
+        return self._inside[known]
+
+    def _see_inside(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        inner = Ledger(tuple, self._device_type)
+        for tensor in inner._tensors((args, kwargs)):
+            inner._enter(tensor, (), None)
+        given = sum(piece.size for piece in inner.pieces)
+        try:
+            with inner:
+                made = run_inside(func, args, kwargs)
+        except Exception as error:  # noqa: BLE001 - a kernel's code may ask a GPU anything
+            self.not_seen_inside[_name(func)] = f"{type(error).__name__}: {error}"
+            return 0
+        results = {tensor.untyped_storage()._cdata: tensor for tensor in inner._tensors(made)}
+        sizes = (_rounded(tensor.untyped_storage().nbytes()) for tensor in results.values())
+        return max(0, inner.most_bytes() - given - sum(sizes))
 
     def _pass_by(self, size: int, place: Place, func: Any) -> None:
         """Enter what an operation holds while it runs and nobody sees."""

@@ -1,0 +1,152 @@
+"""How far plans were off: predictions made beforehand against what a GPU then showed.
+
+    python benchmarks/plan_errors.py --predicted PREDICTED.json --measured MEASURED.json \
+        --output benchmarks/results/plan.json
+
+Errors are planned / measured - 1: below zero a plan promised too much. A case that names a
+neighbour is also planned with that neighbour's run as its calibration, as `pitstop plan
+--calibrate` would do it. A verdict counts where the planned peak is not within 5 % of the cap.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from pitstop.plan.calibration import corrected_bytes, factor_of
+from pitstop.plan.memory import CLOSE
+
+GIB = 2**30
+SEEN_AS = {"fits": "ran", "does not fit": "out of memory"}
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Compare two files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--predicted", type=Path, required=True)
+    parser.add_argument("--measured", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args()
+    predicted = json.loads(options.predicted.read_text())
+    measured = json.loads(options.measured.read_text())
+    report = {
+        "what": "peak memory and step time, predicted beforehand and measured; blank batches",
+        **{key: value for key, value in measured.items() if key not in {"what", "rows"}},
+        **compared(predicted["rows"], measured["rows"]),
+    }
+    options.output.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report["summary"], indent=2))
+
+
+def compared(predicted: Sequence[Row], measured: Sequence[Row]) -> dict[str, Any]:
+    """Give every case that was run with its errors, and what they come to."""
+    seen = {row["name"]: row for row in measured}
+    plans = {row["name"]: row for row in predicted if row["name"] in seen}
+    rows = [with_errors(plan, seen, plans) for plan in plans.values()]
+    return {"summary": summary(rows), "rows": rows}
+
+
+def with_errors(plan: Row, seen: Mapping[str, Row], plans: Mapping[str, Row]) -> Row:
+    """Put a plan beside what was measured."""
+    was = seen[plan["name"]]
+    close = abs(plan["peak_gib"] / plan["cap_gib"] - 1) <= CLOSE
+    row: Row = {
+        **{key: plan[key] for key in ("name", "config", "overrides", "cap_gib", "neighbour")},
+        "planned_peak_gib": plan["peak_gib"],
+        "planned_reserved_gib": plan["reserved_gib"],
+        "planned_step_ms": plan["step_ms"],
+        "verdict": plan["fit"],
+        "outcome": was["outcome"],
+        "verdict_right": None if close else SEEN_AS.get(plan["fit"]) == was["outcome"],
+        "measured": {k: v for k, v in was.items() if k not in {"name", "outcome"}},
+    }
+    if "peak_gib" not in was:
+        return row
+    row["peak_error"] = plan["peak_gib"] / was["peak_gib"] - 1
+    row["step_error"] = plan["step_ms"] / was["step_ms"] - 1
+    neighbour = plan["neighbour"]
+    if neighbour in plans and "peak_gib" in seen[neighbour]:
+        row |= calibrated(plan, was, plans[neighbour], seen[neighbour])
+    return row
+
+
+def calibrated(plan: Row, was: Row, neighbour: Row, neighbour_was: Row) -> Row:
+    """Plan again with a neighbour's run at hand."""
+    factor = factor_of(
+        neighbour_was["peak_gib"] * GIB,
+        planned_bytes=neighbour["peak_gib"] * GIB,
+        fixed_bytes=neighbour["fixed_gib"] * GIB,
+    )
+    peak_bytes = corrected_bytes(
+        plan["peak_gib"] * GIB, fixed_bytes=plan["fixed_gib"] * GIB, factor=factor
+    )
+    step_ms = plan["step_ms"] * neighbour_was["step_ms"] / neighbour["step_ms"]
+    return {
+        "calibrated_peak_gib": peak_bytes / GIB,
+        "calibrated_peak_error": peak_bytes / GIB / was["peak_gib"] - 1,
+        "calibrated_step_ms": step_ms,
+        "calibrated_step_error": step_ms / was["step_ms"] - 1,
+    }
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Say what the errors come to."""
+    verdicts = [row["verdict_right"] for row in rows if row["verdict_right"] is not None]
+    timed = [(row["planned_step_ms"], row["measured"]["step_ms"]) for row in rows if has_peak(row)]
+    return {
+        "cases": len(rows),
+        "did_not_fit": sum(row["outcome"] == "out of memory" for row in rows),
+        "peak_blind": spread(row["peak_error"] for row in rows if has_peak(row)),
+        "peak_calibrated": spread(errors(rows, "calibrated_peak_error")),
+        "verdicts_right": [sum(verdicts), len(verdicts)],
+        "step_blind": spread(row["step_error"] for row in rows if has_peak(row)),
+        "step_calibrated": spread(errors(rows, "calibrated_step_error")),
+        "step_tau": kendall_tau(timed),
+    }
+
+
+def has_peak(row: Row) -> bool:
+    """Whether a case ran with the whole GPU."""
+    return "peak_error" in row
+
+
+def errors(rows: Iterable[Row], key: str) -> list[float]:
+    """Collect one kind of error where there is one."""
+    return [row[key] for row in rows if key in row]
+
+
+def spread(values: Iterable[float]) -> dict[str, Any] | None:
+    """Mean size of errors, and the extremes; None without any."""
+    found = list(values)
+    if not found:
+        return None
+    return {
+        "mean_absolute": statistics.mean(map(abs, found)),
+        "lowest": min(found),
+        "highest": max(found),
+        "cases": len(found),
+    }
+
+
+def kendall_tau(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Agreement of two orders, from -1 to 1; None for less than two pairs.
+
+    Equal values count neither for nor against.
+    """
+    signs = [
+        _sign(one[0] - other[0]) * _sign(one[1] - other[1]) for one, other in combinations(pairs, 2)
+    ]
+    return statistics.mean(signs) if signs else None
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
+if __name__ == "__main__":
+    main()

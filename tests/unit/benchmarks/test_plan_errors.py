@@ -1,0 +1,83 @@
+"""What is made of predictions and measurements: errors, verdicts, the order of step times."""
+
+from typing import Any
+
+import pytest
+from benchmarks.plan_errors import compared, kendall_tau
+
+
+def plan(name: str, **values: Any) -> dict[str, Any]:
+    usual = {
+        "name": name,
+        "config": "some.yaml",
+        "overrides": [],
+        "cap_gib": 24,
+        "neighbour": None,
+        "peak_gib": 10.0,
+        "fixed_gib": 2.0,
+        "reserved_gib": 11.0,
+        "step_ms": 100.0,
+        "fit": "fits",
+    }
+    return {**usual, **values}
+
+
+def ran(name: str, peak_gib: float, step_ms: float, outcome: str = "ran") -> dict[str, Any]:
+    return {"name": name, "outcome": outcome, "peak_gib": peak_gib, "step_ms": step_ms}
+
+
+def test_a_plan_below_what_was_measured_has_a_negative_error() -> None:
+    [row] = compared([plan("one")], [ran("one", 12.5, 80.0)])["rows"]
+    assert row["peak_error"] == pytest.approx(-0.2)
+    assert row["step_error"] == pytest.approx(0.25)
+
+
+def test_a_neighbour_corrects_what_belongs_to_samples() -> None:
+    plans = [plan("small"), plan("large", peak_gib=18.0, step_ms=200.0, neighbour="small")]
+    # 8 GiB of samples were 6: a factor of 0.75 on the 16 of the larger one.
+    found = compared(plans, [ran("small", 8.0, 120.0), ran("large", 14.0, 240.0)])
+    large = found["rows"][1]
+    assert large["calibrated_peak_gib"] == pytest.approx(14.0)
+    assert large["calibrated_peak_error"] == pytest.approx(0.0)
+    assert large["calibrated_step_ms"] == pytest.approx(240.0)
+    assert found["summary"]["peak_calibrated"]["cases"] == 1
+
+
+def test_verdicts_count_outside_the_band_alone() -> None:
+    plans = [
+        plan("fits"),
+        plan("too large", peak_gib=30.0, fit="does not fit"),
+        plan("close", peak_gib=24.5, fit="too close"),
+        plan("said to fit", peak_gib=20.0),
+    ]
+    seen = [
+        ran("fits", 10.0, 1.0),
+        {"name": "too large", "outcome": "out of memory"},
+        ran("close", 24.0, 1.0, outcome="out of memory"),
+        ran("said to fit", 25.0, 1.0, outcome="out of memory"),
+    ]
+    found = compared(plans, seen)
+    assert [row["verdict_right"] for row in found["rows"]] == [True, True, None, False]
+    assert found["summary"]["verdicts_right"] == [2, 3]
+    assert found["summary"]["did_not_fit"] == 3
+    assert "peak_error" not in found["rows"][1]
+
+
+def test_cases_that_were_not_run_are_left_out() -> None:
+    found = compared([plan("one"), plan("not begun")], [ran("one", 10.0, 100.0)])
+    assert found["summary"]["cases"] == 1
+
+
+@pytest.mark.parametrize(
+    ("pairs", "tau"),
+    [
+        ([(1, 10), (2, 20), (3, 30)], 1.0),
+        ([(1, 30), (2, 20), (3, 10)], -1.0),
+        ([(1, 10), (2, 30), (3, 20)], 1 / 3),
+        ([(1, 10)], None),
+    ],
+)
+def test_the_order_of_steps_is_judged_by_pairs(
+    pairs: list[tuple[float, float]], tau: float | None
+) -> None:
+    assert kendall_tau(pairs) == (None if tau is None else pytest.approx(tau))
