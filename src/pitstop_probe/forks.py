@@ -5,6 +5,9 @@ since CUDA does not survive a fork; and a file whose buffer is written twice is 
 of that kind which the probe makes is named here when it is made. In a child all that still live are
 kept for ever, whoever holds them: in a list, in a frame that the child returns through, in garbage
 that is not collected yet. Things that go on working in a child are notified, and begin anew.
+
+A library that profiles a GPU has threads of its own, and handlers that wait for them when a process
+exits. A child has the handlers without the threads, so it leaves without running any.
 """
 
 import os
@@ -21,6 +24,8 @@ _own: Dict[int, Any] = {}
 _notified: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 # Of all the processes that this one descends from.
 _kept: List[Any] = []
+# C's library, where children must not run exit handlers.
+_libc: Any = None
 
 
 class Forks(Protocol):
@@ -58,6 +63,22 @@ def keep_for_parent(thing: Any) -> None:
     _kept.append(thing)
 
 
+def skip_exit_handlers_in_children() -> None:
+    """Have forked children end as they would, but without the exit handlers of libraries."""
+    global _libc  # noqa: PLW0603 - one process, one library
+    ctypes = sys.modules.get("ctypes")
+    libc = ctypes.CDLL(None) if ctypes is not None else None
+    if hasattr(libc, "on_exit") and hasattr(libc, "__cxa_atexit"):
+        _libc = libc
+
+
+def _skip_exit_handlers() -> None:
+    """Put what ends the process before all handlers that there are; the last one is run first."""
+    _libc.on_exit(_libc._exit, None)
+    # What C code has printed is written by the handlers that are skipped.
+    getattr(_libc, "__cxa_atexit")(_libc.fflush, None, None)
+
+
 def _make_immortal(thing: Any) -> None:
     """Take a reference that nobody gives back: an interpreter that ends empties its modules."""
     # Whoever has imported torch has this. It is not imported here: a child should find no file.
@@ -67,6 +88,8 @@ def _make_immortal(thing: Any) -> None:
 
 
 def _forked() -> None:
+    if _libc is not None:
+        _skip_exit_handlers()
     if _own:
         keep_for_parent(list(_own.values()))
         _own.clear()

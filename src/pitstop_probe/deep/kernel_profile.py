@@ -10,7 +10,7 @@ import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from pitstop_probe.deep.kernel_classes import PRODUCTS, class_of, is_on_tensor_cores
-from pitstop_probe.forks import let_go, stays_here
+from pitstop_probe.forks import let_go, skip_exit_handlers_in_children, stays_here
 from pitstop_probe.hooks.patches import Patch, replace
 from pitstop_probe.inventory import Float32Products
 from pitstop_probe.steps.step_tracker import StepTracker
@@ -68,6 +68,7 @@ class KernelProfile:
             warnings.simplefilter("ignore")
             profile = kind(activities=[activities.CPU, activities.CUDA])
             profile.start()
+        skip_exit_handlers_in_children()
         self._profile = stays_here(profile)
         self._began = self._tracker.now()
         graph = getattr(self._torch.cuda, "CUDAGraph", None)

@@ -106,6 +106,37 @@ def test_what_is_kept_outlives_the_interpreter(tmp_path: Path) -> None:
     assert done.stdout == b""
 
 
+HANDLERS = """
+import ctypes, os, sys
+from pitstop_probe.forks import skip_exit_handlers_in_children
+libc = ctypes.CDLL(None)
+# What a library registers that waits for its threads when the process exits.
+getattr(libc, "__cxa_atexit")(libc.abort, None, None)
+if sys.argv[1] == "skipped":
+    skip_exit_handlers_in_children()
+child = os.fork()
+if child == 0:
+    libc.printf(b"printed by C\\n")
+    print("printed by Python")
+    sys.exit(7)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+os.write(1, b"%d\\n" % code)
+os._exit(0)
+"""
+
+
+def test_children_exit_without_the_handlers_of_libraries(tmp_path: Path) -> None:
+    script = tmp_path / "handlers.py"
+    script.write_text(HANDLERS)
+
+    def printed(way: str) -> list[bytes]:
+        command = [sys.executable, str(script), way]
+        return subprocess.run(command, capture_output=True, check=True).stdout.split(b"\n")
+
+    assert printed("run")[-2] == b"-6"
+    assert sorted(printed("skipped")) == [b"", b"7", b"printed by C", b"printed by Python"]
+
+
 def test_a_parents_record_takes_nothing_from_its_child(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.jsonl"
     writer = RecordWriter(str(path))
