@@ -3,9 +3,12 @@
 Runs under pytest, or alone where there is none: ``python tests/gpu/test_alignment_gpu.py``.
 """
 
+import math
+import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -243,20 +246,30 @@ def found_by(
     return {"output": out.detach(), **{name: g for name, g in grads.items() if g is not None}}
 
 
-def assert_no_worse(module: torch.nn.Module, call: Run, *, limit: float) -> None:
-    """In float32 the same; in bfloat16 hardly further from float32 than the plain way."""
-    with float32_as_float32():
-        right = found_by(module, "reference", call, half=False)
-        same = found_by(module, "auto", call, half=False)
-    plain = found_by(module, "reference", call, half=True)
-    fused = found_by(module, "auto", call, half=True)
-    assert right.keys() == same.keys() == fused.keys()
-    for name, true in right.items():
-        # Places near a pixel's border: see assert_exact.
-        assert error_of(same[name], true.double()) < 2e-2, name
-        known = error_of(plain[name], true.double())
+def assert_no_worse(module: torch.nn.Module, calls: Sequence[Run], *, limit: float) -> None:
+    """In float32 the same; in bfloat16 hardly further from float32 than the plain way.
+
+    Errors in bfloat16 are root mean squares over all calls: one gradient of few numbers may be
+    near or far by luck.
+    """
+    squares: dict[str, list[tuple[float, float]]] = {}
+    for call in calls:
+        with float32_as_float32():
+            right = found_by(module, "reference", call, half=False)
+            same = found_by(module, "auto", call, half=False)
+        plain = found_by(module, "reference", call, half=True)
+        fused = found_by(module, "auto", call, half=True)
+        assert right.keys() == same.keys() == fused.keys()
+        for name, value in right.items():
+            true = value.double()
+            # Places near a pixel's border: see assert_exact.
+            assert error_of(same[name], true) < 2e-2, name
+            pair = (error_of(fused[name], true) ** 2, error_of(plain[name], true) ** 2)
+            squares.setdefault(name, []).append(pair)
+    for name, pairs in squares.items():
+        found, known = (math.sqrt(statistics.fmean(side)) for side in zip(*pairs, strict=True))
         # The fused result is bfloat16 like everything around it, the plain one float32.
-        assert error_of(fused[name], true.double()) <= limit * known + 4e-3, name
+        assert found <= limit * known + 4e-3, name
 
 
 def test_a_stage_aligned_in_bfloat16_is_as_exact_as_the_plain_way() -> None:
@@ -266,7 +279,7 @@ def test_a_stage_aligned_in_bfloat16_is_as_exact_as_the_plain_way() -> None:
         for weight in module.conv_offset[6].parameters():
             weight.normal_(std=0.02)
     x, flow = draw(1, 4, 48, 48, 96), 3 * draw(2, 3, 2, 48, 48)
-    assert_no_worse(module, lambda m: m(x, (flow,)), limit=1.25)
+    assert_no_worse(module, [lambda m: m(x, (flow,))], limit=1.25)
 
 
 def test_a_small_network_gives_the_same_by_both_kinds_of_kernels() -> None:
@@ -276,9 +289,14 @@ def test_a_small_network_gives_the_same_by_both_kinds_of_kernels() -> None:
         for name, weight in model.named_parameters():
             if weight.dim() == 1 or "conv_offset.6" in name:
                 weight.add_(0.02 * torch.randn_like(weight))
-    clip = torch.rand(1, 4, 3, 64, 64, device="cuda")
-    # The flow estimator's gradients are sums that all but cancel: twice as far is rounding, too.
-    assert_no_worse(model, lambda m: m(clip), limit=2.0)
+    clips = [torch.rand(1, 4, 3, 64, 64, device="cuda") for _ in range(6)]
+    # The flow estimator's gradients are sums that all but cancel, some of them a single number: of
+    # six such errors the root mean square is twice another one's by chance now and then.
+    assert_no_worse(model, [partial(restored, clip=clip) for clip in clips], limit=3.0)
+
+
+def restored(model: torch.nn.Module, *, clip: Tensor) -> Tensor:
+    return model(clip)
 
 
 if __name__ == "__main__":

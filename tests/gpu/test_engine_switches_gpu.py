@@ -31,6 +31,9 @@ else:
     pytestmark = [
         pytest.mark.gpu,
         pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+        # Of the compiler itself, in torch 2.11.
+        pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+        pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
     ]
 
 DIM = 256
