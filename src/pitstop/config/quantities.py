@@ -130,9 +130,13 @@ Workers = Annotated[
     Expect("auto, a fraction of the cores such as 0.8, or a whole number of at least 0"),
 ]
 Recompute = Annotated[
-    Literal["none", "full", "attention", "ffn", "selective"] | tuple[Name, ...],
-    Field(min_length=1),
-    Expect("none, full, attention, ffn, selective, or a list of stages such as [stage1, stage8]"),
+    Literal["none", "full", "attention", "ffn", "selective"]
+    | Bytes
+    | Annotated[tuple[Name, ...], Field(min_length=1)],
+    Expect(
+        "none, full, attention, ffn, selective, a size such as 20GiB that activations may take, "
+        "or a list of stages such as [stage1, stage8]"
+    ),
 ]
 SizeByEpoch = Annotated[
     tuple[tuple[Natural, Count], ...],

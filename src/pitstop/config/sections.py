@@ -223,7 +223,8 @@ class TrainSection(Section):
 
     recompute: Recompute = "none"
     """Activations computed again in backward instead of kept: of all blocks (`full`), of their
-    `attention` or `ffn` halves, of the stages listed, or where it saves most (`selective`)."""
+    `attention` or `ffn` halves, of the stages listed, where it saves most (`selective`), or just so
+    much that activations take at most a size such as `20GiB`."""
 
     compile: CompileSection = CompileSection()
     """torch.compile."""

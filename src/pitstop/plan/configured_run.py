@@ -134,7 +134,7 @@ def _variants(config: RunConfig) -> list[tuple[str, ...]]:
     return [(f"train.batch_size={2 * train.batch_size}",), *ways]
 
 
-def _policy(recompute: str | tuple[str, ...]) -> str:
+def _policy(recompute: str | int | tuple[str, ...]) -> str:
     return recompute if isinstance(recompute, str) else "some"
 
 

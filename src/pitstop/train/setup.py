@@ -1,6 +1,7 @@
 """From a configuration to a trainer: device, randomness, model, optimizer, in that order."""
 
 import random
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Generic
 
@@ -10,10 +11,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pitstop.config.sections import RunConfig, TrainSection
+from pitstop.errors import ConfigError
 from pitstop.train.model.compiling import apply_compile, records_cuda_graphs
 from pitstop.train.model.distill import Teacher
 from pitstop.train.model.memory_format import use_channels_last
 from pitstop.train.model.recompute import apply_recompute
+from pitstop.train.model.recompute_budget import fit_recompute
 from pitstop.train.optim.build import build_optimizer, optimizer_facts
 from pitstop.train.optim.ema import WeightAverage
 from pitstop.train.optim.gradients import Clipper
@@ -22,7 +25,7 @@ from pitstop.train.optim.schedule import scaled_lr
 from pitstop.train.ranks import Ranks
 from pitstop.train.state.checkpoint import open_checkpoint
 from pitstop.train.step import Trainer
-from pitstop.train.task import BatchT, Task
+from pitstop.train.task import BatchT, MakesBlankBatches, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +70,13 @@ def build_trainer(
     # Every rank builds the same weights, then draws numbers of its own.
     seed_everything(config.run.seed, 0)
     model = task.build_model()
-    seed_everything(config.run.seed, ranks.rank)
     applied, regions = _shape_model(model, task, train)
     model.to(device)
+    if isinstance(train.recompute, int):
+        forward = _forward(task, model, precision, train.batch_size)
+        facts = fit_recompute(model, train.recompute, forward, units=regions)
+        applied["train.recompute"] = asdict(facts)
+    seed_everything(config.run.seed, ranks.rank)
     apply_compile(model, train.compile, regions)
     rate = scaled_lr(
         config.optimizer,
@@ -103,12 +110,36 @@ def _shape_model(
     """Apply what changes how the model computes, not what."""
     regions = list(task.regions(model))
     applied: dict[str, dict[str, Any]] = {}
-    if train.recompute != "none":
+    if train.recompute != "none" and not isinstance(train.recompute, int):
         facts = apply_recompute(model, train.recompute, units=regions)
         applied["train.recompute"] = asdict(facts)
     if train.channels_last:
         applied["train.channels_last"] = asdict(use_channels_last(model))
     return applied, regions
+
+
+def _forward(
+    task: Task[BatchT], model: nn.Module, precision: Precision, batch_size: int
+) -> Callable[[], Any]:
+    """A pass over a blank batch, with its loss.
+
+    Raises:
+        ConfigError: Where the task cannot make one.
+    """
+    if not isinstance(task, MakesBlankBatches):
+        raise ConfigError(
+            f"train.recompute is a size, but {task.name} cannot make the batch that activations "
+            "are measured with; set it to full, attention, ffn or selective"
+        )
+
+    def forward() -> Any:
+        device = next(model.parameters()).device
+        batch = task.to_device(task.blank_batch(batch_size), device)
+        with precision.autocast():
+            output = task.forward(model, batch)
+        return task.loss(output, batch, 0)
+
+    return forward
 
 
 def _over_ranks(model: nn.Module, ranks: Ranks, device: torch.device) -> nn.Module:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from pitstop.config.quantities import format_bytes
 from pitstop.config.sections import RunConfig
 from pitstop.plan.dry_run.account import settle
 from pitstop.plan.dry_run.fake_gpu import DEVICE, fake_gpu
@@ -157,5 +158,7 @@ def fused_names(ledger: Ledger) -> tuple[str, ...]:
     return tuple(sorted(ledger.counter.fused))
 
 
-def _named(policy: str | tuple[str, ...]) -> str:
+def _named(policy: str | int | tuple[str, ...]) -> str:
+    if isinstance(policy, int):
+        return format_bytes(policy)
     return policy if isinstance(policy, str) else ", ".join(policy)

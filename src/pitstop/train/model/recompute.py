@@ -10,7 +10,8 @@ has made it one with the rest of backward.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,12 +25,12 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from pitstop.config.quantities import Recompute
 from pitstop.errors import ConfigError
 from pitstop.train.model.part_spans import RecomputeSpan
 
 _SEAM: Final = "recompute_"
 _STAGE: Final = "stage"
+_UNIT: Final = "unit"
 _HALVES: Final = {"attention": "attention", "ffn": "feed_forward"}
 
 _MIN_DEPTH: Final = 64
@@ -63,6 +64,32 @@ class RecomputeFacts:
     policy: str
     places: Mapping[str, int]
     """Number of places by kind of part: attention, feed_forward, ..., stage, unit."""
+    kept_bytes: int | None = None
+    """Kept for backward, estimated; where a number of bytes decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A part of a model that can be recomputed by itself."""
+
+    module: nn.Module
+    part: str
+    """Which of its parts: attention, feed_forward, ...; or unit, the whole module."""
+
+    def fill(self, call: RecomputeCall) -> None:
+        """Have the part called through a function."""
+        if self.part == _UNIT:
+            self.reset()
+            _wrap(self.module, call)
+        else:
+            setattr(self.module, _SEAM + self.part, call)
+
+    def reset(self) -> None:
+        """Have it called as the model was written."""
+        if self.part != _UNIT:
+            setattr(self.module, _SEAM + self.part, plain_call)
+        elif isinstance(vars(self.module).get("forward"), partial):
+            del self.module.forward
 
 
 def plain_call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +111,7 @@ def recompute_cheap(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def apply_recompute(
-    model: nn.Module, policy: Recompute, *, units: Sequence[nn.Module] = ()
+    model: nn.Module, policy: str | tuple[str, ...], *, units: Sequence[nn.Module] = ()
 ) -> RecomputeFacts:
     """Have a model recompute by a policy, whatever it did before; do this before wrapping it.
 
@@ -100,13 +127,13 @@ def apply_recompute(
     _reset(model)
     if isinstance(policy, tuple):
         places = _recompute_stages(model, policy)
-    elif policy in _HALVES:
-        places = _fill_seams(model, {_HALVES[policy]}, recompute_all)
-    elif policy == "none":
-        places = {}
     else:
-        call = recompute_cheap if policy == "selective" else recompute_all
-        places = _fill_seams(model, _parts(model) - {_STAGE}, call) | _wrap_units(units, call)
+        found = [] if policy == "none" else places_of(model, units)
+        if policy in _HALVES:
+            found = [place for place in found if place.part == _HALVES[policy]]
+        for place in found:
+            place.fill(recompute_cheap if policy == "selective" else recompute_all)
+        places = count_places(found)
     name = ", ".join(policy) if isinstance(policy, tuple) else policy
     if policy != "none" and not places:
         raise ConfigError(
@@ -115,6 +142,22 @@ def apply_recompute(
             "names of its modules"
         )
     return RecomputeFacts(policy=name, places=places)
+
+
+def places_of(model: nn.Module, units: Sequence[nn.Module]) -> list[Place]:
+    """All places of a model but whole stages, and units that have none."""
+    own = [
+        Place(module=module, part=part)
+        for module in model.modules()
+        for part in sorted(_seams(module) - {_STAGE})
+    ]
+    bare = [unit for unit in units if not _parts(unit)]
+    return own + [Place(module=unit, part=_UNIT) for unit in bare]
+
+
+def count_places(places: Iterable[Place]) -> dict[str, int]:
+    """How many there are of each part."""
+    return dict(Counter(place.part for place in places))
 
 
 def _worth_keeping(_context: object, op: Any, *args: Any, **_kwargs: Any) -> CheckpointPolicy:
@@ -175,22 +218,6 @@ def _seams(module: nn.Module) -> set[str]:
 
 def _parts(model: nn.Module) -> set[str]:
     return {part for module in model.modules() for part in _seams(module)}
-
-
-def _fill_seams(model: nn.Module, parts: set[str], call: RecomputeCall) -> dict[str, int]:
-    places: dict[str, int] = {}
-    for module in model.modules():
-        for part in sorted(_seams(module) & parts):
-            setattr(module, _SEAM + part, call)
-            places[part] = places.get(part, 0) + 1
-    return places
-
-
-def _wrap_units(units: Sequence[nn.Module], call: RecomputeCall) -> dict[str, int]:
-    bare = [unit for unit in units if not _parts(unit)]
-    for unit in bare:
-        _wrap(unit, call)
-    return {"unit": len(bare)} if bare else {}
 
 
 def _recompute_stages(model: nn.Module, names: tuple[str, ...]) -> dict[str, int]:
