@@ -1,11 +1,13 @@
 """How far plans were off: predictions made beforehand against what a GPU then showed.
 
     python benchmarks/plan_errors.py --predicted PREDICTED.json --measured MEASURED.json \
-        --output benchmarks/results/plan.json
+        --output benchmarks/results/plan.json [--again PREDICTED_LATER.json]
 
 Errors are planned / measured - 1: below zero a plan promised too much. A case that names a
 neighbour is also planned with that neighbour's run as its calibration, as `pitstop plan
---calibrate` would do it. A verdict counts where the planned peak is not within 5 % of the cap.
+--calibrate` would do it; step times are multiplied by that neighbour's measured over planned. A
+verdict counts where the planned peak is not within 5 % of the cap. `--again` are plans of the same
+cases by later code, which knew the measurements: kept apart.
 """
 
 import argparse
@@ -30,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--predicted", type=Path, required=True)
     parser.add_argument("--measured", type=Path, required=True)
+    parser.add_argument("--again", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     predicted = json.loads(options.predicted.read_text())
@@ -39,6 +42,9 @@ def main() -> None:
         **{key: value for key, value in measured.items() if key not in {"what", "rows"}},
         **compared(predicted["rows"], measured["rows"]),
     }
+    if options.again is not None:
+        later = json.loads(options.again.read_text())
+        report["after_the_fact"] = compared(later["rows"], measured["rows"])
     options.output.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps(report["summary"], indent=2))
 

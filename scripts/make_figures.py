@@ -395,6 +395,86 @@ def _trouble(part: Json, kind: str) -> str:
     return str(sum(count for name, count in counts if name.rpartition(": ")[2] == kind))
 
 
+def _signed(share: float | None, digits: int = 1) -> str:
+    return "" if share is None else f"{100 * share:+.{digits}f} %"
+
+
+def plan_summary() -> str:
+    """Plans: what errors come to, beforehand and after the fact."""
+    found = results("plan")
+    columns = [found["summary"], found["after_the_fact"]["summary"]]
+
+    def row(name: str, limit: str, cell: Callable[[Json], str]) -> list[str]:
+        return [name, limit, *map(cell, columns)]
+
+    def mean(key: str) -> Callable[[Json], str]:
+        return lambda column: f"{100 * column[key]['mean_absolute']:.1f} %"
+
+    def largest(key: str) -> Callable[[Json], str]:
+        return lambda column: _signed(max(column[key]["lowest"], column[key]["highest"], key=abs))
+
+    rows = [
+        row("peak memory, mean absolute error", "10 %", mean("peak_blind")),
+        row(
+            "peak memory, furthest below", "-3 %", lambda one: _signed(one["peak_blind"]["lowest"])
+        ),
+        row("peak memory, mean, calibrated by a neighbour", "5 %", mean("peak_calibrated")),
+        row(
+            "verdicts right, of those not within 5 % of the border",
+            "all",
+            lambda one: "{} of {}".format(*one["verdicts_right"]),
+        ),
+        row("step time, mean absolute error", "", mean("step_blind")),
+        row("step time of neighbours, mean absolute error", "", mean("step_calibrated")),
+        row("step time of neighbours, largest error", "15 %", largest("step_calibrated")),
+        row("order of step times, Kendall's tau", "0.8", lambda one: f"{one['step_tau']:.2f}"),
+    ]
+    return table(("", "wanted", "blind", "after the fact"), rows)
+
+
+def plan_peaks() -> str:
+    """Plans: peak memory of each case."""
+
+    def row(one: Json) -> list[str]:
+        measured = one["measured"].get("peak_gib")
+        return [
+            one["name"],
+            f"{one['planned_peak_gib']:.2f}",
+            "" if measured is None else f"{measured:.2f}",
+            _signed(one.get("peak_error"), 2),
+            _signed(one.get("calibrated_peak_error"), 2),
+            f"{one['cap_gib']} GiB",
+            one["verdict"],
+            one["outcome"],
+        ]
+
+    head = ("case", "planned", "measured", "error", "calibrated", "cap", "verdict", "outcome")
+    return table(head, map(row, results("plan")["rows"]))
+
+
+def plan_steps() -> str:
+    """Plans: step time of each case, beforehand and after the fact."""
+    found = results("plan")
+    later = {one["name"]: one for one in found["after_the_fact"]["rows"]}
+
+    def row(one: Json) -> list[str]:
+        again = later[one["name"]]
+        return [
+            one["name"],
+            f"{one['measured']['step_ms']:.0f}",
+            f"{one['planned_step_ms']:.0f}",
+            _signed(one["step_error"], 0),
+            _signed(one.get("calibrated_step_error"), 0),
+            f"{again['planned_step_ms']:.0f}",
+            _signed(again["step_error"], 0),
+            _signed(again.get("calibrated_step_error"), 0),
+        ]
+
+    head = ("case", "measured", "planned", "error", "by a neighbour")
+    head += ("planned after the fact", "error", "by a neighbour")
+    return table(head, map(row, (one for one in found["rows"] if "step_error" in one)))
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "bev-batches": bev_batches,
     "bev-quality": bev_quality,
@@ -408,6 +488,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "drill-ranks": lambda: _counted("ranks"),
     "drill-soak": drill_soak,
     "drill-summary": drill_summary,
+    "plan-peaks": plan_peaks,
+    "plan-steps": plan_steps,
+    "plan-summary": plan_summary,
     "reid-quality": reid_quality,
     "reid-ranking": reid_ranking,
     "reid-step": reid_step,

@@ -66,7 +66,7 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
     plan = plan_memory(str(wanted.config), own, wanted.gpu, ranks=wanted.ranks)
     plan = _with_evaluation(replace(plan, speed=_speed(own, config, wanted)), answers)
     if wanted.with_table:
-        plan = _with_table(plan, own, others, wanted)
+        plan = _with_table(plan, others, wanted, config)
     if run is not None:
         measured = answers.popleft().require()
         run.require_same_model(measured, work_settings(config))
@@ -139,12 +139,19 @@ def _policy(recompute: str | int | tuple[str, ...]) -> str:
 
 
 def _with_table(
-    plan: MemoryPlan, own: StepTrace, others: Sequence[Answer], wanted: Wanted
+    plan: MemoryPlan, others: Sequence[Answer], wanted: Wanted, config: RunConfig
 ) -> MemoryPlan:
+    own = plan.trace
     twice, *rest = others
     law = batch_law(own, twice.trace)
     traces = [own, *(answer.trace for answer in rest if answer.trace is not None)]
-    table = plan_table(traces, law, plan.usable_bytes, ceilings=wanted.ceilings)
+    table = plan_table(
+        traces,
+        law,
+        plan.usable_bytes,
+        ceilings=wanted.ceilings,
+        accumulate=config.train.accumulate,
+    )
     laid_out = replace(plan, table=table, batch_growth=law.growth)
     return replace(laid_out, advice=advise(laid_out))
 
@@ -179,7 +186,9 @@ def _what_if(change: str, answer: Answer, plan: MemoryPlan, wanted: Wanted) -> W
     if answer.trace is None:
         return WhatIf(change=change, problem=answer.error)
     other = plan_memory(plan.source, answer.trace, wanted.gpu, ranks=wanted.ranks)
-    speed = None if wanted.ceilings is None else plan_speed(answer.trace, wanted.ceilings)
+    overrides = (*wanted.overrides, change)
+    changed = load_config(wanted.config, overrides, kinds=outside_kinds()).config
+    speed = _speed(answer.trace, changed, wanted)
     return WhatIf(
         change=change,
         peak_bytes=other.peak_bytes,

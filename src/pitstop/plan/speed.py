@@ -1,10 +1,10 @@
 """How long a step will take: each operation against a device's ceilings, and the host's launches.
 
 On the device an operation takes as long as its arithmetic or its bytes at the rate that kernels
-reach, whichever is longer, and never less than the shortest kernel. The host starts operations one
+reach, whichever is longer, and a little for being a kernel at all. The host starts operations one
 after the other while the device works. Neither waits for the other all the time: where both take as
 long, a step takes longer than either, so the two are added as the sides of a right angle. What
-kernels reach, and the host's cost, were fitted to measured steps of three networks on an H200
+kernels reach, and the host's costs, were fitted to measured steps of three networks on an H200
 (docs/accuracy.md); every figure here is an estimate.
 """
 
@@ -15,18 +15,22 @@ from typing import Final
 
 from pitstop.records.plans.plan import OperationRow, SpeedPlan, StepTrace
 
-MATRIX_REACH: Final = {"fp32": 0.80, "tf32": 0.40, "bf16": 0.50}
+MATRIX_REACH: Final = {"fp32": 0.80, "tf32": 0.40, "bf16": 0.70}
 """Share of the data sheet's rate that matrix products of a training step reach."""
-PRODUCTS_REACH: Final = {"fp32": 0.30, "tf32": 0.20, "bf16": 0.20}
+PRODUCTS_REACH: Final = {"fp32": 0.28, "tf32": 0.20, "bf16": 0.20}
 """The same of convolutions, attention and fused kernels."""
-BYTES_REACH: Final = 0.43
-"""Share of the data sheet's memory rate that element-wise kernels reach, each tensor once."""
-SHORTEST_S: Final = 6e-6
-"""An operation that has next to nothing to do; it is often two kernels."""
-LAUNCH_S: Final = 36e-6
+POINTWISE_REACH: Final = 0.75
+"""Share of the data sheet's memory rate that kernels reach which go through tensors once."""
+BYTES_REACH: Final = 0.38
+"""The same of all others, each tensor counted once: norms, sums, turned copies."""
+KERNEL_S: Final = 7e-6
+"""What an operation takes on the device beside its work; it is often two kernels."""
+LAUNCH_S: Final = 35e-6
 """What it costs the host to start one operation: Python, modules, autograd, launch."""
-FUSED_LAUNCHES: Final = 4
-"""A fused operation of pitstop starts several kernels, from Python in both passes; estimated."""
+FUSED_LAUNCH_S: Final = 0.5e-3
+"""The same of a fused operation of pitstop, which starts several kernels from Python."""
+RECOMPUTED_S: Final = 0.5e-3
+"""What the host does for a place that is recomputed, beside the operations in it."""
 TIMES_AS_LONG: Final[Mapping[str, float]] = {
     "attend_volume": 2.1,
     "attend_volume_backward": 2.9,
@@ -38,10 +42,17 @@ TIMES_AS_LONG: Final[Mapping[str, float]] = {
 }
 """Fused kernels that reach less than others: measured time over the time of arithmetic and bytes at
 the rates above, of VRT at 6x256x256 (benchmarks/results/deblur_{vrt,block}_h200.json)."""
-LOW, HIGH = 0.7, 1.6
-"""What measured steps were of planned ones, at the least and at the most."""
+ONCE_A_STEP: Final = frozenset({"clip", "optimizer", "other"})
+"""Parts of a step that neither batch nor accumulation change."""
+LOW, HIGH = 0.7, 2.2
+"""What measured steps were of steps planned beforehand, at the least and at the most, before the
+constants were fitted to that run as well (docs/accuracy.md)."""
 
 _MATRIX_PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+_POINTWISE: Final = frozenset(
+    {"add", "sub", "mul", "div", "neg", "_to_copy", "copy_", "fill", "where", "sigmoid", "relu"}
+    | {"silu", "gelu", "gelu_backward", "sigmoid_backward", "threshold_backward"}
+)
 _WIDE: Final = {"float32": "fp32", "float64": "fp32", "bfloat16": "bf16", "float16": "bf16"}
 
 
@@ -68,17 +79,18 @@ def plan_speed(
     """Estimate a step.
 
     Args:
-        trace: Of one or two micro-batches.
+        trace: Of one micro-batch.
         ceilings: Of the device.
         accumulate: Micro-batches of a step.
         samples: Of an epoch, where that is known.
         ranks: GPUs that share the samples; what exchanging gradients costs is not in the time.
     """
-    device_s = sum(one.count * operation_s(one, trace, ceilings) for one in trace.operations)
-    kernels = sum(one.count for one in trace.operations)
-    launch_s = sum(one.count * host_s(one, trace) for one in trace.operations)
-    factor = accumulate / trace_micro_batches(accumulate)
-    step_s = math.hypot(device_s, launch_s) * factor
+    counts = [_times(one, accumulate) for one in trace.operations]
+    counted = list(zip(counts, trace.operations, strict=True))
+    device_s = sum(count * operation_s(one, trace, ceilings) for count, one in counted)
+    launch_s = sum(count * host_s(one, trace) for count, one in counted)
+    launch_s += accumulate * trace.recomputed_places * RECOMPUTED_S
+    step_s = math.hypot(device_s, launch_s)
     per_step = trace.batch_size * accumulate * ranks
     return SpeedPlan(
         gpu=ceilings.gpu,
@@ -86,18 +98,18 @@ def plan_speed(
         step_s=step_s,
         low_s=step_s * LOW,
         high_s=step_s * HIGH,
-        device_s=device_s * factor,
-        launch_s=launch_s * factor,
-        kernels=round(kernels * factor),
-        flops=round(sum(one.flops * one.count for one in trace.operations) * factor),
+        device_s=device_s,
+        launch_s=launch_s,
+        kernels=sum(counts),
+        flops=sum(count * one.flops for count, one in counted),
         samples_per_s=per_step / step_s,
         epoch_s=None if samples is None else samples / per_step * step_s,
     )
 
 
-def trace_micro_batches(accumulate: int) -> int:
-    """How many micro-batches a dry run of so many has."""
-    return min(accumulate, 2)
+def _times(one: OperationRow, accumulate: int) -> int:
+    """How often an operation runs in a step of so many micro-batches."""
+    return one.count * (1 if one.part in ONCE_A_STEP else accumulate)
 
 
 def operation_s(one: OperationRow, trace: StepTrace, ceilings: Ceilings) -> float:
@@ -107,13 +119,14 @@ def operation_s(one: OperationRow, trace: StepTrace, ceilings: Ceilings) -> floa
         kind = "tf32"
     reach = MATRIX_REACH if one.name in _MATRIX_PRODUCTS else PRODUCTS_REACH
     arithmetic = one.flops / (ceilings.flops_per_s[kind] * reach[kind])
-    traffic = one.num_bytes / (ceilings.bytes_per_s * BYTES_REACH)
-    return max(arithmetic, traffic, SHORTEST_S) * TIMES_AS_LONG.get(one.name, 1.0)
+    share = POINTWISE_REACH if one.name in _POINTWISE else BYTES_REACH
+    traffic = one.num_bytes / (ceilings.bytes_per_s * share)
+    return max(arithmetic, traffic) * TIMES_AS_LONG.get(one.name, 1.0) + KERNEL_S
 
 
 def host_s(one: OperationRow, trace: StepTrace) -> float:
     """Time that the host takes to start one operation."""
-    return LAUNCH_S * (FUSED_LAUNCHES if one.name in trace.fused_operations else 1)
+    return FUSED_LAUNCH_S if one.name in trace.fused_operations else LAUNCH_S
 
 
 def slowest(trace: StepTrace, ceilings: Ceilings, most: int = 5) -> Sequence[tuple[str, float]]:

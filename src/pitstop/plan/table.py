@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pitstop.plan.memory import WORKSPACE_BYTES, fit_of
-from pitstop.plan.speed import Ceilings, plan_speed
+from pitstop.plan.speed import ONCE_A_STEP, Ceilings, plan_speed
 from pitstop.records.plans.plan import PlanRow, StepTrace
 
-_ONCE_A_STEP: Final = frozenset({"clip", "optimizer", "other"})
 _BATCHES: Final = (1, 2, 4)
 _OPTIMIZERS: Final = ("adamw", "adamw_bf16", "adamw8bit")
 
@@ -46,7 +45,7 @@ def scaled(trace: StepTrace, batch_size: int) -> StepTrace:
     times = batch_size / trace.batch_size
     operations = tuple(
         one
-        if one.part in _ONCE_A_STEP
+        if one.part in ONCE_A_STEP
         else replace(one, flops=round(one.flops * times), num_bytes=round(one.num_bytes * times))
         for one in trace.operations
     )
@@ -59,8 +58,9 @@ def plan_table(
     usable_bytes: int,
     *,
     ceilings: Ceilings | None,
+    accumulate: int = 1,
 ) -> tuple[PlanRow, ...]:
-    """Lay out all choices; the first trace is the configured one.
+    """Lay out all choices, each with as many micro-batches; the first trace is the configured one.
 
     The best row is the one with the most samples a second among those that fit and keep the
     configured optimizer; without a GPU's ceilings no row is.
@@ -84,7 +84,9 @@ def plan_table(
     ]
     by_way = {(trace.recompute, trace.precision): trace for trace in traces}
     if ceilings is not None:
-        rows = [_timed(row, by_way[row.recompute, row.precision], ceilings) for row in rows]
+        rows = [
+            _timed(row, by_way[row.recompute, row.precision], ceilings, accumulate) for row in rows
+        ]
     return _marked(rows, configured)
 
 
@@ -107,8 +109,8 @@ def _row(
     )
 
 
-def _timed(row: PlanRow, trace: StepTrace, ceilings: Ceilings) -> PlanRow:
-    speed = plan_speed(scaled(trace, row.batch_size), ceilings)
+def _timed(row: PlanRow, trace: StepTrace, ceilings: Ceilings, accumulate: int) -> PlanRow:
+    speed = plan_speed(scaled(trace, row.batch_size), ceilings, accumulate=accumulate)
     return replace(row, step_s=speed.step_s, samples_per_s=speed.samples_per_s)
 
 

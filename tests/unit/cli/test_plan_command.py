@@ -103,7 +103,7 @@ def test_it_says_who_holds_the_memory_and_what_fits() -> None:
     code, text = run(CONFIG, "--gpu-memory", "48GiB", "--gpu", "L40S")
     assert code == 0
     lines = text.splitlines()
-    assert lines[0].startswith("fits: 5.33 GiB of 47.4 GiB")
+    assert lines[0].startswith("fits: 5.39 GiB of 47.4 GiB")
     assert "the peak is in backward, stage8 (mm); most of it: activations" in text
     assert "assumes the fused kernels attend_volume" in text
     row = next(line for line in lines if "none" in line and "bf16" in line)
@@ -115,7 +115,7 @@ def test_it_says_who_holds_the_memory_and_what_fits() -> None:
 def test_it_says_where_the_peak_of_the_whole_run_is() -> None:
     code, text = run(CONFIG, "eval.tile=256", "--gpu-memory", "48GiB", "--no-table")
     assert code == 0
-    assert "fits: 12.3 GiB between training steps, 12.2 GiB as a command of its own" in text
+    assert "fits: 12.4 GiB between training steps, 12.2 GiB as a command of its own" in text
     assert "batch 1, tiles of 256 (metrics not included)" in text
     assert "the peak of the run is in evaluation" in text
 
@@ -145,7 +145,7 @@ def test_the_host_is_planned_too() -> None:
 def test_what_does_not_fit_ends_with_one_and_says_what_to_change() -> None:
     code, text = run(CONFIG, "train.recompute=none", "--gpu-memory", "48GiB")
     assert code == 1
-    assert text.startswith("does not fit: 60.3 GiB of 47.4 GiB")
+    assert text.startswith("does not fit: 60.4 GiB of 47.4 GiB")
     assert "train.recompute=full: fits, saves 55.0 GiB" in text
     assert "optimizer.kind=adamw8bit does not help: saves 135 MiB" in text
 
@@ -155,7 +155,7 @@ def test_a_question_is_answered_beside_the_plan() -> None:
     _, text = run(
         CONFIG, "--gpu-memory", "48GiB", "--no-table", "--what-if", "train.recompute=none"
     )
-    assert "train.recompute=none: does not fit, 60.3 GiB (+55.0 GiB)" in text
+    assert "train.recompute=none: does not fit, 60.4 GiB (+55.0 GiB)" in text
     assert "other choices" not in text
 
 

@@ -126,7 +126,7 @@ def test_weights_are_not_multiplied(tmp_path: Path) -> None:
     # 10 % more of what belongs to samples, and of the 3 GiB of weights and state nothing.
     assert plan.peak_bytes == pytest.approx(3 * GIB + 44 * GIB, rel=0.005)
     assert plan.calibration is not None
-    assert plan.calibration.factor == pytest.approx(1.1, rel=0.005)
+    assert plan.calibration.factor == pytest.approx(1.1, rel=0.01)
 
 
 @given(batch=st.integers(1, 64), overhead=st.floats(0.8, 1.3))

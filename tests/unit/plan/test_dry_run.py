@@ -8,6 +8,7 @@ from torch import nn
 from pitstop.errors import PitstopError
 from pitstop.plan.dry_run.request import Request, trace_all, trace_in_child
 from pitstop.records.plans.plan import StepTrace
+from tests.interpreted import needs_triton
 
 ROOT = Path(__file__).parents[3]
 MIB = 2**20
@@ -73,6 +74,25 @@ def tied():
     return model, torch.zeros(16, dtype=torch.int64)
 
 
+class Fused(nn.Module):
+    def __init__(self, channels, hidden):
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+        sizes = ((channels, hidden), (channels, hidden), (hidden, channels))
+        self.layers = nn.ModuleList(nn.Linear(*size) for size in sizes)
+
+    def forward(self, x):
+        from pitstop.kernels.block import Layer, Norm, dispatch
+
+        norm = Norm(self.norm.weight, self.norm.bias, self.norm.eps)
+        layers = [Layer(each.weight, each.bias) for each in self.layers]
+        return dispatch("auto").feed_forward_add(x, norm, layers, None)
+
+
+def fused():
+    return Fused(96, 192), torch.zeros(1, 6, 64, 64, 96, requires_grad=True)
+
+
 def nothing():
     return None
 """
@@ -135,6 +155,20 @@ def test_weights_that_two_modules_share_are_there_once(folder: Path) -> None:
     assert trace.parameters == 1000 * 64
     assert trace.owners["parameters"] == rounded(1000 * 64 * 4)
     assert trace.gradient_bytes == 1000 * 64 * 4
+
+
+@needs_triton
+def test_buffers_inside_a_fused_kernel_are_counted(folder: Path) -> None:
+    request = Request(build="planned_net:fused", folder=str(folder), precision="bf16")
+    trace = trace_in_child(request).require()
+    assert trace.peak_operation == "feed_forward_add_backward"
+    # As kernels/block.py takes them, in bf16: the gradient of the branch, of both hidden layers,
+    # and of what was normed; what was normed and what was gated with eight columns for the bias.
+    tokens, channels, hidden = 6 * 64 * 64, 96, 192
+    inside = 2 * tokens * (2 * channels + 2 * hidden + (channels + 8) + (hidden + 8))
+    # The gradients of the result and of the stream, in fp32; sums of the norm's take the rest.
+    stream = 4 * tokens * channels
+    assert trace.owners["temporary"] == pytest.approx(inside + 2 * stream, abs=2 * MIB)
 
 
 def test_a_function_that_gives_no_model_is_refused(folder: Path) -> None:

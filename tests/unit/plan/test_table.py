@@ -120,6 +120,22 @@ def test_a_larger_batch_never_has_a_shorter_step() -> None:
     assert rates[-1] <= 64 * rates[0]
 
 
+def test_rows_of_the_table_take_as_many_micro_batches_as_the_plan() -> None:
+    traces = [trace(), recomputed()]
+    h200 = find_gpu("H200")
+    rows = plan_table(traces, batch_law(traces[0], None), 139 * GIB, ceilings=h200, accumulate=6)
+    configured = next(row for row in rows if row.configured)
+    planned = plan_speed(trace(), h200, accumulate=6)
+    assert configured.step_s == planned.step_s
+    assert configured.samples_per_s == planned.samples_per_s
+
+
+def test_an_update_comes_once_however_many_micro_batches_there_are() -> None:
+    one, six = (plan_speed(trace(), find_gpu("H200"), accumulate=count) for count in (1, 6))
+    assert (one.kernels, six.kernels) == (10 + 1, 6 * 10 + 1)
+    assert six.flops == 6 * one.flops
+
+
 def test_recomputation_off_at_a_batch_of_one_needs_more_than_the_guides_card() -> None:
     plan = plan_for(48, trace(), recomputed())
     assert plan.fit == "does not fit"

@@ -18,9 +18,6 @@ from pitstop.records.plans.plan import StepTrace
 from pitstop.train.task import Task
 from pitstop.workloads.catalogue import build_task, outside_kinds
 
-_MICRO_BATCHES = 2
-"""As many as tell: from the second on, gradients are there while activations are made."""
-
 
 def trace_config(request: Request) -> StepTrace:
     """Run one step of a configuration.
@@ -32,7 +29,10 @@ def trace_config(request: Request) -> StepTrace:
     from pitstop.plan.dry_run.step import trace_step
 
     samples = None if planned.data.root is None else len(task.train_samples())
-    trace = replace(trace_step(planned, task), epoch_samples=samples)
+    # From the second micro-batch on, gradients are there while activations are made.
+    gradients_held = config.train.accumulate > 1
+    trace = trace_step(planned, task, gradients_held=gradients_held)
+    trace = replace(trace, epoch_samples=samples)
     if config.optimizer.kind == "adamw8bit":
         trace = _with_state_of(trace, "adamw8bit")
     return replace(trace, notes=(*trace.notes, *notes))
@@ -64,7 +64,7 @@ def _planned(request: Request) -> tuple[RunConfig, RunConfig, Task[Any], tuple[s
 def without_files(config: RunConfig, stack: ExitStack) -> tuple[RunConfig, tuple[str, ...]]:
     """Leave out what lies in files and what does not change a step's memory."""
     notes = []
-    train: dict[str, Any] = {"accumulate": min(config.train.accumulate, _MICRO_BATCHES)}
+    train: dict[str, Any] = {"accumulate": 1}
     if config.train.compile.scope != "off":
         train["compile"] = CompileSection()
         notes.append(

@@ -21,9 +21,9 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn import functional
 from torch.optim.optimizer import _foreach_supported_types
-from torch.utils import _pytree as pytree
 
 from pitstop.errors import PitstopError
+from pitstop.plan.dry_run.arguments import tensors_in
 from pitstop.plan.dry_run.cpu_build import pretend_cuda
 from pitstop.plan.dry_run.inside import launch_nothing
 
@@ -103,7 +103,7 @@ def _on_device(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     device = kwargs.get("device")
     if device is not None and torch.device(device).type == DEVICE.type:
         return True
-    return any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs)))
+    return any(isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs)))
 
 
 def _on_host(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pitstop.plan.dry_run.arguments import tensors_in
 from pitstop.plan.dry_run.fake_gpu import DEVICE
 from pitstop.plan.dry_run.hidden import fourier_bytes, hidden_bytes
 from pitstop.plan.dry_run.inside import is_fused, run_inside, signature
@@ -63,8 +64,7 @@ class Ledger(TorchDispatchMode):
         self._live: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._in_backward = False
         self._inside: dict[tuple[Any, ...], int] = {}
-        self.not_seen_inside: dict[str, str] = {}
-        """Fused operations whose own code does not run on shapes alone, and why."""
+        self._not_seen: dict[str, str] = {}
 
     def __torch_dispatch__(
         self,
@@ -75,6 +75,8 @@ class Ledger(TorchDispatchMode):
     ) -> Any:
         """Run an operation and enter what it made."""
         del types
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # two of three calls, and torch takes a long way
         given = dict(kwargs or {})
         made = func(*args, **given)
         if func.namespace == "prim":  # asks for a property, does nothing
@@ -98,6 +100,13 @@ class Ledger(TorchDispatchMode):
         died = ((piece.died, -piece.size) for piece in self.pieces if piece.died is not None)
         return max(accumulate((size for _, size in sorted([*born, *died])), initial=0))
 
+    def notes(self) -> tuple[str, ...]:
+        """Say what could not be counted."""
+        if not self._not_seen:
+            return ()
+        names, reason = ", ".join(sorted(self._not_seen)), next(iter(self._not_seen.values()))
+        return (f"what {names} hold while they run is not counted: {reason}",)
+
     def own(self, owner: str, tensors: Iterable[Tensor | None]) -> None:
         """Say whose the pieces of these tensors are; who came first stays."""
         for tensor in tensors:
@@ -107,13 +116,10 @@ class Ledger(TorchDispatchMode):
 
     def _tensors(self, tree: Any) -> list[Tensor]:
         """Find the tensors on the device; sparse ones have no storage of their own to count."""
-        leaves = pytree.tree_leaves(tree)
         return [
             leaf
-            for leaf in leaves
-            if isinstance(leaf, Tensor)
-            and leaf.device.type == self._device_type
-            and leaf.layout == torch.strided
+            for leaf in tensors_in(tree)
+            if leaf.device.type == self._device_type and leaf.layout == torch.strided
         ]
 
     def _number(self, tensor: Tensor) -> int:
@@ -157,7 +163,7 @@ class Ledger(TorchDispatchMode):
             with inner:
                 made = run_inside(func, args, kwargs)
         except Exception as error:  # noqa: BLE001 - a kernel's code may ask a GPU anything
-            self.not_seen_inside[_name(func)] = f"{type(error).__name__}: {error}"
+            self._not_seen[_name(func)] = str(error)
             return 0
         results = {tensor.untyped_storage()._cdata: tensor for tensor in inner._tensors(made)}
         sizes = (_rounded(tensor.untyped_storage().nbytes()) for tensor in results.values())

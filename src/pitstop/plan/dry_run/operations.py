@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
 from pitstop.kernels import deform_conv, gate, window_attention, windows
+from pitstop.plan.dry_run.arguments import tensors_in
 
 _FREE: Final = frozenset(
     {"alias", "detach", "lift_fresh", "empty", "empty_like", "new_empty", "empty_strided"}
@@ -69,8 +69,7 @@ class OperationCounter:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    leaves = (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
-    return [leaf for leaf in leaves if leaf.layout == torch.strided]
+    return [leaf for leaf in tensors_in(tree) if leaf.layout == torch.strided]
 
 
 def _bytes(tensors: list[Tensor]) -> int:

@@ -1,6 +1,7 @@
 """One step of the engine on a GPU that is not there: the run's own model, loss and optimizer."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import repeat
 from typing import Any, Final
 
@@ -35,8 +36,13 @@ class _Nobody:
         """Take none."""
 
 
-def trace_step(config: RunConfig, task: Task[Any]) -> StepTrace:
-    """Run one optimizer step on shapes alone.
+def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = False) -> StepTrace:
+    """Run one optimizer step of one micro-batch on shapes alone.
+
+    Args:
+        config: What to run.
+        task: Its task.
+        gradients_held: Whether earlier micro-batches of the step have left gradients.
 
     Raises:
         CannotFakeError: Where an operation needs numbers.
@@ -46,11 +52,15 @@ def trace_step(config: RunConfig, task: Task[Any]) -> StepTrace:
     ledger = Ledger(lambda: clock.current.path)
     batch = _batch(task, config.train.batch_size)
     with fake_gpu(), ledger:
-        trainer = build_trainer(config, task, Ranks(), DEVICE).trainer
+        setup = build_trainer(config, task, Ranks(), DEVICE)
+        trainer = setup.trainer
         model = bare_model(trainer.model)
         own_lasting(ledger, trainer, model)
         make_optimizer_state(trainer.optimizer, model)
         own_state(ledger, trainer.optimizer)
+        if gradients_held:
+            make_gradients(model)
+            ledger.own("gradients", (parameter.grad for parameter in model.parameters()))
         _own_gradients(ledger, model)
         ledger.counter.counts.clear()
         first_event = ledger.events
@@ -58,16 +68,23 @@ def trace_step(config: RunConfig, task: Task[Any]) -> StepTrace:
         with part_spans(named_parts(task, model), clock):
             trainer.train_step(repeat(batch), step=0, clock=clock)
         clock.end_step()
-    return _trace(config, ledger, model, first_event)
+    places = setup.applied.get("train.recompute", {}).get("places", {})
+    trace = _trace(config, ledger, model, first_event)
+    return replace(trace, recomputed_places=sum(places.values()))
 
 
 def make_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """Update once, so that the state is there as it is from the second step on."""
+    make_gradients(model)
+    apply_update(optimizer, torch.zeros((), device=DEVICE))
+    optimizer.zero_grad(set_to_none=True)
+
+
+def make_gradients(model: nn.Module) -> None:
+    """Give every parameter that is trained a gradient."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
-    apply_update(optimizer, torch.zeros((), device=DEVICE))
-    optimizer.zero_grad(set_to_none=True)
 
 
 def _batch(task: Task[Any], batch_size: int) -> Any:
@@ -135,6 +152,7 @@ def _trace(config: RunConfig, ledger: Ledger, model: nn.Module, first_event: int
         operations=rows,
         fused_operations=fused_names(ledger),
         fourier_bytes=ledger.fourier_bytes if config.train.precision == "fp32" else 0,
+        notes=ledger.notes(),
     )
 
 

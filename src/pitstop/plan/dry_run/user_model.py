@@ -210,6 +210,7 @@ def _summed(request: Request, ledger: Ledger, model: nn.Module, run: tuple[int, 
         operations=operation_rows(ledger),
         fused_operations=fused_names(ledger),
         fourier_bytes=ledger.fourier_bytes if request.precision == "fp32" else 0,
+        notes=ledger.notes(),
     )
 
 

@@ -53,6 +53,8 @@ class StepTrace:
     fourier_bytes: int = 0
     """Workspace of the largest convolution if cuDNN takes Fourier transforms for it, which it may
     in fp32; not in the peak."""
+    recomputed_places: int = 0
+    """Parts of the model whose activations are computed again, each by itself."""
     epoch_samples: int | None = None
     """Of an epoch; None where the dataset is not here."""
     notes: tuple[str, ...] = ()
