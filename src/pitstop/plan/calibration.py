@@ -1,29 +1,48 @@
 """One short real run tightens a plan: what it measured, against what would have been planned.
 
 The run and the plan may differ in batch, precision, recomputation and optimizer. The run's own
-settings are planned as well, and what belongs to samples is multiplied by measured over planned.
+settings are planned as well. What belongs to samples is multiplied by measured over planned, and so
+are step times where the run had the planned GPU.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from statistics import median
+from typing import Any, Final, TypeVar
 
 from pitstop.doctor.readings import Readings
 from pitstop.errors import PitstopError
+from pitstop.plan.gpus import is_gpu
 from pitstop.plan.memory import WORKSPACE_BYTES, fit_of
+from pitstop.plan.speed import Ceilings, plan_speed
 from pitstop.records.engine import EngineSetup
 from pitstop.records.host.memory import MemoryReading
-from pitstop.records.plans.plan import Calibration, LedgerRow, MemoryPlan, StepTrace
+from pitstop.records.plans.plan import (
+    Calibration,
+    LedgerRow,
+    MemoryPlan,
+    PlanRow,
+    SpeedPlan,
+    StepTrace,
+    WhatIf,
+)
 from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
 
 LOW, HIGH = 0.97, 1.03
 """Calibrated by one measured run of a network, what others were of the plan, at the least and at
 the most, rounded outwards (docs/accuracy.md)."""
+STEP_LOW, STEP_HIGH = 0.6, 1.1
+"""The same of step times."""
+_WARM_UP: Final = 5
+_FEWEST_STEPS: Final = 10
 _PRECISIONS: Final = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
 _POLICY: Final = "train.recompute"
 _POLICIES: Final = ("none", "full", "selective", "attention", "ffn")
+
+
+_TimedT = TypeVar("_TimedT", PlanRow, WhatIf)
 
 
 class MeasuredRun:
@@ -49,6 +68,8 @@ class MeasuredRun:
         self.recompute = _recompute(readings)
         self.optimizer = (readings.proof("optimizer.kind") or {}).get("kind")
         self.peak_bytes = _step_peak(rank, readings, source)
+        self.step_s = _step_s(rank)
+        """Median; None where too few steps were taken."""
 
     def overrides(self) -> tuple[str, ...]:
         """Give the settings that make a plan of another configuration one of this run."""
@@ -113,6 +134,59 @@ def calibrate(plan: MemoryPlan, run: MeasuredRun, same_settings: StepTrace) -> M
     )
 
 
+def at_measured_pace(
+    plan: MemoryPlan, run: MeasuredRun, same_settings: StepTrace, ceilings: Ceilings
+) -> MemoryPlan:
+    """Correct the step times of a plan by what a run measured.
+
+    Args:
+        plan: Of what is to be run, with times.
+        run: What was measured.
+        same_settings: A dry run of the run's own settings.
+        ceilings: Of the planned GPU.
+    """
+    if not is_gpu(run.setup.device, ceilings.gpu):
+        reason = f"it ran on {run.setup.device}"
+        return replace(plan, notes=(*plan.notes, _not_corrected(run, reason)))
+    if run.step_s is None:
+        reason = f"it took fewer than {_FEWEST_STEPS} steps"
+        return replace(plan, notes=(*plan.notes, _not_corrected(run, reason)))
+    accumulate = run.setup.settings.get("train.accumulate", 1)
+    factor = run.step_s / plan_speed(same_settings, ceilings, accumulate=accumulate).step_s
+    return replace(
+        plan,
+        speed=None if plan.speed is None else _paced_speed(plan.speed, run, factor),
+        table=tuple(_paced(row, factor) for row in plan.table),
+        what_if=tuple(_paced(one, factor) for one in plan.what_if),
+    )
+
+
+def _not_corrected(run: MeasuredRun, reason: str) -> str:
+    return f"step times are not corrected by {run.source}: {reason}"
+
+
+def _paced_speed(speed: SpeedPlan, run: MeasuredRun, factor: float) -> SpeedPlan:
+    step_s = factor * speed.step_s
+    return replace(
+        speed,
+        basis=f"{speed.basis}, corrected by {run.source} (x {factor:.2f})",
+        step_s=step_s,
+        low_s=STEP_LOW * step_s,
+        high_s=STEP_HIGH * step_s,
+        samples_per_s=speed.samples_per_s / factor,
+        epoch_s=None if speed.epoch_s is None else factor * speed.epoch_s,
+        total_s=None if speed.total_s is None else factor * speed.total_s,
+    )
+
+
+def _paced(one: _TimedT, factor: float) -> _TimedT:
+    return replace(
+        one,
+        step_s=None if one.step_s is None else factor * one.step_s,
+        samples_per_s=None if one.samples_per_s is None else one.samples_per_s / factor,
+    )
+
+
 def factor_of(measured_bytes: float, *, planned_bytes: float, fixed_bytes: float) -> float:
     """Say how many times as large as planned the part of a peak was that belongs to samples."""
     return (measured_bytes - fixed_bytes) / (planned_bytes - fixed_bytes)
@@ -135,6 +209,14 @@ def _step_peak(rank: RankRecord, readings: Readings, source: Path) -> int:
             "a few steps on a GPU with log.memory_every_steps=5"
         )
     return max(peaks)
+
+
+def _step_s(rank: RankRecord) -> float | None:
+    """Give the median of a run's steps without the first ones."""
+    taken_us = () if rank.steps is None else rank.steps.wall_us[_WARM_UP:]
+    if len(taken_us) < _FEWEST_STEPS:
+        return None
+    return float(median(taken_us)) / 1e6
 
 
 def _recompute(readings: Readings) -> str | None:

@@ -11,7 +11,7 @@ from pitstop.config.load import load_config
 from pitstop.config.sections import RunConfig
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.plan.advice import advise
-from pitstop.plan.calibration import MeasuredRun, calibrate
+from pitstop.plan.calibration import MeasuredRun, at_measured_pace, calibrate
 from pitstop.plan.dry_run.request import Answer, Request, trace_all
 from pitstop.plan.host.total import Host, plan_host, start_method
 from pitstop.plan.host.trial import TrialAnswer, TrialRequest, try_processes
@@ -67,20 +67,23 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
     plan = _with_evaluation(replace(plan, speed=_speed(own, config, wanted)), answers)
     if wanted.with_table:
         plan = _with_table(plan, others, wanted, config)
-    if run is not None:
-        measured = answers.popleft().require()
-        run.require_same_model(measured, work_settings(config))
-        plan = calibrate(plan, run, measured)
+    of_run = None if run is None else answers.popleft().require()
+    if run is not None and of_run is not None:
+        run.require_same_model(of_run, work_settings(config))
+        plan = calibrate(plan, run, of_run)
     plan = _with_host(plan, config, trial.result(), wanted)
     notes = [*plan.notes, *_failures(changes, others)]
     if own.fused_operations:
         notes.append(f"assumes the fused kernels {', '.join(own.fused_operations)}")
     answered = zip(wanted.what_if, asked, strict=True)
-    return replace(
+    plan = replace(
         plan,
         notes=tuple(dict.fromkeys(notes)),
         what_if=tuple(_what_if(change, answer, plan, wanted) for change, answer in answered),
     )
+    if run is None or of_run is None or wanted.ceilings is None:
+        return plan
+    return at_measured_pace(plan, run, of_run, wanted.ceilings)
 
 
 def _with_evaluation(plan: MemoryPlan, answers: "deque[Answer]") -> MemoryPlan:

@@ -43,6 +43,11 @@ def find_gpu(name: str) -> Ceilings:
     )
 
 
+def is_gpu(device: str, name: str) -> bool:
+    """Whether a device, as its driver calls it, is a GPU of that name."""
+    return _plain(device) == _plain(name)
+
+
 def _plain(name: str) -> str:
     kept = "".join(letter for letter in name.lower() if letter.isalnum())
     return kept.removeprefix("nvidia").removeprefix("geforce")

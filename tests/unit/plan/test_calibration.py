@@ -1,6 +1,6 @@
 """One short run tightens a plan; records are generated."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop.errors import PitstopError
-from pitstop.plan.calibration import MeasuredRun, calibrate
+from pitstop.plan.calibration import MeasuredRun, at_measured_pace, calibrate
+from pitstop.plan.gpus import find_gpu
 from pitstop.plan.memory import WORKSPACE_BYTES, Gpu, plan_memory
+from pitstop.plan.speed import plan_speed
 from pitstop.records.engine import EngineSetup
 from pitstop.records.host.memory import DeviceMemory, MemoryReading
-from pitstop.records.plans.plan import StepTrace
-from pitstop_probe import RecordWriter
+from pitstop.records.plans.plan import MemoryPlan, OperationRow, StepTrace
+from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock
 
 GIB = 2**30
@@ -70,8 +72,10 @@ def reading(peak_bytes: int) -> MemoryReading:
     )
 
 
-def written(folder: Path, *peaks: int, evaluated_after: int | None = None) -> Path:
-    """A run of the engine: one reading a step, and an evaluation where asked for."""
+def written(
+    folder: Path, *peaks: int, evaluated_after: int | None = None, steps_us: tuple[int, ...] = ()
+) -> Path:
+    """A run of the engine: readings, an evaluation where asked for, and steps."""
     time = FakeClock()
     folder.mkdir()
     writer = RecordWriter(str(folder / "rank-0.jsonl"), now_us=time.now_us)
@@ -85,6 +89,11 @@ def written(folder: Path, *peaks: int, evaluated_after: int | None = None) -> Pa
         writer.reading("memory", {"step": step, **asdict(reading(peak))})
         if step == evaluated_after:
             writer.event("evaluation", step=step, start_us=time.now_us(), wall_us=10)
+    clock = Clock(writer, now_us=time.now_us)
+    for step_us in steps_us:
+        clock.begin_step()
+        time.advance(step_us)
+    clock.end_step()
     writer.close("finished", "")
     return folder
 
@@ -158,3 +167,47 @@ def test_a_run_of_another_model_or_other_samples_is_refused(tmp_path: Path) -> N
     other = StepTrace(**{**{f: getattr(own, f) for f in own.__slots__}, "parameters": 7})
     with pytest.raises(PitstopError, match="a Net of 1,000 parameters, and the plan is of a Net"):
         run.require_same_model(other, {})
+
+
+H200 = find_gpu("H200")
+WORK = OperationRow(
+    part="forward", name="mm", flops=10**12, num_bytes=10**9, dtype="bfloat16", count=100
+)
+
+
+def timed(count: int) -> StepTrace:
+    return replace(
+        trace(batch_size=2, activations=20 * GIB), operations=(replace(WORK, count=count),)
+    )
+
+
+def planned_steps(count: int) -> MemoryPlan:
+    plan = plan_memory("run.yaml", timed(count), GPU)
+    return replace(plan, speed=plan_speed(timed(count), H200, samples=1000))
+
+
+def test_steps_are_planned_at_the_pace_of_a_run(tmp_path: Path) -> None:
+    # Steps of 0.3 s; the first ones are slow and do not count.
+    folder = written(tmp_path / "run", 20 * GIB, steps_us=(9_000_000,) * 5 + (300_000,) * 12)
+    plan = planned_steps(200)
+    paced = at_measured_pace(plan, MeasuredRun(folder), timed(100), H200)
+    assert plan.speed is not None
+    assert paced.speed is not None
+    # Twice the operations of the run take twice its time, not what the data sheet says.
+    assert paced.speed.step_s == pytest.approx(0.6)
+    assert paced.speed.samples_per_s == pytest.approx(2 / 0.6)
+    assert paced.speed.epoch_s == pytest.approx(1000 / 2 * 0.6)
+    assert paced.speed.low_s < paced.speed.step_s < paced.speed.high_s
+    assert f"corrected by {folder}" in paced.speed.basis
+
+
+def test_a_run_on_another_gpu_or_of_few_steps_gives_no_pace(tmp_path: Path) -> None:
+    plan = planned_steps(200)
+    short = MeasuredRun(written(tmp_path / "short", 20 * GIB, steps_us=(300_000,) * 8))
+    elsewhere = MeasuredRun(written(tmp_path / "run", 20 * GIB, steps_us=(300_000,) * 30))
+    for paced, reason in (
+        (at_measured_pace(plan, short, timed(100), H200), "it took fewer than 10 steps"),
+        (at_measured_pace(plan, elsewhere, timed(100), find_gpu("L4")), "it ran on H200"),
+    ):
+        assert paced.speed == plan.speed
+        assert reason in paced.notes[-1]
