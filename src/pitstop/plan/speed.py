@@ -40,8 +40,9 @@ TIMES_AS_LONG: Final[Mapping[str, float]] = {
     "feed_forward_add_backward": 1.8,
     "norm_project_backward": 1.3,
 }
-"""Fused kernels that reach less than others: measured time over the time of arithmetic and bytes at
-the rates above, of VRT at 6x256x256 (benchmarks/results/deblur_{vrt,block}_h200.json)."""
+"""Fused kernels that reach less than others: measured time over that of their arithmetic at 0.2 of
+the data sheet's rate or their bytes at 0.43 of the memory's, whichever is longer, of VRT at
+6x256x256 (benchmarks/results/deblur_{vrt,block}_h200.json)."""
 ONCE_A_STEP: Final = frozenset({"clip", "optimizer", "other"})
 """Parts of a step that neither batch nor accumulation change."""
 LOW, HIGH = 0.7, 2.2

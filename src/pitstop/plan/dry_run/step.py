@@ -59,7 +59,7 @@ def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = Fal
         make_optimizer_state(trainer.optimizer, model)
         own_state(ledger, trainer.optimizer)
         if gradients_held:
-            make_gradients(model)
+            _make_gradients(model)
             ledger.own("gradients", (parameter.grad for parameter in model.parameters()))
         _own_gradients(ledger, model)
         ledger.counter.counts.clear()
@@ -75,12 +75,12 @@ def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = Fal
 
 def make_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """Update once, so that the state is there as it is from the second step on."""
-    make_gradients(model)
+    _make_gradients(model)
     apply_update(optimizer, torch.zeros((), device=DEVICE))
     optimizer.zero_grad(set_to_none=True)
 
 
-def make_gradients(model: nn.Module) -> None:
+def _make_gradients(model: nn.Module) -> None:
     """Give every parameter that is trained a gradient."""
     for parameter in model.parameters():
         if parameter.requires_grad:
