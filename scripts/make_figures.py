@@ -475,6 +475,56 @@ def plan_steps() -> str:
     return table(head, map(row, (one for one in found["rows"] if "step_error" in one)))
 
 
+def plan_table(network: str) -> str:
+    """The guides' table of batch, recomputation and optimizer, as planned."""
+    cells = results("plan_table")["networks"][network]["cells"]
+    shown = {(one["recompute"], one["optimizer"], one["batch_size"]): one for one in cells}
+    names = {"full": "recomputed", "none": "nothing recomputed"}
+    kinds = {"adamw": "AdamW", "adamw8bit": "8-bit AdamW"}
+    rows = [
+        [
+            names[way],
+            kinds[kind],
+            *(f"{shown[way, kind, size]['peak_gib']:.2f}" for size in (1, 2, 3)),
+        ]
+        for way in names
+        for kind in kinds
+    ]
+    return table(("", "optimizer", "batch 1", "batch 2", "batch 3"), rows)
+
+
+def plan_table_measured() -> str:
+    """The cells of the guides' table that were measured on a network, beside the plan's."""
+    cells = results("plan_table")["networks"]["crop 128, reference"]["cells"]
+
+    def measured(cell: Json) -> Json | None:
+        wanted = {"train.recompute": cell["recompute"], "crop": 128, "outcome": "ran"}
+        wanted |= {} if cell["batch_size"] == 1 else {"train.batch_size": cell["batch_size"]}
+        wanted |= {} if cell["optimizer"] == "adamw" else {"optimizer.kind": cell["optimizer"]}
+        found = (
+            one
+            for one in results("engine_advice_h200")["rows"]
+            if {key: one[key] for key in one if "." in key or key in {"crop", "outcome"}} == wanted
+        )
+        return next(found, None)
+
+    def row(cell: Json, seen: Json) -> list[str]:
+        peak = seen["peak_allocated_gib"]
+        return [
+            "recomputed" if cell["recompute"] == "full" else "nothing recomputed",
+            "AdamW" if cell["optimizer"] == "adamw" else "8-bit AdamW",
+            str(cell["batch_size"]),
+            f"{cell['peak_gib']:.2f}",
+            f"{peak:.2f}",
+            _signed(cell["peak_gib"] / peak - 1),
+            f"{seen['step_ms']:,.0f} ms",
+        ]
+
+    pairs = ((cell, measured(cell)) for cell in cells)
+    head = ("", "optimizer", "batch", "planned, GiB", "measured, GiB", "error", "measured step")
+    return table(head, (row(cell, seen) for cell, seen in pairs if seen is not None))
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "bev-batches": bev_batches,
     "bev-quality": bev_quality,
@@ -491,6 +541,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plan-peaks": plan_peaks,
     "plan-steps": plan_steps,
     "plan-summary": plan_summary,
+    "plan-table-fused": lambda: plan_table("crop 256, fused"),
+    "plan-table-measured": plan_table_measured,
+    "plan-table-reference": lambda: plan_table("crop 128, reference"),
     "reid-quality": reid_quality,
     "reid-ranking": reid_ranking,
     "reid-step": reid_step,
