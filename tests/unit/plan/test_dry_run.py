@@ -215,6 +215,19 @@ def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
 
 
 @pytest.mark.slow
+def test_with_accumulation_gradients_are_there_while_activations_are_made() -> None:
+    once, thrice = trace_of_all(
+        ("reid/demo.yaml", ("train.accumulate=1",)), ("reid/demo.yaml", ("train.accumulate=3",))
+    )
+    assert thrice.owners["gradients"] >= thrice.gradient_bytes > once.owners.get("gradients", 0)
+    assert thrice.peak_bytes > once.peak_bytes
+    # One micro-batch is run, whatever the number of them.
+    assert sum(one.flops * one.count for one in thrice.operations) == sum(
+        one.flops * one.count for one in once.operations
+    )
+
+
+@pytest.mark.slow
 def test_every_workload_can_be_planned_without_its_data() -> None:
     for trace in trace_of_all(
         ("bev/demo.yaml", ()), ("deblur/demo.yaml", ()), ("reid/demo.yaml", ())
