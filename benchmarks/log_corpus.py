@@ -19,8 +19,10 @@ A description:
     evaluates = 'Test:'         # between two records: their difference is no step's time
 
 Groups: ``step``, ``total``, ``epoch``, ``epochs``, ``stamp``, ``elapsed`` (seconds or H:MM:SS),
-``step_s``, ``step_ms`` (a printed time of one step). A log without training records that count
-anything has ``nothing = true``: there, only a refusal is right.
+``step_s``, ``step_ms`` (a printed time of one step), ``data_s``, ``data_ms`` (a printed wait for
+data), ``rate`` (printed samples/s). ``batch`` and ``ranks`` are those of the run where the text
+names them. What pitstop states and the description does not have is wrong. A log without training
+records that count anything has ``nothing = true``: there, only a refusal is right.
 """
 
 import argparse
@@ -60,6 +62,10 @@ class Facts:
     step_s: float | None = None
     source: str = ""
     is_coarse: bool = False
+    data_s: float | None = None
+    rate: float | None = None
+    batch_size: int | None = None
+    world_size: int | None = None
     doubts: list[str] = field(default_factory=list)
 
 
@@ -100,6 +106,7 @@ def _number(text: str) -> float:
 
 def _facts(rows: list[dict[str, Any]], description: dict[str, Any]) -> Facts:
     facts = Facts(records=len(rows))
+    facts.batch_size, facts.world_size = description.get("batch"), description.get("ranks")
     if not rows:
         facts.doubts.append("the description matches no line")
         return facts
@@ -119,7 +126,16 @@ def _facts(rows: list[dict[str, Any]], description: dict[str, Any]) -> Facts:
         known = facts.total_epochs
         facts.total_steps = None if known is None else facts.total_steps * known
     _time(rows, description, facts)
+    facts.rate = _middle(rows, "rate")
+    facts.data_s = _middle(rows, "data_s")
+    if (wait_ms := _middle(rows, "data_ms")) is not None:
+        facts.data_s = wait_ms / 1000
     return facts
+
+
+def _middle(rows: list[dict[str, Any]], name: str) -> float | None:
+    found = [_number(row[name]) for row in rows if name in row]
+    return statistics.median(found) if found else None
 
 
 def _begins(one: dict[str, Any], two: dict[str, Any], description: dict[str, Any]) -> bool:
@@ -233,7 +249,26 @@ def compare(facts: Facts, said: dict[str, Any]) -> list[str]:
             wrong.append(f"step: says {step['middle']:.4g} s, the description has no time")
         elif abs(step["middle"] / facts.step_s - 1) > (_COARSE if facts.is_coarse else _NEAR):
             wrong.append(f"step: says {step['middle']:.4g} s, the text {facts.step_s:.4g} s")
-    return wrong
+    return wrong + _compare_rest(facts, said)
+
+
+def _compare_rest(facts: Facts, said: dict[str, Any]) -> list[str]:
+    """List what is stated beside steps and their time, and is not so or not in the text."""
+    rate = facts.rate
+    if rate is None and facts.batch_size and facts.step_s:
+        rate = facts.batch_size * (facts.world_size or 1) / facts.step_s
+    known = {"data_wait": facts.data_s, "rate": rate}
+    wrong = []
+    for name, value in known.items():
+        stated = (said.get(name) or {}).get("middle")
+        if stated is not None and (value is None or abs(stated - value) > _COARSE * value):
+            wrong.append(f"{name}: says {stated:.4g}, the text {value}")
+    counts = {"batch_size": facts.batch_size, "world_size": facts.world_size}
+    return wrong + [
+        f"{name}: says {said[name]}, the text {value}"
+        for name, value in counts.items()
+        if said.get(name) not in (None, value)
+    ]
 
 
 def judge(path: Path, description: dict[str, Any], command: str) -> tuple[str, list[str]]:

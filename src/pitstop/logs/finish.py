@@ -65,6 +65,11 @@ def finish(builder: LogBuilder, reader: Reader, *, confidence: float, file: str)
     found += _compare(builder, reader, rows)
     if reader.judge is not None:
         found += reader.judge(builder, rows)
+    if not rows.keep.all():
+        builder.note(
+            f"the clock is too coarse for each of {len(rows.keep)} records: "
+            f"they are joined to {rows.keep.sum()}"
+        )
     events = _events(builder, rows, reader)
     log = _source(builder, reader, confidence=confidence, file=file, found=found)
     return RankRecord(
@@ -496,12 +501,13 @@ def _source(
 
 def _table(builder: LogBuilder, reader: Reader, rows: Rows, log: LogSource) -> WindowTable:
     keep = rows.keep
+    known = np.ones(keep.sum()) if builder.is_steps_known else np.full(keep.sum(), np.nan)
     raw = {name: values[keep] for name, values in rows.raw.items()}
     table = {
         "attempt": raw["attempt"],
         "epoch": raw["epoch"],
-        "first_step": rows.first[keep],
-        "last_step": raw["step"] if builder.is_steps_known else np.full(keep.sum(), np.nan),
+        "first_step": rows.first[keep] * known,
+        "last_step": raw["step"] * known,
         "at_s": raw["at"],
         "step_s": rows.step_s[keep],
         "printed_step_s": raw["printed"],

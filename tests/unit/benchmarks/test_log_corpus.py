@@ -46,3 +46,18 @@ def test_what_is_said_beside_the_text_is_found() -> None:
     assert len(compare(facts, wrong)) == 3
     untimed = Facts(records=9, last_step=90.0)
     assert compare(untimed, {**said, "last_step": 90})  # a time that the text does not have
+
+
+def test_waits_rates_and_batches_are_compared_too(tmp_path: Path) -> None:
+    log = tmp_path / "own.log"
+    lines = [f"step {n} took 0.5 s, data 20 ms, 64.0 samples/s" for n in range(1, 9)]
+    log.write_text("\n".join(lines) + "\n")
+    line = r"step (?P<step>\d+) took (?P<step_s>\S+) s, data (?P<data_ms>\d+) ms, (?P<rate>\S+) "
+    facts = recompute(log, {"line": line, "batch": 32})
+    assert (facts.data_s, facts.rate, facts.batch_size) == (0.02, 64.0, 32)
+    said = {"last_step": 8, "attempts": 1, "batch_size": 32, "rate": {"middle": 64.0}}
+    assert compare(facts, {**said, "data_wait": {"middle": 0.02}}) == []
+    wrong = {**said, "batch_size": 64, "rate": {"middle": 128.0}, "data_wait": {"middle": 20.0}}
+    assert len(compare(facts, wrong)) == 3
+    silent = recompute(log, {"line": r"step (?P<step>\d+)"})
+    assert len(compare(silent, said)) == 2  # a batch size and a rate that the text does not have

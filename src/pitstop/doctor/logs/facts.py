@@ -89,15 +89,15 @@ class LogFacts:
 
     @property
     def end_step(self) -> int | None:
-        """Last step of the whole training, or of the only bar there is; None when not known."""
+        """Last step of the whole training, or of the only bar there is; None when not known.
+
+        A bar beside which an epoch is printed is one of several, however few the log holds.
+        """
         log, epochs = self.windows.log, self.windows.epoch[self.training]
         end = log.total_steps
         if end is None and log.steps_per_epoch is not None:
-            is_one_bar = len(np.unique(epochs[np.isfinite(epochs)])) <= 1
-            counted = log.total_epochs or (
-                1 if is_one_bar and not self.windows.attempt.any() else 0
-            )
-            end = log.steps_per_epoch * counted
+            is_one_bar = not np.isfinite(epochs).any() and not self.windows.attempt.any()
+            end = log.steps_per_epoch * (log.total_epochs or int(is_one_bar))
         last = self.last_step
         # A total that the steps have passed is that of an epoch, or of another bar.
         return end if end and (last is None or last <= end) else None

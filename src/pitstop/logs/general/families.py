@@ -155,15 +155,23 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class _Inverted:
-    """A bar's template whose rate becomes the time of a step: bars print whichever is above one."""
+class _Converted:
+    """A template whose numbers are in other units than its family's: ``1.2s`` and ``950ms``.
+
+    Bars print steps/s or s/step, whichever is above one; the former becomes the time of a step.
+    """
 
     family: Family
-    place: int
+    factors: tuple[tuple[int, float], ...]
+    """Places, and what their numbers are multiplied by; 0 of a rate to invert."""
 
     def add(self, line: int, at: float, texts: list[bytes]) -> None:
-        rate = value_of(texts[self.place])
-        texts[self.place] = b"%.9g" % (1 / rate) if rate > 0 else b"nan"
+        for place, factor in self.factors:
+            value = value_of(texts[place])
+            if factor == 0:
+                texts[place] = b"%.9g" % (1 / value) if value > 0 else b"nan"
+            else:
+                texts[place] = b"%.12g" % (value * factor)
         self.family.add(line, at, texts)
 
 
@@ -181,7 +189,7 @@ class Miner:
         self.numbered = 0
         self.events: list[tuple[int, Phase]] = []
         """Checkpoints and resumptions: line, which."""
-        self._templates: dict[tuple[bytes, ...], Family | _Inverted | Phase] = {}
+        self._templates: dict[tuple[bytes, ...], Family | _Converted | Phase] = {}
         self._families: dict[tuple[object, ...], Family] = {}
         self._usual: dict[bytes, tuple[re.Pattern[bytes], Family]] = {}
         """Patterns of the lines met last, by their first bytes: quicker than splitting."""
@@ -270,8 +278,8 @@ class Miner:
         else:
             self._other(at, found, texts)
 
-    def _other(self, at: float, found: "_Inverted | Phase", texts: list[bytes]) -> None:
-        if isinstance(found, _Inverted):
+    def _other(self, at: float, found: "_Converted | Phase", texts: list[bytes]) -> None:
+        if isinstance(found, _Converted):
             self.numbered += 1
             found.add(self.lines, at, texts)
         elif found:
@@ -303,7 +311,7 @@ class Miner:
 
     def _new(
         self, key: tuple[bytes, ...], texts: list[bytes], line: bytes
-    ) -> "Family | _Inverted | Phase":
+    ) -> "Family | _Converted | Phase":
         """Learn a template; where nearly every line is a new one, only those worth it."""
         self._made += 1
         if self._made > _MOST_TEMPLATES and _WORTH.search(line) is None:
@@ -315,26 +323,28 @@ class Miner:
             self._table(columns, line)
             return ""
         phase = _event_of(line)
-        found: Family | _Inverted | Phase = phase or self._family(key, texts, line)
+        found: Family | _Converted | Phase = phase or self._family(key, texts, line)
         self._templates[key] = found
         return found
 
     def _family(
         self, key: tuple[bytes, ...], texts: list[bytes], line: bytes
-    ) -> "Family | _Inverted | Phase":
+    ) -> "Family | _Converted | Phase":
         slots = slots_of(key, texts)
-        inverted = -1
-        if _IN_BAR.search(line) is not None:
-            for place, slot in enumerate(slots):
-                if slot.unit == "rate of steps":
-                    inverted = place
-                    changed = replace(slot, unit="time of a step", scale=1.0)
-                    slots = (*slots[:place], changed, *slots[place + 1 :])
+        is_bar = _IN_BAR.search(line) is not None
+        rates = [place for place, s in enumerate(slots) if is_bar and s.unit == "rate of steps"]
+        slots = tuple(
+            replace(slot, unit="time of a step", scale=1.0) if place in rates else slot
+            for place, slot in enumerate(slots)
+        )
         if self._header:
             slots = _named_by(self._header, key, slots)
-        is_bar = inverted >= 0 or _IN_BAR.search(line) is not None
         phase = phase_of(key, slots, is_bar=is_bar)
-        names = ((s.name.lower(), s.unit, s.is_total, s.is_mean) for s in slots)
+        # Of one number, 59s and 1:02 are two ways to print it.
+        names = (
+            (s.name.lower(), s.unit.replace("duration", "time"), s.is_total, s.is_mean)
+            for s in slots
+        )
         identity = (self.shape, phase, *names)
         family = self._families.get(identity)
         if family is None:
@@ -345,7 +355,13 @@ class Miner:
                 slots, phase, text[:160], number=self.lines, is_bar=is_bar, shape=self.shape
             )
             self._families[identity] = family
-        return family if inverted < 0 else _Inverted(family, inverted)
+        factors = [(place, 0.0) for place in rates]
+        factors += [
+            (place, slot.scale / kept.scale)
+            for place, (slot, kept) in enumerate(zip(slots, family.slots, strict=True))
+            if slot.scale != kept.scale
+        ]
+        return _Converted(family, tuple(factors)) if factors else family
 
     def _forget(self) -> bool:
         """Make room: forget families of a single line, and the templates that lead to them."""

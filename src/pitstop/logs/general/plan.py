@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from pitstop.logs.general.evidence import key_of, may_count_samples, total_of, unread
 from pitstop.logs.general.families import Array, Family, Index, Mask
 from pitstop.logs.general.roles import FEWEST_ROWS, Pace, Reading, Role, decide, judge_times
 from pitstop.logs.general.tokens import Slot
@@ -18,7 +19,6 @@ _MOSTLY = 0.8
 _SOME = 0.2
 _NEARLY_ALL = 0.9
 _FAR = 10
-_LONG = 2000
 _LONE = 20
 _FEW = 8
 
@@ -41,6 +41,8 @@ class Plan:
     """Formula of the step over the run, where each epoch counts anew."""
     doubt: str = ""
     """Why the count cannot be believed; empty where nothing speaks against it."""
+    is_of_steps: bool = True
+    """Whether it counts steps, or may as well count samples."""
 
     @property
     def lines(self) -> Array:
@@ -73,7 +75,7 @@ def _is_variant(one: Reading, main: Reading, slot: Slot, role: Role) -> bool:
         and (first.phase, first.shape) == (second.phase, second.shape)
         and (first.stride, first.is_bar) == (second.stride, second.is_bar)
         and (
-            any(_key(other) == _key(slot) for other in first.slots)
+            any(key_of(other) == key_of(slot) for other in first.slots)
             or _is_same_place(one, main, slot)
             or (role == "epoch" and one.place(role) >= 0 and one.has("loss") and main.has("loss"))
         )
@@ -85,9 +87,9 @@ def _is_same_place(one: Reading, main: Reading, slot: Slot) -> bool:
     place, epoch = main.place("step"), main.place("epoch")
     if slot.name or not 0 <= epoch < place < len(one.family.slots):
         return False
-    return _key(one.family.slots[epoch]) == _key(main.family.slots[epoch]) and _key(
+    return key_of(one.family.slots[epoch]) == key_of(main.family.slots[epoch]) and key_of(
         one.family.slots[place]
-    ) == _key(slot)
+    ) == key_of(slot)
 
 
 def _prints_more(one: Reading, main: Reading) -> bool:
@@ -118,7 +120,7 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     assert column is not None, "chosen for its step"
     nothing = np.full(len(column), NAN)
     plan = Plan(main, column.copy(), nothing, nothing.copy(), np.abs(column) < _MOST_STEP)
-    plan.doubt = _left_out(main, readings)
+    plan.doubt = unread(main, readings, role="step")
     _drop_lone(plan)
     _one_rank(plan)
     if main.family.is_bar or main.family.shape < 0:
@@ -128,34 +130,13 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
         plan.epoch = np.floor(epoch)
     else:
         _epoch_before(plan, readings)
-    _over_the_run(plan)
+    _over_the_run(plan, readings)
     # What the steps were counted from may be damage too: an epoch or a total that is no number.
     plan.keep &= np.abs(plan.step) < _MOST_STEP
     judge_times(main, _pace(plan), named_time=time)
+    if not step and may_count_samples(main):
+        plan.is_of_steps, plan.notes = False, []
     return plan
-
-
-def is_sure(plan: Plan) -> bool:
-    """Whether a count may be believed unasked to be the training's steps.
-
-    It has a name or an epoch, or rises too far from line to line for an epoch; and beside it stands
-    what only a training prints.
-    """
-    main, place = plan.main, plan.main.place("step")
-    slot = main.family.slots[place]
-    is_named = bool(slot.name) or bool(np.isfinite(plan.epoch).any())
-    if not is_named and slot.has_total:
-        rises = np.diff(plan.step)
-        is_far = float(np.median(rises)) >= _FAR and main.family.column(place + 1).max() >= _LONG
-        is_named = is_far and len(rises) >= _FAR
-    is_trained = main.family.phase == "train" or main.place("time of a step") >= 0
-    is_trained |= main.has("loss", "learning rate", "elapsed", "left")
-    is_trained |= bool(slot.name) and bool(np.isfinite(plan.epoch).any())
-    return is_named and is_trained and not plan.doubt
-
-
-def _key(slot: Slot) -> tuple[object, ...]:
-    return slot.name, slot.unit, slot.is_total, slot.is_mean
 
 
 def _backs(reading: Reading, role: Role) -> int:
@@ -170,9 +151,9 @@ def _joined(main: Family, other: Family, counters: tuple[Slot, Slot]) -> Family:
     order = np.argsort(lines, kind="stable")
     places: dict[tuple[object, ...], int] = {}
     for place, slot in enumerate(other.slots):
-        places.setdefault(_key(slot), place)
+        places.setdefault(key_of(slot), place)
         if slot is counters[1]:
-            places.setdefault(_key(counters[0]), place)
+            places.setdefault(key_of(counters[0]), place)
     joined = Family(
         main.slots, main.phase, main.example, number=main.number, is_bar=main.is_bar,
         shape=main.shape, count=main.count + other.count, stride=main.stride,
@@ -180,29 +161,11 @@ def _joined(main: Family, other: Family, counters: tuple[Slot, Slot]) -> Family:
     joined.line = array("q", lines[order].tolist())
     joined.at = array("d", np.concatenate((np.array(main.at), np.array(other.at)))[order].tolist())
     for place, slot in enumerate(main.slots):
-        there = places.get(_key(slot))
+        there = places.get(key_of(slot))
         rest = np.full(len(other), NAN) if there is None else np.array(other.flat[there])
         values = np.concatenate((np.array(main.flat[place]), rest))
         joined.flat.append(array("d", values[order].tolist()))
     return joined
-
-
-def _left_out(main: Reading, readings: list[Reading]) -> str:
-    """Say of more lines with the same counter than are read: then they are not one series."""
-    place = main.place("step")
-    key = _key(main.family.slots[place])
-    others = sum(
-        one.family.count
-        for one in readings
-        if one.family.phase == main.family.phase
-        and one.family.example != main.family.example
-        and any(_key(slot) == key for slot in one.family.slots if slot.name)
-    )
-    return (
-        f"and {others} lines that count the same do not fit in"
-        if others > main.family.count
-        else ""
-    )
 
 
 def _drop_lone(plan: Plan) -> None:
@@ -255,49 +218,45 @@ def _epoch_before(plan: Plan, readings: list[Reading]) -> None:
             return
 
 
-def _over_the_run(plan: Plan) -> None:
+def _over_the_run(plan: Plan, readings: list[Reading]) -> None:
     """Turn a count that begins anew in each epoch into one over the run."""
     rows = np.flatnonzero(plan.keep)
     step, epoch = plan.step[rows], plan.epoch[rows]
     total = _totals(plan, rows, step)
     back = _begins_anew(step, epoch)
     plan.total_epochs = total_epochs(plan.main)
-    announced = plan.main.column("epochs in all")
-    is_one_of_several = announced is not None and bool(announced.max() > 1)
     turns = np.diff(epoch, prepend=epoch[:1]) > 0
     inner = bool(len(back)) and bool(turns[back].mean() > _MOSTLY)
     has_total = bool(np.isfinite(total).all())
     is_full = step[back - 1] >= 0.9 * total[back - 1]
     ended = bool(len(back)) and has_total and bool(is_full.mean() > _MOSTLY)
-    # One epoch of several alone: its count is of that epoch.
-    alone = not len(back) and has_total and is_one_of_several and len(np.unique(epoch)) == 1
-    if inner or ended or alone:
-        _count_on(plan, rows, total, inner=inner or alone)
-        if alone and plan.total_epochs is None:
-            plan.steps_per_epoch = None  # the only length there is would be taken for the run's
-    elif has_total and (total == total[0]).all() and total[0] > 0:
-        _set_total(plan, int(total[0]), epoch)
+    if inner or ended:
+        _count_on(plan, rows, total, inner=inner)
+    elif has_total and not len(back):
+        _set_total(plan, rows, total, of=total_of(plan.main, rows, total, readings))
     within = int((~turns[back]).sum())
     if within > max(_FEW, _SOME * len(back)) and not ended:
         plan.doubt = f"whose count begins anew {within} times where no epoch does"
+
+
+def _set_total(plan: Plan, rows: Index, total: Array, *, of: str) -> None:
+    """Use the total of a count that never begins anew as far as it is known of what it is."""
+    if of == "run":
+        plan.total_steps = int(total[0])
+    elif plan.main.column("epochs in all") is None and of == "epoch":
+        plan.steps_per_epoch = int(total[0])
+    else:
+        if np.isfinite(plan.epoch[rows]).all():
+            _count_on(plan, rows, total, inner=True)  # a count from zero is one more, either way
+        if of == "not known":
+            plan.total_epochs = plan.steps_per_epoch = None
+            plan.notes.append(f"the total {total[0]:g} is the epoch's or the run's: not used")
 
 
 def _begins_anew(step: Array, epoch: Array) -> Index:
     """Rows at which the count begins anew: lower than before, or the same in the next epoch."""
     rises = np.diff(step)
     return np.flatnonzero((rises < 0) | ((rises == 0) & (np.diff(epoch) > 0))) + 1
-
-
-def _set_total(plan: Plan, total: int, epoch: Array) -> None:
-    """Say of what a count's total is: of the epoch or of the run; of neither where both may be."""
-    turns = len(np.unique(epoch[np.isfinite(epoch)]))
-    if turns == 1 and plan.total_epochs != 1:
-        step, place = plan.main.place("step"), plan.main.place("epoch")
-        is_of_run = plan.main.family.slots[step].name and 0 <= step < place
-        if not is_of_run or plan.total_epochs is not None:
-            plan.steps_per_epoch = total
-            return
-    plan.total_steps = total
 
 
 def _totals(plan: Plan, rows: Index, step: Array) -> Array:

@@ -9,8 +9,9 @@ from pitstop.errors import RecordError
 from pitstop.logs.builder import EPOCH, NAN, LogBuilder
 from pitstop.logs.clock import Clock
 from pitstop.logs.finish import finish
+from pitstop.logs.general.evidence import is_training, unread
 from pitstop.logs.general.families import Family, Miner
-from pitstop.logs.general.plan import is_sure, one_series, plan_of, total_epochs, with_unit
+from pitstop.logs.general.plan import one_series, plan_of, total_epochs, with_unit
 from pitstop.logs.general.roles import COUNTS, FEWEST_ROWS, SURE, Reading, decide
 from pitstop.logs.general.tell import READER, tell
 from pitstop.logs.lines import stream
@@ -72,7 +73,7 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
     builder.clock = miner.clocks.get(plan.main.family.shape) or Clock()
     reader = tell(builder, plan, miner, readings)
     understood = _understanding(plan.main, miner, readings)
-    if not is_sure(plan):
+    if not is_training(plan.main, plan.step, plan.epoch, doubt=plan.doubt):
         understood = replace(understood, is_sure=False, doubt=plan.doubt)
     for note in (*miner.notes, *plan.notes, *_warnings(understood)):
         builder.note(note)
@@ -187,6 +188,8 @@ def _read_epochs(
     for line in _within_epochs(main, readings):
         builder.note(f"not understood: lines within epochs, e.g. {line}")
     understood = _understanding(main, miner, readings)
+    if doubt := unread(main, epochs, role="epoch"):
+        understood = replace(understood, is_sure=False, doubt=doubt)
     for note in (*miner.notes, *_warnings(understood)):
         builder.note(note)
     return finish(builder, READER, confidence=0.9, file=str(path)), understood

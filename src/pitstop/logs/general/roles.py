@@ -56,6 +56,7 @@ _RATE_WORDS: Final[dict[str, tuple[Role, frozenset[str]]]] = {
 _BY_NAME, _BEFORE_SLASH, _NAMELESS = "a counter by its name", "stands before a slash", "has no name"
 COUNTS: Final = (_BY_NAME, _BEFORE_SLASH, _NAMELESS)
 """Evidence of counts that were not chosen as the step."""
+_AGREES, _PLAIN = "agrees with a second source", "by its name and unit"
 _AGREED: Final[dict[str, Role]] = {
     "step": "time of a step",
     "interval": "time of the interval",
@@ -170,6 +171,7 @@ def _rated(slot: Slot, words: set[str], values: Array) -> Decision | None:
 
 def _timed(slot: Slot, words: set[str], values: Array) -> Decision | None:
     is_time = slot.unit in ("time", "duration") or bool(words & (_TIME_WORDS | _LEFT_WORDS))
+    is_time = is_time or any(word.endswith("time") for word in words)
     if not is_time or (words & {"loss", "step", "epoch"} and not slot.unit and _is_count(values)):
         return None
     if words & _LEFT_WORDS:
@@ -422,14 +424,15 @@ def judge_times(reading: Reading, pace: Pace, *, named_time: str) -> None:
         pace: What other sources say.
         named_time: Name of the time of a step, as the user gave it.
     """
-    for place, decision in enumerate(reading.decisions):
-        slot = reading.family.slots[place]
-        if named_time and slot.name.lower() == named_time.lower() and not slot.is_mean:
+    slots = reading.family.slots
+    whole = [place for place, slot in enumerate(slots) if not set(slot.words) & _DATA_WORDS]
+    for place in whole:
+        if named_time and slots[place].name.lower() == named_time.lower():
             reading.settle("time of a step", 1.0, "named by the user", place=place)
-        elif decision.role == "time" and not set(slot.words) & _DATA_WORDS:
-            _judge_time(reading, place, pace)
-        elif decision.role in ("time of a step", "steps/s") and not reading.family.is_bar:
-            _judge_printed(reading, place, pace)
+    # Times since a start first: the others are held against them.
+    for judge in (_judge_running, _judge_time, _judge_printed):
+        for place in whole:
+            judge(reading, place, pace)
     for place, decision in enumerate(reading.decisions):
         if decision.role == "time":
             _judge_wait(reading, place, pace)
@@ -437,6 +440,10 @@ def judge_times(reading: Reading, pace: Pace, *, named_time: str) -> None:
 
 def _judge_printed(reading: Reading, place: int, pace: Pace) -> None:
     """Believe a time of a step or its rate unless the clock contradicts it."""
+    decision = reading.decisions[place]
+    is_agreed = decision.confidence == 1 or decision.evidence in (_AGREES, _PLAIN)
+    if decision.role not in ("time of a step", "steps/s") or reading.family.is_bar or is_agreed:
+        return
     values = reading.family.column(place)
     if reading.decisions[place].role == "steps/s":
         values = 1 / np.where(values > 0, values, np.nan)
@@ -448,21 +455,30 @@ def _judge_printed(reading: Reading, place: int, pace: Pace) -> None:
         reading.settle("not understood", 0.4, evidence, place=place)
 
 
+def _judge_running(reading: Reading, place: int, pace: Pace) -> None:
+    """Know a time that counts from a start: it rises, and as the timestamps do where there are."""
+    slot, values = reading.family.slots[place], reading.family.column(place)
+    if reading.decisions[place].role != "time" or not _is_running(values, pace):
+        return
+    agrees = _agreement(_mean_of(reading, place, values), reading, pace)
+    if agrees == "running" or (slot.unit in ("time", "duration") and not pace.has_clock):
+        reading.settle("elapsed", 0.8, "rises from line to line", place=place)
+    elif slot.unit in ("time", "duration"):
+        reading.settle("not understood", 0.4, "rises unlike the timestamps", place=place)
+
+
 def _judge_time(reading: Reading, place: int, pace: Pace) -> None:
+    """Take a time for a step's or an interval's where a second source or its name says so."""
+    if reading.decisions[place].role != "time":
+        return
     slot, values = reading.family.slots[place], reading.family.column(place)
     agrees = _agreement(_mean_of(reading, place, values), reading, pace)
-    has_unit = slot.unit in ("time", "duration")
-    if _is_running(values, pace) and (has_unit or agrees == "running"):
-        if not pace.has_clock or agrees == "running":
-            reading.settle("elapsed", 0.8, "rises from line to line", place=place)
-        else:
-            reading.settle("not understood", 0.4, "rises unlike the timestamps", place=place)
-    elif not agrees and not slot.name:
+    if not agrees and not slot.name:
         reading.settle("not understood", 0.4, "a time without a name", place=place)
     elif agrees in _AGREED:
-        reading.settle(_AGREED[agrees], 0.95, "agrees with a second source", place=place)
-    elif not agrees and _is_plain(slot, pace):
-        reading.settle("time of a step", 0.8, "by its name and unit", place=place)
+        reading.settle(_AGREED[agrees], 0.95, _AGREES, place=place)
+    elif not agrees and _is_plain(slot, pace) and _is_longest(reading, place):
+        reading.settle("time of a step", 0.8, _PLAIN, place=place)
     else:
         evidence = f"a time of one step or of {pace.usual:g}: the log does not tell"
         if agrees:
@@ -484,7 +500,20 @@ def _is_hinted(slot: Slot, hint: Hint | None) -> bool:
 
 
 def _is_each_step(slot: Slot, pace: Pace) -> bool:
-    return pace.usual == 1 and not set(slot.words) & (_ELAPSED_WORDS | _EPOCH_WORDS)
+    """Whether each step has a line, and the name is no part's of it: ``Backpropagation: 0.3 s``."""
+    words = set(slot.words) - {"per", "train", "training"}
+    is_whole = words <= _STEP_WORDS | _TIME_WORDS and not words & _ELAPSED_WORDS
+    return pace.usual == 1 and is_whole
+
+
+def _is_longest(reading: Reading, place: int) -> bool:
+    """Whether no other time on the line is longer: a part of a step is shorter than the step."""
+    longest = max(
+        float(np.nanmedian(reading.family.column(there)))
+        for there, decision in enumerate(reading.decisions)
+        if decision.role in ("time", "time of a step")
+    )
+    return float(np.nanmedian(reading.family.column(place))) >= longest
 
 
 def _mean_of(reading: Reading, place: int, values: Array) -> Array:
@@ -565,6 +594,8 @@ def _sources(reading: Reading, pace: Pace) -> list[tuple[Array, Array]]:
     found: list[tuple[Array, Array]] = []
     if pace.has_clock:
         found.append((np.diff(pace.at, prepend=np.nan), steps))
+    if not found and (elapsed := reading.column("elapsed")) is not None:
+        found.append((np.where(pace.within, np.diff(elapsed, prepend=np.nan), np.nan), steps))
     if not found and (rate := reading.column("steps/s")) is not None:
         with np.errstate(divide="ignore"):
             found.append((steps / rate, steps))

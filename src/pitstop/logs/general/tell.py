@@ -25,6 +25,8 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
     _tell_run(builder, plan)
     main = plan.main
     reader, columns = _columns(plan)
+    if not plan.is_of_steps:
+        _leave_out_steps(builder, plan, columns)
     names = [
         (decision.name, main.family.column(place))
         for place, decision in enumerate(main.decisions)
@@ -62,6 +64,17 @@ def _tell_run(builder: LogBuilder, plan: Plan) -> None:
         builder.batch_size, builder.batch_size_from = int(sizes[0]), "printed with each record"
     if main.family.stride > 1:
         builder.note(f"very many records: one of {main.family.stride} is kept")
+
+
+def _leave_out_steps(builder: LogBuilder, plan: Plan, columns: dict[str, Array]) -> None:
+    """Give no steps and no times of one where the count may be of samples."""
+    builder.is_steps_known = False
+    builder.total_steps = builder.steps_per_epoch = None
+    columns |= dict.fromkeys(("total", "printed", "data", "inside"), np.full(len(plan.step), NAN))
+    builder.note(
+        f"not understood: a count without a name, e.g. {plan.main.family.example} "
+        "(of steps or of samples)"
+    )
 
 
 def _in_order(
@@ -191,7 +204,8 @@ def _columns(plan: Plan) -> tuple[Reader, dict[str, Array]]:
         begins = np.diff(elapsed, prepend=np.inf) < 0
         columns["since"] = np.where(begins & np.isfinite(plan.inside), 0.0, NAN)
         rebuild = "difference of elapsed times / steps between the records"
-        return replace(reader, rebuild=rebuild, step="EMA"), columns
+        smoothed = replace(reader, step="EMA") if main.family.is_bar else reader
+        return replace(smoothed, rebuild=rebuild), columns
     if _rebuilt_from_means(plan, columns):
         rebuild = "(mean x steps of the epoch - the same of the record before) / steps between them"
         return replace(reader, rebuild=rebuild, step="last step"), columns

@@ -1,0 +1,177 @@
+"""What must hold in a file before a number of it is stated. What does not hold is left out.
+
+A count, a total or a time is believed for its relation to another number of the same file: lines
+that count the same must all be read, a run's total must fit the epochs that have passed, a time of
+a step must be the longest on its line. Where there is no such relation, less is said.
+"""
+
+from typing import Literal
+
+import numpy as np
+
+from pitstop.logs.general.families import Array, Family, Index
+from pitstop.logs.general.roles import FEWEST_ROWS, Reading, Role
+from pitstop.logs.general.tokens import Slot
+
+_FEW = 0.05
+_SMALL = 31
+_ROUND = frozenset(("1", "15", "2", "25", "3", "4", "5", "75"))
+_NEAR = 0.05
+_FAR = 10
+_LONG = 2000
+
+
+def key_of(slot: Slot) -> tuple[object, ...]:
+    """What makes two numbers of different lines the same one."""
+    return slot.name, slot.unit, slot.is_total, slot.is_mean
+
+
+def unread(main: Reading, readings: list[Reading], *, role: Role) -> str:
+    """Say of lines that count the same as those read and are not among them; empty without any.
+
+    A few may be of something else. More than were read, or such that go on where those end, show
+    that the lines read are not the training's whole record.
+    """
+    place = main.place(role)
+    counts = main.family.column(place)
+    others = [
+        (one.family, there)
+        for one in readings
+        if one.family.phase == main.family.phase and one.family.example != main.family.example
+        for there in _places(one.family, main.family, place)
+    ]
+    missing = sum(family.count for family, _ in others)
+    beyond = [
+        family.count
+        for family, there in others
+        if len(family) >= FEWEST_ROWS and family.column(there).max() > counts.max()
+    ]
+    if missing > main.family.count or sum(beyond) > _FEW * main.family.count:
+        return f"and {missing} lines that count the same do not fit in"
+    return ""
+
+
+def _places(family: Family, main: Family, place: int) -> list[int]:
+    """Where the same counter stands in other lines: by its name, else by what it counts to."""
+    slot = main.slots[place]
+    if slot.name:
+        found = [at for at, one in enumerate(family.slots) if key_of(one) == key_of(slot)]
+        return found[:1]
+    if not slot.has_total:
+        return []
+    totals = main.column(place + 1)
+    return [
+        at
+        for at, one in enumerate(family.slots)
+        if one.has_total and not one.name and np.isin(family.column(at + 1), totals).any()
+    ][:1]
+
+
+def total_of(
+    main: Reading, rows: Index, total: Array, readings: list[Reading]
+) -> Literal["run", "epoch", "not known"]:
+    """Say of what the total of a count is that never begins anew: of the run or of the epoch.
+
+    Args:
+        main: Lines with the count.
+        rows: Which of them are records.
+        total: Their totals.
+        readings: All lines: one of its own may name the epoch.
+    """
+    step, epoch = main.column("step"), main.column("epoch")
+    assert step is not None, "chosen for its step"
+    if not (total == total[0]).all() or total[0] <= 0:
+        return "not known"
+    if epoch is None:
+        return "not known" if _has_epochs(main, readings) else "run"
+    if len(np.unique(np.floor(epoch[rows]))) > 1:
+        return "run"  # epochs passed, and the count went on
+    return _of_first_epoch(main, step[rows], epoch[rows], total)
+
+
+def _of_first_epoch(
+    main: Reading, step: Array, epoch: Array, total: Array
+) -> Literal["run", "epoch", "not known"]:
+    """Say of what a total is while no epoch has passed: by decimals, by how far the count is."""
+    announced = main.column("epochs in all")
+    if np.ptp(epoch) > 0 and np.ptp(step) > 0:
+        return _by_fractions(step, epoch, total[0], announced)
+    if announced is None:
+        # ``step 950/8880 | epoch 1``: what stands first is the larger unit.
+        is_first = main.place("step") < main.place("epoch")
+        return "run" if is_first and main.family.slots[main.place("step")].name else "epoch"
+    if announced.max() == 1:
+        return "run"
+    return "not known" if _fits_run(step, epoch, total, announced) else "epoch"
+
+
+def _has_epochs(main: Reading, readings: list[Reading]) -> bool:
+    """Whether lines of their own name epochs, beside a count that began only once."""
+    return any(
+        one.place("epoch") >= 0
+        and one.family.phase in ("train", "")
+        and (
+            one.family.slots[one.place("epoch")].has_total
+            or one.family.line[-1] > main.family.line[0]
+        )
+        for one in readings
+        if one.family.example != main.family.example
+    )
+
+
+def _by_fractions(
+    step: Array, epoch: Array, total: float, announced: Array | None
+) -> Literal["run", "epoch", "not known"]:
+    """Hold a total against an epoch with decimals: steps over epochs are the epoch's length."""
+    length = float(np.ptp(step) / np.ptp(epoch))
+    if announced is not None and abs(length * announced[0] / total - 1) < _NEAR:
+        return "run"
+    return "epoch" if abs(length / total - 1) < _NEAR else "not known"
+
+
+def _fits_run(step: Array, epoch: Array, total: Array, announced: Array) -> bool:
+    """Whether a count may be the run's: in its third epoch of ten it is past a fifth of all."""
+    length = total / announced
+    return any(
+        bool((step >= (epoch - first) * length - 1).all())
+        and bool((step <= (epoch - first + 1) * length + 1).all())
+        for first in (0, 1)
+    )
+
+
+def may_count_samples(main: Reading) -> bool:
+    """Whether a count without a name may be of samples: ``[640/60000 (1%)]``, ``[64/60000]``.
+
+    Nobody prints every 640th step; and a count of steps begins with none, one, or one interval.
+    """
+    place = main.place("step")
+    slots, count = main.family.slots, main.family.column(place)
+    rises = np.diff(count)
+    if slots[place].name or main.family.is_bar or not slots[place].has_total:
+        return False
+    usual = float(np.median(rises[rises > 0])) if (rises > 0).any() else 1.0
+    if usual <= _SMALL:
+        return False
+    is_share = place + 2 < len(slots) and slots[place + 2].unit == "percent"
+    is_odd = bool(np.median(count % usual) not in (0, 1, usual - 1))
+    return is_share or is_odd or f"{usual:.0f}".rstrip("0") not in _ROUND
+
+
+def is_training(main: Reading, steps: Array, epochs: Array, *, doubt: str) -> bool:
+    """Whether a count may be believed unasked to be the training's steps.
+
+    It has a name or an epoch, or rises too far from line to line for an epoch; and beside it stands
+    what only a training prints.
+    """
+    place = main.place("step")
+    slot = main.family.slots[place]
+    has_epoch = bool(np.isfinite(epochs).any())
+    is_named = bool(slot.name) or has_epoch
+    if not is_named and slot.has_total:
+        rises = np.diff(steps)
+        is_far = float(np.median(rises)) >= _FAR and main.family.column(place + 1).max() >= _LONG
+        is_named = is_far and len(rises) >= _FAR
+    is_trained = main.family.phase == "train" or main.place("time of a step") >= 0
+    is_trained |= main.has("loss", "learning rate", "elapsed", "left")
+    is_trained |= bool(slot.name) and has_epoch
+    return is_named and is_trained and not doubt

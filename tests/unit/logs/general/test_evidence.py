@@ -1,0 +1,126 @@
+"""What must hold before a number is stated, on lines of our own in shapes that were misread."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pitstop.doctor.logs.examine import examine_log
+from pitstop.errors import RecordError
+from pitstop.logs.general.read import read_general
+from pitstop.logs.read import read_logs
+from pitstop.records.logs.summary import LogSummary
+from pitstop.records.logs.windows import WindowTable
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "own.log"
+
+
+def summary(path: Path, lines: list[str]) -> LogSummary:
+    path.write_text("\n".join(lines) + "\n")
+    return examine_log(read_logs([path])[0]).summary
+
+
+def table(path: Path, lines: list[str]) -> WindowTable:
+    path.write_text("\n".join(lines) + "\n")
+    windows = read_general(path)[0].windows
+    assert windows is not None
+    return windows
+
+
+def test_a_total_beside_an_epoch_with_decimals_is_whose_the_decimals_say(log: Path) -> None:
+    of_run = [f"Epoch {1 + n / 1000:.2f} / 50, i = {n} / 50000, loss = 0.5" for n in range(1, 700)]
+    assert summary(log, of_run).total_steps == 50_000
+    of_epoch = [f"Epoch {n / 1000:.3f} / 50, i = {n} / 1000, loss = 0.5" for n in range(1, 700)]
+    assert summary(log, of_epoch).total_steps in (None, 50_000)
+
+
+@pytest.mark.parametrize("head", ["[epoch 0], [iter {n} / 1487]", "Epoch 1/40 iter {n}/90000"])
+def test_a_total_that_may_be_the_epochs_or_the_runs_is_not_stated(log: Path, head: str) -> None:
+    found = summary(log, [head.format(n=n) + ", [train loss 0.5]" for n in range(1, 149)])
+    assert found.last_step == 148
+    assert found.total_steps is None
+    assert found.eta is None
+
+
+def test_a_count_past_its_share_of_the_run_is_the_epochs(log: Path) -> None:
+    lines = [f"Epoch 1/40 iter {n}/500 loss 0.5" for n in range(1, 149)]
+    assert summary(log, lines).total_steps == 40 * 500  # a fortieth of 500 has long passed
+
+
+def test_a_total_beside_lines_of_epochs_is_not_taken_for_the_runs(log: Path) -> None:
+    lines = ["Epoch 1/30", *(f"iter {n}/900 loss 0.5" for n in range(1, 200))]
+    assert summary(log, lines).total_steps is None
+    assert summary(log, lines[1:]).total_steps == 900
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Train Epoch: {epoch} [{samples}/60000 ({share}%)]\tLoss: 0.5",
+        "epoch {epoch} loss: 0.5  [{first}/60000]",
+    ],
+)
+def test_a_count_of_samples_is_no_count_of_steps(log: Path, line: str) -> None:
+    lines = [
+        line.format(epoch=epoch, samples=640 * n, first=640 * n + 64, share=n * 640 // 600)
+        for epoch in (1, 2, 3)
+        for n in range(93)
+    ]
+    found = summary(log, lines)
+    assert (found.records, found.first_step, found.last_step) == (279, None, None)
+    assert found.step is None
+    assert any("of steps or of samples" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("every", [10, 20, 50, 100])
+def test_a_count_of_steps_in_usual_intervals_is_one_of_steps(log: Path, every: int) -> None:
+    lines = [
+        f"Epoch: [{epoch}][{n}/5005] Loss 0.5" for epoch in (0, 1) for n in range(0, 5005, every)
+    ]
+    assert summary(log, lines).last_step == 5005 + len(lines) // 2 * every - every + 1
+
+
+def test_the_time_of_a_part_is_not_the_time_of_the_step(log: Path) -> None:
+    line = "[TRAIN] Epoch[{e}]({n}/75); Loss: 0.5; Backpropagation: 0.32 sec; Batch: 2.20 sec"
+    lines = [line.format(e=epoch, n=n) for epoch in (1, 2) for n in range(1, 76)]
+    found = summary(log, lines)
+    assert found.step is not None
+    assert found.step.middle == pytest.approx(2.2)
+    unnamed = [one.replace("; Batch: 2.20 sec", "") for one in lines]
+    assert summary(log, unnamed).step is None
+    longer = [one + "; Total: 9.1 sec" for one in lines]
+    assert summary(log, longer).step is None  # a longer one stands beside it
+
+
+def test_one_number_in_two_units_is_one_series(log: Path) -> None:
+    lines = [
+        f"step {n} loss 0.5 iter_time {'950ms' if n % 2 else '1.05s'} eta "
+        + (f"{300 - n}s" if n > 200 else f"{(300 - n) // 60}:{(300 - n) % 60:02}")
+        for n in range(1, 300)
+    ]
+    windows = table(log, lines)
+    assert len(windows) == 299
+    assert set(np.round(windows.printed_step_s, 3)) == {0.95, 1.05}
+
+
+def test_lines_that_count_the_same_and_do_not_fit_in_are_not_left_out(log: Path) -> None:
+    lines = []
+    for run in range(6):
+        for n in range(1, 31):
+            lines.append(f"Average Training accuracy 0.5 - epoch {n}/30")
+            lines += [f"Average Training loss 0.5 - epoch {n}/30"] * (run > 3)
+    log.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecordError, match="180 lines that count the same do not fit in"):
+        read_logs([log])
+
+
+def test_records_that_a_coarse_clock_joins_are_counted_in_a_note(log: Path) -> None:
+    lines = [
+        f"2031-03-04 10:{n // 600:02}:{n // 10 % 60:02} step {n} loss 0.5" for n in range(1, 4000)
+    ]
+    found = summary(log, lines)
+    assert found.records < 3999
+    assert any(f"3999 records: they are joined to {found.records}" in one for one in found.notes)
