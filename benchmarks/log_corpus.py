@@ -20,9 +20,10 @@ A description:
 
 Groups: ``step``, ``total``, ``epoch``, ``epochs``, ``stamp``, ``elapsed`` (seconds or H:MM:SS),
 ``step_s``, ``step_ms`` (a printed time of one step), ``data_s``, ``data_ms`` (a printed wait for
-data), ``rate`` (printed samples/s). ``batch`` and ``ranks`` are those of the run where the text
-names them. What pitstop states and the description does not have is wrong. A log without training
-records that count anything has ``nothing = true``: there, only a refusal is right.
+data), ``rate`` (printed samples/s), ``steps_per_s``. ``batch``, ``ranks``, ``attempts`` are those of
+the run where the text names them. What pitstop states and the description does not have is
+wrong. A log without training records that count anything has ``nothing = true``: there, only a
+refusal is right.
 """
 
 import argparse
@@ -114,8 +115,14 @@ def _facts(rows: list[dict[str, Any]], description: dict[str, Any]) -> Facts:
     epochs = [_number(row["epoch"]) for row in rows if "epoch" in row]
     if epochs:
         facts.first_epoch, facts.last_epoch = min(epochs), max(epochs)
+    facts.rate = _middle(rows, "rate")
+    facts.data_s = _middle(rows, "data_s")
+    if (wait_ms := _middle(rows, "data_ms")) is not None:
+        facts.data_s = wait_ms / 1000
     if "step" not in rows[0]:
         facts.attempts = 1 + sum(b <= a for a, b in pairwise(epochs))
+        steps_per_s = _middle(rows, "steps_per_s")
+        facts.step_s = None if steps_per_s is None else 1 / steps_per_s
         return facts
     _count(rows, description)
     steps = [row["at step"] for row in rows]
@@ -126,10 +133,6 @@ def _facts(rows: list[dict[str, Any]], description: dict[str, Any]) -> Facts:
         known = facts.total_epochs
         facts.total_steps = None if known is None else facts.total_steps * known
     _time(rows, description, facts)
-    facts.rate = _middle(rows, "rate")
-    facts.data_s = _middle(rows, "data_s")
-    if (wait_ms := _middle(rows, "data_ms")) is not None:
-        facts.data_s = wait_ms / 1000
     return facts
 
 
@@ -279,6 +282,7 @@ def judge(path: Path, description: dict[str, Any], command: str) -> tuple[str, l
     if description.get("nothing"):
         return "misread", [f"states {said['records']} records where nothing is counted"]
     facts = recompute(path, description)
+    facts.attempts = description.get("attempts", facts.attempts)
     wrong = [*facts.doubts, *compare(facts, said)]
     shown = [
         f"says {said['format']}, {said['records']} records, last step {said['last_step']}, "

@@ -40,6 +40,8 @@ from pitstop.records.logs.windows import (
 )
 from pitstop.records.run import SCHEMA, Attempt, Event, RankRecord, ScalarSeries
 
+_BREAK_TIMES = 10.0
+_BREAK_S = 600.0
 _COUNTS = ("steps_per_epoch", "total_steps", "total_epochs", "batch_size", "world_size", "workers")
 _MOST_COUNT = 1 << 53
 _ROUNDING = 0.05
@@ -61,6 +63,7 @@ def finish(builder: LogBuilder, reader: Reader, *, confidence: float, file: str)
     else:
         rows.step_s[rows.code == TRAIN] = rows.raw["printed"][rows.code == TRAIN]
         rows.data_s = rows.raw["data"].copy()
+    _leave_out_breaks(builder, rows)
     found = [*builder.found, *_contradictions(builder, rows)]
     found += _compare(builder, reader, rows)
     if reader.judge is not None:
@@ -251,6 +254,28 @@ def _set_times(rows: Rows, timed: _Timed) -> None:
     # Rounding of two large totals can make a short wait negative; then it is below its error.
     waited[waited < 0] = 0.0
     rows.data_s[row] = np.where(np.isnan(waited), rows.raw["data"][row], waited)
+
+
+def _leave_out_breaks(builder: LogBuilder, rows: Rows) -> None:
+    """Time no steps across a break: nobody's step takes ten minutes and ten times the usual.
+
+    A process that ended and one that goes on where it did leave nothing else in many logs.
+    """
+    plain = np.flatnonzero(rows.is_plain)
+    spent = rows.step_s[plain] * (rows.raw["step"][plain] - rows.first[plain] + 1)
+    known = np.isfinite(spent)
+    if not known.any():
+        return
+    breaks = known & (spent > max(_BREAK_TIMES * float(np.median(spent[known])), _BREAK_S))
+    if not breaks.any():
+        return
+    rows.step_s[plain[breaks]] = np.nan
+    rows.data_s[plain[breaks]] = np.nan
+    times = f"{breaks.sum()} times" if breaks.sum() > 1 else "once"
+    builder.note(
+        f"{times} up to {spent[breaks].max():.0f} s without a record, first before step "
+        f"{rows.raw['step'][plain[breaks][0]]:.0f}: a break or other work, not counted as steps"
+    )
 
 
 def _begin(rows: Rows, row: int, before: int) -> None:

@@ -20,6 +20,7 @@ _GAPS: Final = {
     "memory_bytes": "memory",
 }
 _DOUBTS: Final = frozenset({"clock went back", "steps went back"})
+_NOT_UNDERSTOOD = "not understood: "
 _NEVER_IN_A_LOG = "forward, backward and optimizer separately, gradient sync, GPU use"
 
 
@@ -132,6 +133,8 @@ def untimed_text(facts: LogFacts) -> str:
     """Say why no step time is known."""
     if facts.windows.of_kind("doubtful").any():
         return "the log's times contradict themselves"
+    if any(note.startswith(_NOT_UNDERSTOOD) for note in facts.windows.log.notes):
+        return "no time of a step was understood in the log"
     return "the log does not time its steps"
 
 
@@ -144,12 +147,14 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
         missing.append("learning rate")
     if not _losses(facts.rank):
         missing.append("losses")
-    doubts = [note for note in table.log.notes if note.startswith("not understood: ")]
+    doubts = [note for note in table.log.notes if note.startswith(_NOT_UNDERSTOOD)]
     if doubts:
         # A time that was not understood may be either: it is in the notes, not among the missing.
         missing = [name for name in missing if name not in _MAY_BE_A_TIME]
-    if any("memory" in note.rsplit("(", 1)[-1] for note in doubts):
-        missing = [name for name in missing if name != "memory"]
+    reasons = [note.rsplit("(", 1)[-1] for note in doubts]
+    for word, name in (("memory", "memory"), ("a loss", "losses"), ("rate", "learning rate")):
+        if any(word in reason for reason in reasons):
+            missing = [one for one in missing if one != name]
     return (*missing, _NEVER_IN_A_LOG)
 
 

@@ -42,7 +42,7 @@ class RunTime:
 def run_time(facts: LogFacts) -> RunTime:
     """Take the run's time from the log's clock, else add up steps and timed events."""
     train_s = _train_s(facts)
-    run_s, formula = _clock_s(facts.windows), "first timestamp to last record, without breaks"
+    run_s, formula = _clock_s(facts.windows), "first timestamp to last record"
     if run_s is None and train_s is not None:
         apart_s = sum(event.wall_us for event in facts.rank.events if is_timed(event)) / 1e6
         run_s, formula = train_s + apart_s, "steps at their steady time + timed events"

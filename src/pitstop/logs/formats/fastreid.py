@@ -21,6 +21,7 @@ _PROGRESS = re.compile(rb" (?:epoch/iter: (\d+)/|iter: )(\d+)  ")
 _PAIRS = re.compile(rb"(\w[\w./-]*): ([-+]?(?:\d[\d.]*(?:e[-+]\d+)?|nan|inf))(?=[ M]|$)")
 _OWN = frozenset((b"time", b"data_time", b"lr", b"max_mem"))
 _INFERENCE = re.compile(rb"Total inference time: (?:(\d+) days?, )?(\d+):(\d\d):(\d\d(?:\.\d+)?) ")
+_LOGGER = re.compile(rb"fastreid|\bd2\.|detectron2|fvcore")  # detectron2 prints the same lines
 _SETTING = re.compile(rb"\b(IMS_PER_BATCH|NUM_WORKERS): (\d+)")
 _FORMULA = "difference of timestamps / steps between the records"
 
@@ -33,7 +34,7 @@ class _Text:
         """Take one line."""
         if b"iter: " in line and (found := _PROGRESS.search(line)) is not None:
             self._record(line, found)
-        elif b"fastreid" in line:
+        elif _LOGGER.search(line) is not None:
             self._other(line)
         elif not self._builder.code and b": " in line:
             self._setting(line)  # the configuration stands before the first record

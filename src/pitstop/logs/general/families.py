@@ -87,7 +87,7 @@ _WORTH = re.compile(rb"(?i)epoch|iter|step|batch|loss|it/s|s/it|\d/\d")
 _IN_BAR = re.compile(rb"\d/\d+ \[\d[\d:]*<")
 _WORD = re.compile(r"[a-z]+|[^\W\d_a-z]+")
 _DIGITS = re.compile(rb"\d+")
-_NULL = re.compile(rb'"\w+": null')  # what a line of JSON names and does not have
+_NO_WORD = re.compile(rb'"\w+": null|[\w/.-]+\.py\b')  # what a line of JSON does not have; files
 _HMS = re.compile(rb"\d\d:\d\d:\d\d")
 _PAIR = re.compile(r"=\s*-?\d|\s\d")
 _HEADER_WORD = re.compile(r"(?i)^(?:global_|train_)?(?:epochs?|steps?|iter(?:ation)?s?|batch)$")
@@ -414,7 +414,7 @@ def _head_words(literals: Sequence[bytes], slots: Sequence[Slot]) -> list[str]:
             if not any(_is_trained(one) for one in slots):
                 head += b" " + literals[place + 1 + slot.has_total]
             break
-    return _WORD.findall(_NULL.sub(b"", head).decode("utf-8", "replace").lower())
+    return _WORD.findall(_NO_WORD.sub(b"", head).decode("utf-8", "replace").lower())
 
 
 def _is_trained(slot: Slot) -> bool:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from pitstop.logs.finish import finish
 from pitstop.logs.general.evidence import is_training, unread
 from pitstop.logs.general.families import Family, Miner
 from pitstop.logs.general.plan import one_series, plan_of, total_epochs, with_unit
-from pitstop.logs.general.roles import COUNTS, FEWEST_ROWS, SURE, Reading, decide
+from pitstop.logs.general.roles import COUNTS, FEWEST_ROWS, SURE, Reading, Role, decide
 from pitstop.logs.general.tell import READER, tell
 from pitstop.logs.lines import stream
 from pitstop.records.run import RankRecord
@@ -21,7 +22,15 @@ UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _RARE = 10
 _AMONG = 100
 _MIXED = 0.2
-_TIMES = ("time", "time of a step", "wait for data")
+_MOST_ELSEWHERE = 8
+_ELSEWHERE: Final[dict[Role, str]] = {
+    "time": "a time on a line of its own",
+    "time of a step": "a time on a line of its own",
+    "wait for data": "a time on a line of its own",
+    "loss": "a loss on a line of its own",
+    "learning rate": "a learning rate on a line of its own",
+    "memory": "memory on a line of its own",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +210,9 @@ def _tell_epochs(builder: LogBuilder, main: Reading) -> None:
     assert epoch is not None, "chosen for its epoch"
     builder.is_steps_known = False
     builder.total_epochs = total_epochs(main)
-    backs = int((np.diff(epoch) < 0).sum())
-    is_mixed = backs > _RARE and backs > _MIXED * len(epoch)
+    backs, stays = int((np.diff(epoch) < 0).sum()), int((np.diff(epoch) == 0).sum())
+    # An epoch that comes twice is another attempt or a second line of the same: not known.
+    is_mixed = backs > 0 and (stays > 0 or (backs > _RARE and backs > _MIXED * len(epoch)))
     if is_mixed:
         builder.note(f"epochs go back {backs} times: several runs seem to write into one file")
     for row, number in enumerate(epoch.tolist()):
@@ -303,7 +313,7 @@ def _understanding(main: Reading, miner: Miner, readings: list[Reading]) -> Unde
             if (one.confidence < SURE or one.role in ("not understood", "time"))
             and not _is_constant(main, place)
         )
-        + _times_elsewhere(main, readings),
+        + _elsewhere(main, readings),
     )
 
 
@@ -313,15 +323,18 @@ def _is_constant(reading: Reading, place: int) -> bool:
     return reading.decisions[place].evidence in COUNTS and bool((values == values[0]).all())
 
 
-def _times_elsewhere(main: Reading, readings: list[Reading]) -> tuple[tuple[str, str, str], ...]:
-    """Times on lines that are no records: they are in the log, and nothing is made of them."""
-    return tuple(
-        (decision.name, "a time on a line of its own", reading.family.example)
-        for reading in readings
-        if reading.family.example != main.family.example and reading.family.count >= FEWEST_ROWS
-        for decision in reading.decisions
-        if decision.role in _TIMES and decision.name != "(no name)"
-    )[:8]
+def _elsewhere(main: Reading, readings: list[Reading]) -> tuple[tuple[str, str, str], ...]:
+    """Fields on lines that are no records: they are in the log, and nothing is made of them."""
+    found: dict[tuple[str, str], str] = {}
+    for reading in readings:
+        if reading.family.example == main.family.example or reading.family.count < FEWEST_ROWS:
+            continue
+        for decision in reading.decisions:
+            why = _ELSEWHERE.get(decision.role, "")
+            is_new = decision.name != "(no name)" and not main.has(decision.role)
+            if why and (is_new or decision.role in ("time", "time of a step", "wait for data")):
+                found.setdefault((decision.name, why), reading.family.example)
+    return tuple((name, why, line) for (name, why), line in found.items())[:_MOST_ELSEWHERE]
 
 
 def _warnings(understood: Understanding) -> list[str]:

@@ -126,10 +126,9 @@ def _ends(plan: Plan, one: Reading) -> list[tuple[int, float]]:
 def _gaps(
     plan: Plan, columns: dict[str, Array], miner: Miner, readings: list[Reading]
 ) -> dict[int, str]:
-    """Find long times without a record: another process where much was printed, else not known.
+    """Find lines before which another process began, and why that is thought.
 
-    Returns:
-        Lines before which another process began, and why that is thought.
+    It takes long to the next record, and lines with which the log begins come again.
     """
     rows = np.flatnonzero(plan.keep & np.isfinite(columns["at"]))
     if len(rows) < FEWEST_ROWS:
@@ -146,13 +145,6 @@ def _gaps(
         again = {line for line in starts if begin < line < end}
         if len(again) >= FEWEST_ROWS and not is_evaluated:
             found[end] = f"{spent[place]:.0f} s without a record, and lines of the start come again"
-        else:
-            columns["total"] = columns["total"].copy()
-            columns["total"][rows[place + 1]] = NAN
-            plan.notes.append(
-                f"{spent[place]:.0f} s without a record, at line {end}: a break or other work, "
-                "not counted as steps"
-            )
     return found
 
 

@@ -9,7 +9,7 @@ from pitstop.doctor.logs.examine import examine_log
 from pitstop.errors import RecordError
 from pitstop.logs.general.read import read_general
 from pitstop.logs.read import read_logs
-from pitstop.records.logs.summary import LogSummary
+from pitstop.records.logs.summary import LogExamination, LogSummary
 from pitstop.records.logs.windows import WindowTable
 
 
@@ -18,9 +18,13 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "own.log"
 
 
-def summary(path: Path, lines: list[str]) -> LogSummary:
+def examine(path: Path, lines: list[str]) -> LogExamination:
     path.write_text("\n".join(lines) + "\n")
-    return examine_log(read_logs([path])[0]).summary
+    return examine_log(read_logs([path])[0])
+
+
+def summary(path: Path, lines: list[str]) -> LogSummary:
+    return examine(path, lines).summary
 
 
 def table(path: Path, lines: list[str]) -> WindowTable:
@@ -124,3 +128,58 @@ def test_records_that_a_coarse_clock_joins_are_counted_in_a_note(log: Path) -> N
     found = summary(log, lines)
     assert found.records < 3999
     assert any(f"3999 records: they are joined to {found.records}" in one for one in found.notes)
+
+
+def test_an_epoch_that_comes_twice_leaves_the_number_of_attempts_open(log: Path) -> None:
+    epochs = [*range(30), *range(20, 40), 35, 35, *range(36, 50)]
+    lines = [f"Epoch: {n} | Train_loss: 0.{at + 10}" for at, n in enumerate(epochs)]
+    found = summary(log, lines)
+    assert found.attempts == 1
+    assert any("several runs seem to write into one file" in note for note in found.notes)
+
+
+def test_a_script_called_test_prints_lines_of_the_training(log: Path) -> None:
+    lines = [f"test.py:108 - [Prompt]Epoch:0, Current step: {n}, Loss: 0.5" for n in range(90)]
+    assert summary(log, lines).last_step == 89
+
+
+def test_what_stands_on_other_lines_is_not_called_absent(log: Path) -> None:
+    lines = []
+    for n in range(20):
+        lines += [f"Epoch {n}", "Current learning rate: 0.005", f"train_loss 0.{n + 10}"]
+    found = summary(log, lines)
+    assert found.records == 20
+    assert not {"losses", "learning rate"} & set(found.gaps)
+    assert any("a loss on a line of its own" in note for note in found.notes)
+
+
+def test_no_step_takes_the_night_between_two_processes(log: Path) -> None:
+    lines = [
+        f"[11/{16 + (n > 50)} 0{1 + n // 60}:{n % 60:02}:00] d2.utils.events INFO:  eta: 1:00:00  "
+        f"iter: {100 * n + 99}  total_loss: 0.5  time: 0.6  data_time: 0.06  lr: 1e-3"
+        for n in range(100)
+    ]
+    found = examine(log, lines)
+    assert "DRIFT002" not in [one.code for one in found.verdict.findings]
+    assert found.summary.step is not None
+    assert found.summary.step.middle == pytest.approx(0.6)
+    assert any("86460 s without a record, first before step 5199" in n for n in found.summary.notes)
+
+
+def test_evaluations_and_restarts_of_detectron2_are_those_of_fast_reid(log: Path) -> None:
+    lines = []
+    for n in range(60):
+        lines.append(
+            f"[11/16 01:{n:02}:00] d2.utils.events INFO:  eta: 1:00:00  iter: {100 * n + 99}  "
+            "total_loss: 0.5  time: 0.3  data_time: 0.06  lr: 1e-3"
+        )
+        lines.append(
+            f"[11/16 01:{n:02}:30] d2.evaluation.evaluator INFO: Total inference time: "
+            "0:00:30.000000 (0.01 s / iter per device, on 1 devices)"
+        )
+        if n == 30:
+            lines.append("[11/16 01:30:31] d2.engine.train_loop INFO: Starting training from 3100")
+    found = examine(log, lines)
+    assert found.summary.attempts == 2
+    assert found.summary.events["evaluation"].count == 60
+    assert "EVAL001" in [one.code for one in found.verdict.findings]
