@@ -20,10 +20,10 @@ A description:
 
 Groups: ``step``, ``total``, ``epoch``, ``epochs``, ``stamp``, ``elapsed`` (seconds or H:MM:SS),
 ``step_s``, ``step_ms`` (a printed time of one step), ``data_s``, ``data_ms`` (a printed wait for
-data), ``rate`` (printed samples/s), ``steps_per_s``. ``batch``, ``ranks``, ``attempts`` are those of
-the run where the text names them. What pitstop states and the description does not have is
-wrong. A log without training records that count anything has ``nothing = true``: there, only a
-refusal is right.
+data), ``rate`` (printed samples/s), ``steps_per_s``. ``batch`` and ``ranks`` are of the run where
+the text names them; ``known`` holds facts that other lines of the text give, with a comment on how.
+What pitstop states and the description does not have is wrong. A log without training records that
+count anything has ``nothing = true``: there, only a refusal is right.
 """
 
 import argparse
@@ -243,6 +243,8 @@ def compare(facts: Facts, said: dict[str, Any]) -> list[str]:
         stated, known = said.get(name), getattr(facts, name)
         if stated is not None and stated != known:
             wrong.append(f"{name}: says {stated}, the text {known}")
+    if facts.last_step is None and said.get("last_step") is not None:
+        wrong.append(f"last_step: says {said['last_step']}, the text counts no steps")
     is_mixed = any("several runs" in note for note in said.get("notes", ()))
     if said["attempts"] != facts.attempts and not is_mixed:
         wrong.append(f"attempts: says {said['attempts']}, the text {facts.attempts}")
@@ -282,7 +284,8 @@ def judge(path: Path, description: dict[str, Any], command: str) -> tuple[str, l
     if description.get("nothing"):
         return "misread", [f"states {said['records']} records where nothing is counted"]
     facts = recompute(path, description)
-    facts.attempts = description.get("attempts", facts.attempts)
+    for name, value in description.get("known", {}).items():
+        setattr(facts, name, value)
     wrong = [*facts.doubts, *compare(facts, said)]
     shown = [
         f"says {said['format']}, {said['records']} records, last step {said['last_step']}, "

@@ -1,6 +1,7 @@
 """Reads training logs of any known format, however many files, into one record a run."""
 
 import os
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -74,6 +75,10 @@ _DAMAGE = (
     struct.error,
 )
 _SUFFIXES = frozenset((".log", ".txt", ".json", ".csv", ".out", ".err", ".gz", ".jsonl"))
+_PRINTED: Final = {
+    "loss": re.compile(rb"(?i)loss\w{0,16}[ \t=:'\"]{1,4}-?\d"),
+    "learning rate": re.compile(rb"(?i)\b(?:lr|learning[ _]rate)[ \t=:'\"]{1,4}\d"),
+}
 _MOST_FILES = 256
 # Of any kind: a home folder is not searched through.
 _MOST_SEEN = 20_000
@@ -254,7 +259,7 @@ def _read(
     records = [rank for rank in found if _has_records(rank)]
     if records:
         joined = join(records)
-        return joined if forced is not None else _checked(path, joined)
+        return _with_unread(path, joined if forced is not None else _checked(path, joined))
     if is_picked:
         return None
     if (why := _why_not(path, forced)) is not None:
@@ -285,6 +290,28 @@ def _checked(path: Path, found: RankRecord) -> RankRecord:
     is_one = is_one and len(other.attempts) == 1
     is_mixed = any(note.startswith(bars.SEVERAL) for note in log.notes)
     return found if is_one or (_agrees(found, other) and not is_mixed) else other
+
+
+def _with_unread(path: Path, found: RankRecord) -> RankRecord:
+    """Name what a format does not read and other lines of the file print: it is not absent."""
+    assert found.windows is not None, "a log's record has a table"
+    has = {
+        "loss": any("loss" in name.lower() for name in found.scalars),
+        "learning rate": bool(np.isfinite(found.windows.lr).any()),
+    }
+    if all(has.values()) or any(reader.is_binary for reader, _ in detect(path)):
+        return found
+    lines = sample(path)
+    notes = [
+        f"not understood: {name}, e.g. {line.decode('utf-8', 'replace').strip()[:160]} "
+        f"(a {name} on a line of its own)"
+        for name, pattern in _PRINTED.items()
+        if not has[name]
+        for line in [next((line for line in lines if pattern.search(cut(line))), b"")]
+        if line
+    ]
+    log = replace(found.windows.log, notes=(*found.windows.log.notes, *notes))
+    return replace(found, windows=replace(found.windows, log=log), notes=log.notes)
 
 
 def _agrees(one: RankRecord, other: RankRecord) -> bool:

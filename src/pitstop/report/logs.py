@@ -69,7 +69,7 @@ def _numbers(log: LogSummary) -> Table:
 
 def log_rows(log: LogSummary) -> Iterator[tuple[str, str]]:
     """Give each of a log's numbers its name, and the text for it with their formula."""
-    missing = "not in the log" if "time of a step" in log.gaps else "not understood, see the notes"
+    missing = "not in the log" if "time of a step" in log.gaps else log.rate_gap or "see the notes"
     yield "step", _spread(log.step) if log.step else f"{NOT_KNOWN}: {missing}"
     yield "samples/s", _spread(log.rate) if log.rate else f"{NOT_KNOWN}: {log.rate_gap}"
     yield "batch", _batch_text(log)

@@ -43,6 +43,9 @@ def run_time(facts: LogFacts) -> RunTime:
     """Take the run's time from the log's clock, else add up steps and timed events."""
     train_s = _train_s(facts)
     run_s, formula = _clock_s(facts.windows), "first timestamp to last record"
+    codes = [one.code for one in facts.windows.log.disagreements]
+    if "steps went back" in codes:
+        run_s = train_s = None  # several runs write into the file: the clock is of them all
     if run_s is None and train_s is not None:
         apart_s = sum(event.wall_us for event in facts.rank.events if is_timed(event)) / 1e6
         run_s, formula = train_s + apart_s, "steps at their steady time + timed events"

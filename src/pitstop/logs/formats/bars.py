@@ -47,6 +47,8 @@ class _Update:
     rate: float
     is_slow: bool
     pairs: list[tuple[bytes, bytes]]
+    is_apart: bool = False
+    """Whether something else was printed since the drawing before."""
 
 
 class _Bars:
@@ -68,16 +70,19 @@ class _Bars:
         self._ended_s = 0.0
         self._was_partial = False
         """Whether this bar was drawn before its end; some logs keep the last drawing alone."""
+        self._is_apart = False
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
         place = line.find(b" [")
         if place < 0:
+            self._is_apart |= bool(line)
             return
         # The count stands right before the bracket; searching from there is quick.
         start = max(place - _COUNT_BYTES, line.rfind(b" ", 0, place), line.rfind(b"|", 0, place))
         found = _BAR.search(line, max(start, 0)) or _LOST.search(line, max(start, 0))
         if found is None:
+            self._is_apart = True
             return
         if _TABLE.search(line, 0, place) is not None:
             self._is_table = True
@@ -85,7 +90,7 @@ class _Bars:
         if self._held is None:
             self._one_a_second(line, found)
             return
-        self._held.append(_update(line, found))
+        self._held.append(self._updated(line, found))
         if len(self._held) >= _DRAWN:
             self._decide()
 
@@ -103,7 +108,12 @@ class _Bars:
                 self._take(_update(*self._waiting))
             self._waiting = None
         self._elapsed = elapsed
-        self._take(_update(line, found))
+        self._take(self._updated(line, found))
+
+    def _updated(self, line: bytes, found: re.Match[bytes]) -> _Update:
+        update = _update(line, found)
+        update.is_apart, self._is_apart = self._is_apart, False
+        return update
 
     def _end(self) -> None:
         """Take what was held back, and say what was found."""
@@ -145,7 +155,8 @@ class _Bars:
             self._turn(0)
             return
         is_full = update.n == update.total
-        is_anew = is_full and not self._was_partial and update.elapsed_s != self._ended_s
+        is_other = update.is_apart or update.elapsed_s != self._ended_s
+        is_anew = is_full and not self._was_partial and is_other
         if update.n < self._last or (update.n == self._last and is_anew):
             self._turn(update.n)
             self._was_partial = False

@@ -112,6 +112,8 @@ class Family:
     flat: list["array[float]"] = field(default_factory=list)
     line: "array[int]" = field(default_factory=lambda: array("q"))
     at: "array[float]" = field(default_factory=lambda: array("d"))
+    absent: dict[int, Mask] = field(default_factory=dict)
+    """By place, rows whose lines do not print that number."""
 
     def add(self, line: int, at: float, texts: list[bytes]) -> None:
         """Take the numbers of one line."""
@@ -149,6 +151,11 @@ class Family:
         values = np.array(self.flat[place])
         # Divided, 3.1 ms are the number that 0.0031 s is.
         return values / (1 / scale) if scale < 1 else values * scale
+
+    def prints(self, place: int, row: int) -> bool:
+        """Whether the line of a row has a number; a printed nan is one."""
+        absent = self.absent.get(place)
+        return absent is None or not absent[row]
 
     def __len__(self) -> int:
         return len(self.line)

@@ -163,9 +163,17 @@ def _joined(main: Family, other: Family, counters: tuple[Slot, Slot]) -> Family:
     for place, slot in enumerate(main.slots):
         there = places.get(key_of(slot))
         rest = np.full(len(other), NAN) if there is None else np.array(other.flat[there])
+        lacks = (_lacks(main, place), _lacks(other, there))
+        joined.absent[place] = np.concatenate(lacks)[order]
         values = np.concatenate((np.array(main.flat[place]), rest))
         joined.flat.append(array("d", values[order].tolist()))
     return joined
+
+
+def _lacks(family: Family, place: int | None) -> Mask:
+    """Rows whose lines do not have a number."""
+    none = np.zeros(len(family), dtype=bool)
+    return ~none if place is None else family.absent.get(place, none)
 
 
 def _drop_lone(plan: Plan) -> None:

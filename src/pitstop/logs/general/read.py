@@ -16,6 +16,7 @@ from pitstop.logs.general.plan import one_series, plan_of, total_epochs, with_un
 from pitstop.logs.general.roles import COUNTS, FEWEST_ROWS, SURE, Reading, Role, decide
 from pitstop.logs.general.tell import READER, tell
 from pitstop.logs.lines import stream
+from pitstop.records.logs.windows import Disagreement
 from pitstop.records.run import RankRecord
 
 UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
@@ -214,7 +215,9 @@ def _tell_epochs(builder: LogBuilder, main: Reading) -> None:
     # An epoch that comes twice is another attempt or a second line of the same: not known.
     is_mixed = backs > 0 and (stays > 0 or (backs > _RARE and backs > _MIXED * len(epoch)))
     if is_mixed:
-        builder.note(f"epochs go back {backs} times: several runs seem to write into one file")
+        message = f"epochs go back {backs} times: several runs seem to write into one file"
+        builder.note(message)
+        builder.found.append(Disagreement(code="steps went back", message=message, times=backs))
     for row, number in enumerate(epoch.tolist()):
         is_first_again = row and number == epoch[row - 1] == epoch.min()
         if not is_mixed and row and (number < epoch[row - 1] or is_first_again):
@@ -223,7 +226,7 @@ def _tell_epochs(builder: LogBuilder, main: Reading) -> None:
         lr = NAN if rates is None else float(rates[row])
         builder.summary(EPOCH, epoch=number, at=main.family.at[row], lr=lr)
         for place, decision in enumerate(main.decisions):
-            if decision.role in ("loss", "metric"):
+            if decision.role in ("loss", "metric") and main.family.prints(place, row):
                 builder.scalar(decision.name, number, main.family.flat[place][row])
 
 

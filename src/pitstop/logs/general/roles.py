@@ -36,7 +36,7 @@ _NO_STEP = frozenset([
 _EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "epo"))
 _TIME_WORDS = frozenset([
     "time", "timer", "timing", "dt", "duration", "took", "takes", "sec", "secs", "seconds",
-    "cost", "elapsed",
+    "cost", "elapsed", "batchtime", "datatime", "itertime", "steptime", "traintime",
 ])  # fmt: skip
 _LEFT_WORDS = frozenset(("eta", "remaining", "left", "remain"))
 _ELAPSED_WORDS = frozenset(("elapsed", "total", "since", "used", "spent", "wall", "cumulative"))
@@ -171,7 +171,6 @@ def _rated(slot: Slot, words: set[str], values: Array) -> Decision | None:
 
 def _timed(slot: Slot, words: set[str], values: Array) -> Decision | None:
     is_time = slot.unit in ("time", "duration") or bool(words & (_TIME_WORDS | _LEFT_WORDS))
-    is_time = is_time or any(word.endswith("time") for word in words)
     if not is_time or (words & {"loss", "step", "epoch"} and not slot.unit and _is_count(values)):
         return None
     if words & _LEFT_WORDS:

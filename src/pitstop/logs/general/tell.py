@@ -23,25 +23,15 @@ _STILL = 0.95
 def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading]) -> Reader:
     """Tell the builder everything in the order of the file."""
     _tell_run(builder, plan)
-    main = plan.main
     reader, columns = _columns(plan)
     if not plan.is_of_steps:
         _leave_out_steps(builder, plan, columns)
-    names = [
-        (decision.name, main.family.column(place))
-        for place, decision in enumerate(main.decisions)
-        if decision.role in ("loss", "metric") and not main.family.slots[place].is_mean
-    ]
     gaps = _gaps(plan, columns, miner, readings)
     for line, what, number in _in_order(plan, miner, readings):
         if what == "record":
             if (gap := gaps.get(line)) is not None:
                 builder.restart(gap)
-            row = int(number)
-            values = {name: float(column[row]) for name, column in columns.items()}
-            builder.train(float(plan.step[row]), epoch=float(plan.epoch[row]), **values)
-            for name, column in names:
-                builder.scalar(name, float(plan.step[row]), float(column[row]))
+            _tell_record(builder, plan, int(number), columns)
         elif what == "evaluated":
             builder.evaluation(wall_s=number, formula="elapsed at the end of its bar")
         elif what == "resume":
@@ -49,6 +39,17 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
         else:
             builder.other_work()
     return reader
+
+
+def _tell_record(builder: LogBuilder, plan: Plan, row: int, columns: dict[str, Array]) -> None:
+    main, step = plan.main, float(plan.step[row])
+    values = {name: float(column[row]) for name, column in columns.items()}
+    builder.train(step, epoch=float(plan.epoch[row]), **values)
+    for place, decision in enumerate(main.decisions):
+        is_curve = decision.role in ("loss", "metric") and not main.family.slots[place].is_mean
+        if is_curve and main.family.prints(place, row):
+            slot = main.family.slots[place]
+            builder.scalar(decision.name, step, main.family.flat[place][row] * slot.scale)
 
 
 def _tell_run(builder: LogBuilder, plan: Plan) -> None:

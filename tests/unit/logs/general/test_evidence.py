@@ -183,3 +183,37 @@ def test_evaluations_and_restarts_of_detectron2_are_those_of_fast_reid(log: Path
     assert found.summary.attempts == 2
     assert found.summary.events["evaluation"].count == 60
     assert "EVAL001" in [one.code for one in found.verdict.findings]
+
+
+def test_a_value_that_some_lines_do_not_have_is_not_nan(log: Path) -> None:
+    lines = []
+    for n in range(20, 2000, 20):
+        mask = f"loss_mask: 0.{n % 7 + 1}  " if n < 1000 else ""
+        at = f"{n // 1200:02}:{n // 20 % 60:02}"
+        lines.append(
+            f"[12/30 01:{at}] iter: {n}  total_loss: 1.{n % 9}  {mask}time: 0.05  lr: 1e-3"
+        )
+    found = examine(log, lines)
+    assert found.summary.last_step == 1980
+    assert "NAN001" not in [one.code for one in found.verdict.findings]
+
+
+def test_a_full_bar_after_other_lines_is_the_next_epochs(log: Path) -> None:
+    lines = []
+    for n in range(30):
+        lines.append("100%|##########| 3506/3506 [06:16<00:00,  9.32it/s]")
+        lines.append(f"#####Train##### Epoch: {n}, UNetR_Loss: 4.{n}")
+    found = summary(log, lines)
+    assert (found.records, found.last_step) == (30, 30 * 3506)
+    assert "losses" not in found.gaps
+
+
+def test_the_time_between_several_runs_is_nobodys(log: Path) -> None:
+    lines = [
+        f"2031-03-{3 + day:02} 10:{epoch:02}:00 - Epoch [{epoch}/50], Train Loss: 0.{day}{at}"
+        for day in range(9)
+        for at, epoch in enumerate((1, 1, *range(2, 20)))
+    ]
+    found = summary(log, lines)
+    assert (found.attempts, found.run_s) == (1, None)
+    assert "timestamps" not in found.gaps
