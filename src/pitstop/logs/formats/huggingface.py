@@ -226,6 +226,9 @@ def _console(builder: LogBuilder) -> Feed:
     return _Console(builder).feed
 
 
+_FAR_OFF = 0.1
+
+
 def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
     """Give the record of the whole training its time of a step."""
     for row in np.flatnonzero(rows.code == EPOCH).tolist():
@@ -236,6 +239,12 @@ def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
         if builder.is_steps_known and steps > 0:
             rows.step_s[row] = max(runtime - evaluated, 0.0) / steps
             rows.first[row] = 1
+            if abs(speed * runtime / steps - 1) > _FAR_OFF:
+                rows.raw["rate"][row] = math.nan
+                builder.note(
+                    f"the printed rates are of {speed * runtime:.0f} steps, announced but not "
+                    f"done: {steps:.0f} were, so they are left out"
+                )
         elif speed > 0:
             rows.step_s[row] = 1 / speed
     steps = rows.raw["step"]

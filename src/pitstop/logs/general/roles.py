@@ -26,6 +26,8 @@ _STEP_WORDS = frozenset([
     "step", "steps", "iter", "iters", "iteration", "iterations", "it", "itr", "batch",
     "batches", "update", "updates", "minibatch", "globalstep", "niter",
 ])  # fmt: skip
+_PHASE_WORDS = frozenset(("train", "training"))
+"""Before a count with a total, as good as none: ``[Train 10/1882]``."""
 _WEAK_STEP_WORDS = frozenset(("count", "idx", "n", "i"))
 _AROUND_STEP = frozenset(("id", "idx", "index", "no", "number", "current", "global", "train"))
 _NO_STEP = frozenset([
@@ -217,9 +219,9 @@ def _count_of(slot: Slot, words: set[str], values: Array) -> Decision | None:
 
 
 def _names_a_step(slot: Slot) -> bool:
-    if slot.name in STEPS:
-        return True
     words = slot.words
+    if slot.name in STEPS or (slot.has_total and words and set(words) <= _PHASE_WORDS):
+        return True
     while len(words) > 1 and words[-1] in _AROUND_STEP:
         words = words[:-1]
     if not words or set(words) & _NO_STEP:

@@ -16,6 +16,7 @@ from pitstop.logs.reader import Feed, Reader
 NAME: Final = "general"
 _GAP_TIMES = 10.0
 _GAP_S = 600.0
+_SILENT_S = 3600.0
 _MOST_DIGITS = 6
 _STILL = 0.95
 
@@ -24,6 +25,7 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
     """Tell the builder everything in the order of the file."""
     _tell_run(builder, plan)
     reader, columns = _columns(plan)
+    columns["at"] = columns["at"] - _silence_before(builder, plan, miner)
     if not plan.is_of_steps:
         _leave_out_steps(builder, plan, columns)
     gaps = _gaps(plan, columns, miner, readings)
@@ -65,6 +67,27 @@ def _tell_run(builder: LogBuilder, plan: Plan) -> None:
         builder.batch_size, builder.batch_size_from = int(sizes[0]), "printed with each record"
     if main.family.stride > 1:
         builder.note(f"very many records: one of {main.family.stride} is kept")
+
+
+def _silence_before(builder: LogBuilder, plan: Plan, miner: Miner) -> float:
+    """Give the moment after the last long silence before the first record: the run began there."""
+    main, first = plan.main.family, int(plan.lines[0])
+    moments = np.array(
+        [
+            at
+            for family in miner.families
+            if family.shape == main.shape
+            for line, at in zip(family.line, family.at, strict=True)
+            if line <= first
+        ]
+    )
+    moments = np.sort(moments[np.isfinite(moments)])
+    silent = np.flatnonzero(np.diff(moments) > _SILENT_S)
+    if not len(silent):
+        return 0.0
+    begin = float(moments[silent[-1] + 1])
+    builder.note(f"{begin:.0f} s at the beginning of the log are of other processes: left out")
+    return begin
 
 
 def _leave_out_steps(builder: LogBuilder, plan: Plan, columns: dict[str, Array]) -> None:

@@ -9,8 +9,8 @@ MOST_NUMBERS = 256
 
 # Digit runs are bounded: no count has more, and a longer run is an identifier.
 _DURATION = rb"\d{1,4}+:\d\d(?::\d\d)?(?:\.\d{1,6})?(?![\d:])"
-_THOUSANDS = rb"(?<![,])\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,18})?(?!\d|,\d)"
-_PLAIN = rb"(?:\d{1,18}\.?\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d{1,3})?(?!\d)"
+_THOUSANDS = rb"(?<![,])\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,40})?(?!\d|,\d)"
+_PLAIN = rb"(?:\d{1,18}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?(?!\d)"
 _SPECIAL = rb"(?:[nN]a[nN]|[iI]nf)(?![A-Za-z])"
 NUMBER = re.compile(
     rb"[ \t]*+((?:(?<![\w.])[-+]?|(?<=poch)|(?<=tep)|(?<=ter)|(?<=rank))"

@@ -1,5 +1,6 @@
 """What must hold before a number is stated, on lines of our own in shapes that were misread."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -217,3 +218,40 @@ def test_the_time_between_several_runs_is_nobodys(log: Path) -> None:
     found = summary(log, lines)
     assert (found.attempts, found.run_s) == (1, None)
     assert "timestamps" not in found.gaps
+
+
+def test_a_number_of_many_decimals_is_read_whole(log: Path) -> None:
+    losses = [0.0077463057823479176 / n for n in range(1, 90)]
+    lines = [f"[Train {10 * n}/1882] {{'train_loss': {x!r}}}" for n, x in enumerate(losses)]
+    log.write_text("\n".join(lines) + "\n")
+    [run] = read_logs([log])
+    assert list(run.ranks[0].scalars["train_loss"].value) == losses
+    assert max(len(repr(x)) for x in losses) > len("0.0077463057823479176")
+
+
+def test_processes_long_before_the_first_record_are_not_the_runs(log: Path) -> None:
+    lines = ["2031-03-04 10:00:00 - INFO - 3 GPUs", "2031-03-07 10:00:00 - INFO - 3 GPUs"]
+    lines += [
+        f"2031-03-07 10:{n:02}:30 - INFO - Step {50 * n} | Loss: 0.{n + 10}" for n in range(50)
+    ]
+    found = summary(log, lines)
+    assert found.run_s == pytest.approx(49 * 60 + 30)
+    assert any("259200 s at the beginning" in note for note in found.notes)
+
+
+def test_rates_of_steps_that_were_not_done_are_left_out(tmp_path: Path) -> None:
+    history = [{"epoch": n / 100, "loss": 1 / n, "step": n} for n in range(25, 1501, 25)]
+    last = {"epoch": 15.0, "step": 1500, "train_loss": 0.1, "train_runtime": 3000.0}
+    history.append({**last, "train_samples_per_second": 64.0, "train_steps_per_second": 4.0})
+    state = {
+        "global_step": 1500,
+        "log_history": history,
+        "max_steps": 12000,
+        "train_batch_size": 16,
+    }
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps(state, indent=2))
+    found = examine_log(read_logs([path])[0]).summary
+    assert found.rate is not None
+    assert found.rate.middle == pytest.approx(8.0)  # 16 samples in the 2 s that a step took
+    assert any("announced but not done" in note for note in found.notes)
