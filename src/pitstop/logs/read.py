@@ -40,6 +40,7 @@ from pitstop.logs.lines import (
     standard_input,
     stream,
 )
+from pitstop.logs.memory_lines import MARK, MemoryLines
 from pitstop.logs.reader import Feed, Reader
 from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.store import is_run, read_run
@@ -251,7 +252,7 @@ def _read(
     if forced is None and hints is None:
         hints = dialect_of(path)
     if hints is not None:
-        return read_general(path, hints)[0]
+        return _with_memory(path, read_general(path, hints)[0])
     chosen = [(forced, 1.0)] if forced is not None else _chosen(path)
     if is_picked:
         chosen = [pair for pair in chosen if pair[1] >= _SURE_ENOUGH]
@@ -259,12 +260,35 @@ def _read(
     records = [rank for rank in found if _has_records(rank)]
     if records:
         joined = join(records)
-        return _with_unread(path, joined if forced is not None else _checked(path, joined))
+        found = _with_unread(path, joined if forced is not None else _checked(path, joined))
+        return _with_memory(path, found)
     if is_picked:
         return None
     if (why := _why_not(path, forced)) is not None:
         raise RecordError(why)
-    return read_if_sure(path)
+    return _with_memory(path, read_if_sure(path))
+
+
+def _with_memory(path: Path, found: RankRecord) -> RankRecord:
+    """Add what lines between the records print of memory and of a cache."""
+    if not any(MARK.search(cut(line)) for line in sample(path)):
+        return found
+    assert found.windows is not None, "a log's record has a table"
+    lines = MemoryLines()
+    for portion, _ in stream(path, _no_note):
+        lines.feed(map(cut, portion))
+    log = replace(found.windows.log, notes=(*found.windows.log.notes, *lines.notes()))
+    return replace(
+        found,
+        scalars={**found.scalars, **lines.series()},
+        windows=replace(found.windows, log=log),
+        notes=log.notes,
+    )
+
+
+def _no_note(text: str) -> None:
+    """Leave out what the first pass over the file noted."""
+    del text
 
 
 def _checked(path: Path, found: RankRecord) -> RankRecord:

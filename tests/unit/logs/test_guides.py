@@ -26,6 +26,54 @@ def test_the_timing_line_gives_rate_wait_and_what_is_left(tmp_path: Path) -> Non
     assert summary.data_wait.middle == pytest.approx(1e-4)
 
 
+def memory_lines(host_gb: list[float]) -> list[str]:
+    start = "[After dataset creation] Memory - Process: 12345.6MB (4.8%), System: 48.3/256.0GB "
+    lines = [start + "(18.9%), GPU: 2048.0MB allocated, 2560.0MB reserved"]
+    for n, host in enumerate(host_gb, 1):
+        lines.append(f"step {100 * n}/8880 | epoch 1 | loss 0.{n % 7 + 2} | 0.5 samples/s")
+        lines.append(
+            f"[Step {100 * n}] Memory - Process: {15000 + 900 * n}.0MB (6.1%), System: {host:.1f}/"
+            f"256.0GB ({host / 2.56:.1f}%), GPU: 8192.0MB allocated, 9216.0MB reserved"
+        )
+    return [*lines, "  - Hit Rate: 82.45% (8245 hits / 1755 misses)"]
+
+
+def test_the_memory_lines_give_growth_and_the_step_at_which_memory_is_full(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(memory_lines([60 + 9 * n for n in range(1, 21)])) + "\n")
+    found = examine_log(read_logs([log])[0])
+    [finding] = [one for one in found.verdict.findings if one.code == "MEM001"]
+    assert finding.severity == "critical"  # full before the run's 8,880 steps are done
+    assert "240 GiB of 256 GiB (93.8%) at step 2,000" in finding.evidence[0]
+    assert "full at step 2,178 ± 0, estimated" in finding.evidence[1]  # 16 GiB at 9 a hundred
+    assert "CACHE_SIZE_GB" in finding.remedy[0]
+    [quoted] = [note for note in found.summary.notes if note.startswith("memory as printed")]
+    assert "device 8192 MiB allocated, 9216 MiB reserved" in quoted
+    assert "cache as printed: 82.45% hits (8245, 1755 misses)" in found.summary.notes
+    assert "memory" not in found.summary.gaps
+
+
+def test_memory_that_stays_is_no_finding(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(memory_lines([50.0 + n % 2 for n in range(30)])) + "\n")
+    found = examine_log(read_logs([log])[0])
+    assert "MEM001" not in [one.code for one in found.verdict.findings]
+    log.write_text("\n".join(memory_lines([240.0 + n % 2 for n in range(30)])) + "\n")
+    [finding] = [
+        one for one in examine_log(read_logs([log])[0]).verdict.findings if one.code == "MEM001"
+    ]
+    assert finding.summary == "host memory is nearly full"
+
+
+def test_memory_lines_alone_are_a_log(tmp_path: Path) -> None:
+    lines = [line for line in memory_lines([60 + 9 * n for n in range(1, 21)]) if "Memory" in line]
+    log = tmp_path / "memory.log"
+    log.write_text("\n".join(lines) + "\n")
+    found = examine_log(read_logs([log])[0])
+    assert found.summary.last_step == 2000
+    assert found.verdict.findings[0].code == "MEM001"
+
+
 def bar(rate: float, batch: int) -> list[str]:
     return [
         f"Epoch 1: {n}%|##| {n}/4000 [{int(n / rate) // 60:02}:{int(n / rate) % 60:02}<09:00, "

@@ -13,9 +13,10 @@ from pitstop.doctor.logs.numbers import repeated
 from pitstop.doctor.logs.rules import LogRule
 from pitstop.doctor.logs.statistics import change_point, slope
 from pitstop.doctor.rules.remedies import REMEDIES
+from pitstop.logs.memory_lines import HOST, HOST_TOTAL
 from pitstop.records.logs.windows import DisagreementCode
 from pitstop.records.run import ScalarSeries
-from pitstop.records.units import bytes_text, logged_text
+from pitstop.records.units import bytes_text, logged_text, share_text
 from pitstop.records.verdict import Finding
 
 _MIB = 1 << 20
@@ -28,6 +29,7 @@ _FEWEST_STEPS = 100
 _MANY_STEPS = 1000
 _ENOUGH_OF_THE_RUN = 0.2
 _CLIMBS = 0.05
+_NEARLY_FULL = 0.9
 _CHANCE = 0.01
 
 _SCHEDULE = re.compile(
@@ -177,6 +179,47 @@ def memory_climbs(case: LogCase) -> Finding | None:
     )
 
 
+def host_memory_fills(case: LogCase) -> Finding | None:
+    """Report host memory, as lines between the records print it, that grows towards its end."""
+    used, total = (case.facts.rank.scalars.get(name) for name in (HOST, HOST_TOTAL))
+    if used is None or total is None or len(used.value) < _FEWEST_MEMORY:
+        return None
+    late = used.step >= 0.25 * used.step[-1]  # caches fill up at first
+    per_step = slope(used.step[late], used.value[late]) or 0.0
+    held, end, last = float(used.value[-1]), float(total.value[-1]), float(used.step[-1])
+    grown = per_step * float(last - used.step[late][0])
+    is_nearly_full = held > _NEARLY_FULL * end
+    if not is_nearly_full and grown < _CLIMBS * held:
+        return None
+    evidence = [
+        f"{bytes_text(used.value[0])} at step {int(used.step[0]):,}, {bytes_text(held)} of "
+        f"{bytes_text(end)} ({share_text(held / end)}) at step {int(last):,}, as printed"
+    ]
+    goal = case.log.total_steps
+    if grown > 0:
+        full = last + (end - held) / per_step
+        halves = np.array_split(np.flatnonzero(late), 2)
+        each = [slope(used.step[half], used.value[half]) or per_step for half in halves]
+        error = max(abs((end - held) / max(one, 1.0) - (full - last)) for one in each)
+        evidence.append(
+            f"{bytes_text(per_step * 1000)} more every 1,000 steps: full at step {full:,.0f} "
+            f"± {error:,.0f}, estimated from its growth in two halves"
+        )
+        is_nearly_full |= goal is not None and full < goal
+    return Finding(
+        code="MEM001",
+        severity="critical" if is_nearly_full else "warning",
+        summary="host memory grows" if grown > 0 else "host memory is nearly full",
+        evidence=tuple(evidence),
+        bound=None,
+        remedy=(
+            "lower the cache's limit (CACHE_SIZE_GB) or the number of workers (NUM_WORKERS): a "
+            "cache of its own in each worker counts as often as there are workers",
+            "pitstop.SharedCache is one cache for all workers, with one budget",
+        ),
+    )
+
+
 def units_mislabelled(case: LogCase) -> Finding | None:
     """Report printed times and rates that are not what their names say."""
     found = [one for one in case.facts.windows.log.disagreements if one.code in _UNITS]
@@ -197,6 +240,7 @@ SIGN_RULES: Final[tuple[LogRule, ...]] = (
     loss_is_flat,
     rate_never_moves,
     memory_climbs,
+    host_memory_fills,
     units_mislabelled,
     bar_disagrees,
 )

@@ -7,6 +7,7 @@ import numpy as np
 from pitstop.doctor.logs.facts import LogFacts, is_loss, origin
 from pitstop.doctor.logs.statistics import quartiles
 from pitstop.doctor.logs.time import eta_of, event_totals, run_time
+from pitstop.logs.memory_lines import HOST
 from pitstop.records.logs.summary import LogSummary, Steady
 from pitstop.records.logs.windows import COLUMNS
 from pitstop.records.run import RankRecord
@@ -153,6 +154,8 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
     if doubts:
         # A time that was not understood may be either: it is in the notes, not among the missing.
         missing = [name for name in missing if name not in _MAY_BE_A_TIME]
+    if HOST in facts.rank.scalars:
+        missing = [name for name in missing if name != "memory"]
     reasons = [note.rsplit("(", 1)[-1] for note in doubts]
     for word, name in (("memory", "memory"), ("a loss", "losses"), ("rate", "learning rate")):
         if any(word in reason for reason in reasons):

@@ -172,6 +172,6 @@ def is_training(main: Reading, steps: Array, epochs: Array, *, doubt: str) -> bo
         is_far = float(np.median(rises)) >= _FAR and main.family.column(place + 1).max() >= _LONG
         is_named = is_far and len(rises) >= _FAR
     is_trained = main.family.phase == "train" or main.place("time of a step") >= 0
-    is_trained |= main.has("loss", "learning rate", "elapsed", "left")
+    is_trained |= main.has("loss", "learning rate", "elapsed", "left", "memory")
     is_trained |= bool(slot.name) and has_epoch
     return is_named and is_trained and not doubt

@@ -60,6 +60,7 @@ _GROUP = re.compile(r"\([A-Za-z_ ]{0,24}\)$")
 _ENDS = " \t:=([{\"'|,>~-#*"
 _LINKS = frozenset(("is", "at", "and", "the", "of", "was", "a", "in"))
 _BEHIND = re.compile(r"(?:-| ?)(epochs?|steps?|iters?|iterations?|batch(?:es)?)\b(?![ \t]*[:=#\[])")
+_OF_BYTES = re.compile(r" ?(allocated|reserved|used|free|peak)\b(?![ \t]*[:=])")
 _MOST_WORDS = 3
 
 
@@ -153,6 +154,9 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
         before, after = words[place], words[place + 1]
         if place:
             before = before[_unit(before)[2] :]
+            if found[-1].unit == "bytes" and (behind := _OF_BYTES.match(before)) is not None:
+                found[-1] = replace(found[-1], name=f"{found[-1].name} {behind[1]}".strip())
+                before = before[behind.end() :]
         if found and _may_be_named(found[-1]):
             behind = _BEHIND.match(before)
             if behind is not None and before[behind.end() :].strip():
