@@ -41,8 +41,10 @@ _MOST_FAMILIES = 512
 _MOST_EVENTS = 1 << 14
 _STAMP_WITHIN = 96
 _START = 4
-_LEARN = 8
+_LEARN = 7  # a prime: shapes of lines come in turns
 _MOST_USUAL = 64
+_MOST_ALIKE = 6
+_MOST_ALIASES = 1 << 10
 _EVAL_WORDS: Final = frozenset(
     [
         "val",
@@ -182,6 +184,26 @@ class _Converted:
         self.family.add(line, at, texts)
 
 
+class _Stamp:
+    """Where the last timestamp stood; most lines have theirs at the same place on the same day."""
+
+    def __init__(self, line: bytes, stamp: "re.Match[bytes]", key: bytes, day: bytes) -> None:
+        self.start, self.time, self.end = stamp.start(), stamp.start(4), stamp.end(4)
+        self.day, self.shape = day, len(day)
+        self._head = line[: self.start] + key
+        self._next = line[self.end : self.end + 1]
+
+    def is_in(self, line: bytes) -> bool:
+        """Whether a line begins as the last one did, with a time of as many digits."""
+        return (
+            line.startswith(self._head)
+            and line[self.time : self.end].translate(None, b":.,").isdigit()
+            and line[self.time + 2 : self.time + 3] == b":"
+            and line[self.end : self.end + 1] == self._next
+            and not self._next.isdigit()
+        )
+
+
 class Miner:
     """Takes a file's lines and gathers families, in one pass."""
 
@@ -190,6 +212,7 @@ class Miner:
         self.shape = -1
         """Shape of the date met last."""
         self._days: dict[bytes, bytes] = {}
+        self._stamp: _Stamp | None = None
         self.notes: list[str] = []
         """What could not be read of the file."""
         self.lines = 0
@@ -198,7 +221,9 @@ class Miner:
         """Checkpoints and resumptions: line, which."""
         self._templates: dict[tuple[bytes, ...], Family | _Converted | Phase] = {}
         self._families: dict[tuple[object, ...], Family] = {}
-        self._usual: dict[bytes, tuple[re.Pattern[bytes], Family]] = {}
+        self._aliases: dict[tuple[bytes, ...], Family | _Converted | Phase] = {}
+        """Templates by their text with its digits, ``stage0: ``: quicker than leaving them out."""
+        self._usual: dict[bytes, list[tuple[re.Pattern[bytes], Family]]] = {}
         """Patterns of the lines met last, by their first bytes: quicker than splitting."""
         self._header: list[str] = []
         self._commas = 0
@@ -219,7 +244,13 @@ class Miner:
         line = cut(line).lstrip(b"\0")
         at = np.nan
         self.shape = -1
-        if _HMS.search(line, 0, _STAMP_WITHIN) is not None:
+        usual = self._stamp
+        if usual is not None and usual.is_in(line):
+            self.shape = usual.shape
+            time = line[usual.time : usual.end].replace(b",", b".")
+            at = self.clocks[usual.shape].seconds(usual.day, time)
+            line = line[: usual.start] + line[usual.end :]
+        elif _HMS.search(line, 0, _STAMP_WITHIN) is not None:
             line, at = self._stamped(line)
         if b"%|" in line or b"<" in line:
             for segment in segments(line):
@@ -244,6 +275,8 @@ class Miner:
             day = self._days[key] = day_of(stamp)
         self.shape = len(day)
         at = self._clock(self.shape).seconds(day, stamp[4].replace(b",", b"."))
+        if stamp.end() == stamp.end(4):
+            self._stamp = _Stamp(line, stamp, key, day)
         return line[: stamp.start()] + line[stamp.end() :], at
 
     def _clock(self, shape: int) -> Clock:
@@ -255,15 +288,16 @@ class Miner:
     def _take(self, line: bytes, at: float) -> None:
         if self._commas and line.count(b",") == self._commas:
             line = line.replace(b",", b", ")  # 10,168 is two cells of a row, not ten thousand
-        usual = self._usual.get(line[:_START])
-        if usual is not None and (match := usual[0].match(line)) is not None:
-            self.numbered += 1
-            usual[1].add(self.lines, at, list(match.groups()))
-            return
+        for pattern, family in self._usual.get(line[:_START], ()):
+            if (match := pattern.match(line)) is not None:
+                self.numbered += 1
+                family.add(self.lines, at, list(match.groups()))
+                return
         parts = NUMBER.split(line)
         count = len(parts) // 2
         if not count:
-            self._words(line)
+            if line.strip():
+                self._words(line)
         elif count <= MOST_NUMBERS:
             self._sort(line, at, parts)
 
@@ -271,16 +305,23 @@ class Miner:
         """Put a line to those of its template."""
         key, texts = tuple(parts[::2]), parts[1::2]
         found = self._templates.get(key)
+        if found is None:
+            found = self._aliases.get(key)
         is_known = found is not None
         if found is None:
-            key = tuple(_DIGITS.sub(b"#", part) for part in key)  # names of files differ in digits
-            found = self._templates.get(key)
-        if found is None:
-            found = self._new(key, texts, line)
+            plain = tuple(
+                _DIGITS.sub(b"#", part) for part in key
+            )  # names of files differ in digits
+            found = self._templates.get(plain)
+            if found is None:
+                found = self._new(plain, texts, line)
+            if len(self._aliases) >= _MOST_ALIASES:
+                self._aliases.clear()
+            self._aliases[key] = found
         if isinstance(found, Family):
             self.numbered += 1
             found.add(self.lines, at, texts)
-            if is_known and found.count % _LEARN == 0 and len(key[0]) >= _START:
+            if is_known and self.lines % _LEARN == 0 and len(key[0]) >= _START:
                 self._learn(line, key, found)
         else:
             self._other(at, found, texts)
@@ -296,7 +337,9 @@ class Miner:
         """Expect more lines that begin like this one."""
         if len(self._usual) >= _MOST_USUAL:
             self._usual.clear()
-        self._usual[line[:_START]] = (pattern_of(key), family)
+        alike = self._usual.setdefault(line[:_START], [])
+        alike.append((pattern_of(key), family))
+        del alike[:-_MOST_ALIKE]
 
     def _words(self, line: bytes) -> None:
         """Look at a line without numbers: an event, or the head of a table."""
@@ -376,6 +419,7 @@ class Miner:
         for key in rare:
             del self._families[key]
         self._templates.clear()
+        self._aliases.clear()
         return bool(rare)
 
 

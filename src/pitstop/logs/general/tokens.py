@@ -152,16 +152,8 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
     found: list[Slot] = []
     for place, text in enumerate(texts):
         before, after = words[place], words[place + 1]
-        if place:
-            before = before[_unit(before)[2] :]
-            if found[-1].unit == "bytes" and (behind := _OF_BYTES.match(before)) is not None:
-                found[-1] = replace(found[-1], name=f"{found[-1].name} {behind[1]}".strip())
-                before = before[behind.end() :]
-        if found and _may_be_named(found[-1]):
-            behind = _BEHIND.match(before)
-            if behind is not None and before[behind.end() :].strip():
-                found[-1] = replace(found[-1], name=behind[1])
-                before = before[behind.end() :]
+        if found:
+            found[-1], before = _named_behind(found[-1], before[_unit(before)[2] :])
         is_total = place > 0 and _TOTAL.fullmatch(before) is not None
         name, unit, scale = _name(before)
         kind, factor, _ = _unit(after)
@@ -184,6 +176,16 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
             )
         )
     return tuple(found)
+
+
+def _named_behind(slot: Slot, after: str) -> tuple[Slot, str]:
+    """Name a number by the text behind it, ``0-epoch`` or ``9.8GB reserved``; give what is left."""
+    if slot.unit == "bytes" and (behind := _OF_BYTES.match(after)) is not None:
+        return replace(slot, name=f"{slot.name} {behind[1]}".strip()), after[behind.end() :]
+    behind = _BEHIND.match(after) if _may_be_named(slot) else None
+    if behind is None or not after[behind.end() :].strip():
+        return slot, after
+    return replace(slot, name=behind[1]), after[behind.end() :]
 
 
 def _may_be_named(slot: Slot) -> bool:
