@@ -71,22 +71,18 @@ def _tell_run(builder: LogBuilder, plan: Plan) -> None:
 
 def _silence_before(builder: LogBuilder, plan: Plan, miner: Miner) -> float:
     """Give the moment after the last long silence before the first record: the run began there."""
-    main, first = plan.main.family, int(plan.lines[0])
-    moments = np.array(
-        [
-            at
-            for family in miner.families
-            if family.shape == main.shape
-            for line, at in zip(family.line, family.at, strict=True)
-            if line <= first
-        ]
-    )
+    main, first = plan.main.family, plan.lines[0]
+    alike = [family for family in miner.families if family.shape == main.shape]
+    moments = np.concatenate([np.array(one.at)[np.array(one.line) <= first] for one in alike])
     moments = np.sort(moments[np.isfinite(moments)])
     silent = np.flatnonzero(np.diff(moments) > _SILENT_S)
     if not len(silent):
         return 0.0
     begin = float(moments[silent[-1] + 1])
-    builder.note(f"{begin:.0f} s at the beginning of the log are of other processes: left out")
+    builder.note(
+        f"{begin:.0f} s at the beginning of the log, with an hour or more in which nothing was "
+        "printed before the first record, are not counted to the run"
+    )
     return begin
 
 
