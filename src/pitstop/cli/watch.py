@@ -88,6 +88,7 @@ def _follow(
     watched: "Watch", pause_s: float, *, wait: bool, port: int | None, quiet: bool
 ) -> "LiveView | None":
     """Show the run until it is over; None where whoever watches had enough."""
+    from pitstop.measure.host.garbage import long_lived_frozen
     from pitstop.report.live.server import serving
     from pitstop.report.live.terminal import shown_on
     from pitstop.report.live.watch import follow, to_all
@@ -97,6 +98,7 @@ def _follow(
     console.quiet = quiet
     try:
         with ExitStack() as stack:
+            stack.enter_context(long_lived_frozen())
             shows = []
             if port is not None:
                 page = stack.enter_context(serving(port, refresh_s=pause_s))

@@ -8,9 +8,10 @@ from typing import Generic, NamedTuple
 
 from pitstop.config.sections import RunConfig
 from pitstop.data.loader.batches import Loader, build_loader
-from pitstop.data.loader.fetch import Samples, frozen_for_workers
+from pitstop.data.loader.fetch import Samples
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import CheckpointError, PitstopError
+from pitstop.measure.host.garbage import long_lived_frozen
 from pitstop.train.evaluation.quality import eval_loader, evaluate, require_metric
 from pitstop.train.host_cache import HostCache, open_cache, require_cacheable
 from pitstop.train.loop import Cadence, Loop, Outcome
@@ -177,7 +178,7 @@ class TrainingRun(Generic[BatchT]):
                 part_spans(named, loop.clock),
                 self._compiler_monitored(loop, journal),
                 naming_lost_ranks(trainer.ranks, self.folder),
-                frozen_for_workers(),
+                long_lived_frozen(),
             ):
                 outcome = loop.run()
             status, reason = outcome.status, outcome.reason

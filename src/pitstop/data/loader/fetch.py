@@ -6,13 +6,12 @@ processes therefore decide nothing.
 """
 
 import dataclasses
-import gc
 import os
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -24,6 +23,7 @@ from pitstop.data.loader.stages import gathering
 from pitstop.data.loader.worker_ends import stay_until_parent_ends
 from pitstop.data.tensors import bytes_in, pinned
 from pitstop.errors import DataError
+from pitstop.measure.host.garbage import freeze_long_lived
 from pitstop.measure.script.loader import BatchTimes
 
 BatchT = TypeVar("BatchT")
@@ -244,30 +244,12 @@ class BatchFetcher(Dataset[Fetched[BatchT]]):
         return sample
 
 
-@contextmanager
-def frozen_for_workers() -> Iterator[None]:
-    """Keep the garbage collector away from what is there now; start workers inside.
-
-    A forked worker shares all of it until somebody writes to it, and collecting garbage writes to
-    everything it visits: one full collection in the training process copied 78 MB.
-    """
-    if gc.get_freeze_count():
-        yield  # the caller does so already, and ends it
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def start_worker(worker: int) -> None:
     """Prepare a new worker process; torch has made it single-threaded by now."""
     del worker
     stay_until_parent_ends()
     lower_priority()
-    gc.freeze()  # what is shared with the parent, as in `frozen_for_workers`
+    freeze_long_lived()  # what is shared with the parent
 
 
 def lower_priority() -> None:
