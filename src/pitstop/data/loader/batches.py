@@ -16,7 +16,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from pitstop.config.sections import LoaderSection
@@ -35,6 +34,7 @@ from pitstop.data.loader.stream import place_after, quiet_worker_warnings, strea
 from pitstop.data.loader.worker_ends import (
     WorkerLostError,
     awaiting,
+    ended_among,
     hold_back_news,
     kill_left,
     stops_blocked,
@@ -358,8 +358,7 @@ class Loader(Generic[BatchT]):
         """Tell an error that a worker's end left behind from one that a worker reported."""
         if not self._workers or "in DataLoader worker process" in str(error):
             return None
-        connection.wait([worker.sentinel for worker in self._workers], timeout=_END_WAIT_S)
-        ended = [worker for worker in self._workers if worker.exitcode is not None]
+        ended = ended_among(self._workers, limit_s=_END_WAIT_S)
         if not ended:
             return None
         # Where several died, of the same cause as like as not, the one first in the order tells.

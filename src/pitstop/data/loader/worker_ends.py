@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Final
@@ -110,6 +110,18 @@ def kill_left(workers: Sequence[BaseProcess]) -> None:
         if worker.is_alive():
             worker.kill()
         worker.join()
+
+
+def ended_among(workers: Sequence[BaseProcess], *, limit_s: float) -> list[BaseProcess]:
+    """Give those that have ended, by now or within a time limit: what tells of it may come first.
+
+    A process that ends closes its files a moment before the system has its exit code.
+    """
+    closed = connection.wait([worker.sentinel for worker in workers], timeout=limit_s)
+    for worker in workers:
+        if worker.sentinel in closed:
+            worker.join(limit_s)
+    return [worker for worker in workers if worker.exitcode is not None]
 
 
 def _on_end(number: int, frame: FrameType | None) -> None:
