@@ -1,5 +1,6 @@
 """How growth is told from what comes and goes."""
 
+import json
 import subprocess
 import sys
 from contextlib import suppress
@@ -8,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.drill.soak import Sample, growth
+from tests.drill.soak import Sample, device_growth, growth, troubles_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +45,51 @@ def test_memory_is_fitted_by_a_line() -> None:
     ]
     found = growth(rising)
     assert (found["held_bytes_per_hour"], found["pss_bytes_per_hour"]) == (2 * 3600, -3600)
+
+
+def rising(minutes: int, *, bytes_per_hour: int) -> list[Sample]:
+    return [
+        Sample(
+            at_s=60.0 * minute,
+            held_bytes=0,
+            pss_bytes=10**8 + minute * bytes_per_hour // 60,
+            handles=1,
+            threads=1,
+        )
+        for minute in range(minutes + 1)
+    ]
+
+
+def test_growth_is_judged_where_all_who_share_are_counted_and_for_long_enough() -> None:
+    grown, flat = (growth(rising(60, bytes_per_hour=most)) for most in (1_100_000, 900_000))
+    assert troubles_of(grown, is_whole=True) == ["memory"]
+    assert troubles_of(flat, is_whole=True) == []
+    assert troubles_of(grown, is_whole=False) == []
+    brief = growth(rising(30, bytes_per_hour=1_100_000))
+    assert troubles_of(brief, is_whole=True) == []
+
+
+def test_what_a_device_held_is_compared_with_the_first_third() -> None:
+    readings = [{"step": step, "allocated": 5, "reserved": 8} for step in range(9)]
+    readings[1]["allocated"] = 7
+    readings[8]["reserved"] = 9
+    found = device_growth(readings)
+    assert (found["allocated_first_bytes"], found["allocated_later_bytes"]) == (7, 5)
+    assert (found["reserved_first_bytes"], found["reserved_later_bytes"]) == (8, 9)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="samples come from /proc")
+def test_a_soak_alone_writes_what_it_saw(tmp_path: Path) -> None:
+    out = tmp_path / "soak.json"
+    options = ["--minutes", "0.4", "--out", str(out)]
+    subprocess.run([sys.executable, "-m", "tests.drill.soak", *options], cwd=ROOT, check=True)
+    found = json.loads(out.read_text())
+    assert found["is_over"]
+    assert set(found["latest"]) >= {"watch", "train", "train and workers"}
+    for grown in found["latest"].values():
+        assert grown["pss_bytes_over_time"][-1] > 0
+    assert [name for name in found["troubles"] if "ended early" in name] == []
 
 
 @pytest.mark.slow
