@@ -346,6 +346,23 @@ def damaged_saves(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
         yield name, troubles, life.text
 
 
+def deleted_folder(ground: Ground) -> Iterator[tuple[str, list[str], str]]:
+    """The folder of a run is deleted, or another takes its place, while it trains."""
+    for name, is_replaced in (("deleted", False), ("replaced", True)):
+        at = ground.place()
+        life = ground.train(at / "w", "train.steps=100000")
+        _await(lambda life=life: "step 10/" in life.text or life.poll(), ground.limit_s)
+        (at / "w" / "run").rename(at / "gone")
+        if is_replaced:
+            (at / "w" / "run").mkdir()
+        shutil.rmtree(at / "gone", ignore_errors=True)
+        troubles = ground.ended(life, {2})
+        # Where a save was under way, it is that which fails.
+        said = ("was deleted while", "another folder than", "No such file or directory")
+        troubles += [] if any(words in life.text for words in said) else ["does not say so"]
+        yield f"the folder of a run is {name}", troubles, life.text
+
+
 def _newest(run: Path) -> Path:
     return max((run / "checkpoints").glob("save-*"))
 
@@ -359,6 +376,7 @@ def _flip(run: Path) -> None:
 
 CASES: tuple[Case, ...] = (
     damaged_saves,
+    deleted_folder,
     not_finite,
     limits,
     many_handles,

@@ -27,7 +27,7 @@ from pitstop.train.optim.build import optimizer_facts
 from pitstop.train.optim.nonfinite import NonFinitePolicy
 from pitstop.train.optim.schedule import Schedule
 from pitstop.train.ranks import Ranks, is_first_rank, join_ranks, leave_ranks
-from pitstop.train.run_lock import run_lock
+from pitstop.train.run_lock import LostFolderError, RunFolder, run_lock
 from pitstop.train.setup import TrainerSetup, build_trainer, choose_device
 from pitstop.train.starting import StartingPoint, find_starting_point
 from pitstop.train.state.checkpoint import (
@@ -288,10 +288,16 @@ class TrainingRun(Generic[BatchT]):
         saver: CheckpointWriter,
         writer: RecordWriter,
     ) -> Callable[[int, Mapping[str, object], Mapping[str, float]], Path]:
-        """Give a function that saves a checkpoint while training goes on."""
+        """Give a function that saves a checkpoint while training goes on.
+
+        Where the run's folder was deleted, the state is saved all the same, and the run ends.
+        """
         folder = self.folder / "checkpoints"
+        # One rank judges: what it decides, the others learn by its end.
+        own_folder = RunFolder.of(self.folder) if trainer.ranks.is_first else None
 
         def save(step: int, place: Mapping[str, object], metrics: Mapping[str, float]) -> Path:
+            was_deleted = own_folder is not None and own_folder.is_deleted()
             # First: a run that goes on from here never comes by these steps again.
             writer.flush()
             saver.save(
@@ -301,6 +307,13 @@ class TrainingRun(Generic[BatchT]):
                 epoch=loader.epoch,
                 metrics=metrics,
             )
+            if was_deleted:
+                saver.wait()
+                raise LostFolderError(
+                    f"{self.folder} was deleted while the run went on: its record and earlier "
+                    f"checkpoints are gone; the state of step {step} was saved there anew, "
+                    "continue with --resume auto"
+                )
             return folder
 
         return save

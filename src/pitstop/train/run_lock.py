@@ -1,13 +1,14 @@
-"""One training at a time in a run's folder."""
+"""A run's folder: one training at a time, and whether it is still the one it began in."""
 
 import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from pitstop.errors import ConfigError
+from pitstop.errors import ConfigError, PitstopError
 
 FILE_NAME: Final = ".lock"
 _MOST_BYTES: Final = 200
@@ -49,6 +50,46 @@ def run_lock(folder: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 file.truncate(0)
+
+
+class LostFolderError(PitstopError):
+    """A run's folder is not the one it began in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """The folder that a run began in, by what the system knows it by."""
+
+    path: Path
+    identity: tuple[int, int]
+
+    @classmethod
+    def of(cls, path: Path) -> "RunFolder":
+        """Take note of a folder that is there."""
+        return cls(path=path, identity=_identity(path))
+
+    def is_deleted(self) -> bool:
+        """Tell whether nothing is left at its path.
+
+        Raises:
+            LostFolderError: Another folder is there, which may be another run's.
+        """
+        try:
+            found = _identity(self.path)
+        except FileNotFoundError:
+            return True
+        if found != self.identity:
+            raise LostFolderError(
+                f"{self.path} is another folder than the one this run began in, and may be another "
+                "run's: nothing was written to it, and the steps since the last checkpoint are "
+                "lost; start the run again, and leave its folder in place while it goes on"
+            )
+        return False
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _holder(file: IO[bytes]) -> str:

@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import platform
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -291,6 +292,28 @@ def test_a_collection_does_not_visit_what_workers_share(tmp_path: Path) -> None:
     train(line_config(tmp_path), diary=diary)
     assert kept[0] > 10_000  # every class and function that was there when the loop began
     assert gc.get_freeze_count() == before
+
+
+def test_a_deleted_folder_ends_the_run_with_its_state_saved(tmp_path: Path) -> None:
+    diary = Diary(at_step={5: lambda: shutil.rmtree(tmp_path / "run")})
+    with pytest.raises(PitstopError, match="was deleted while the run went on") as caught:
+        train(line_config(tmp_path), diary=diary)
+    assert "the state of step 8 was saved there anew" in str(caught.value)
+    assert final_state(tmp_path)["step"] == 8
+    assert diary.ending is not None
+    assert diary.ending[1] == "failed"
+
+
+def test_a_folder_in_place_of_the_deleted_one_is_not_written_to(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def replace_folder() -> None:
+        folder.rename(tmp_path / "moved")
+        folder.mkdir()
+
+    with pytest.raises(PitstopError, match="another folder than the one this run began in"):
+        train(line_config(tmp_path), diary=Diary(at_step={5: replace_folder}))
+    assert list(folder.iterdir()) == []
 
 
 def test_workers_killed_together_with_the_run_do_not_cost_it(tmp_path: Path) -> None:
