@@ -1,4 +1,4 @@
-"""Runs of two ranks: one is killed or paused, the launcher is paused, the network is cut.
+"""Runs of two ranks: one or the launcher is killed or paused, the network is cut.
 
 `torchrun` starts a run again after it lost a rank; the run must then go on from its newest whole
 save and end as one that was left alone, in every bit. The network is cut for real, between two
@@ -45,7 +45,9 @@ class Pair:
         alone = self.launch("alone")
         assert alone.wait(600), "two ranks took ten minutes"
         assert alone.code == 0, alone.text
-        self.limit_s = max(LIMIT_S, START_TIMES * (time.monotonic() - begun_s))
+        self.start_s = time.monotonic() - begun_s
+        """What a whole run takes, most of which is its start."""
+        self.limit_s = max(LIMIT_S, START_TIMES * self.start_s)
         self.sums = self._sums("alone")
 
     def arguments(self, name: str) -> list[str]:
@@ -79,6 +81,18 @@ class Pair:
         sessions = [life, *(Life(pid=pid, log=life.log, begun_s=0.0) for pid in self._sessions)]
         self._sessions.clear()
         return sum(session.orphans(self.limit_s) for session in sessions)
+
+    def left_behind(self, ranks: list[int]) -> int:
+        """Count the ranks and their workers that outlive a launcher; they are killed."""
+        sessions = [Life(pid=pid, log=self.log("none"), begun_s=0.0) for pid in ranks]
+        until_s = time.monotonic() + self.limit_s
+        while left := sum(len(session.members()) for session in sessions):
+            if time.monotonic() > until_s:
+                break
+            time.sleep(POLL_S)
+        for session in sessions:
+            session.kill_group()
+        return left
 
     def await_step(self, name: str, least: int, life: Life) -> None:
         """Wait until a run has saved a step at least as late."""
@@ -125,6 +139,25 @@ def killed_rank(pair: Pair) -> Iterator[Found]:
     troubles += [] if ranks and _went_on_from(life.text) >= had else ["did not go on"]
     yield "elastic restart, killed rank", troubles, life.text
     pair.forget("killed")
+
+
+def killed_launcher(pair: Pair) -> Iterator[Found]:
+    """The launcher dies, while its ranks start or later; nobody else would end them."""
+    for when, least in (("in the start", 0), ("in training", 3)):
+        life = pair.launch("launched")
+        until_s = time.monotonic() + pair.limit_s
+        while len(ranks := pair.ranks_of(life)) < 2 and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+        if least:
+            pair.await_step("launched", least, life)
+        else:
+            time.sleep(pair.dice.uniform(0, 1.0) * pair.start_s)
+        _send(life.pid, signal.SIGKILL)
+        life.wait(pair.limit_s)
+        troubles = ["orphan"] if pair.left_behind(ranks) else []
+        troubles += [] if len(ranks) == 2 else ["no ranks"]
+        yield f"SIGKILL, launcher {when}", troubles, life.text
+        pair.forget("launched")
 
 
 def paused(pair: Pair) -> Iterator[Found]:
@@ -270,7 +303,7 @@ def can_cut() -> bool:
     return True
 
 
-CASES: tuple[Callable[[Pair], Iterator[Found]], ...] = (killed_rank, paused)
+CASES: tuple[Callable[[Pair], Iterator[Found]], ...] = (killed_rank, killed_launcher, paused)
 
 
 def break_ranks(folder: Path, dice: random.Random, until_s: float) -> Tally:

@@ -1,6 +1,7 @@
 """``pitstop train``: one run, from a configuration to its ending."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ def train(
     work_dir: Annotated[Path | None, typer.Option(help="Overrides run.work_dir.")] = None,
 ) -> None:
     """Train; on several GPUs: torchrun --nproc-per-node N -m pitstop train CONFIG."""
+    launcher = os.getppid()  # before torch is imported, which takes seconds
     require_torch("training")
     from pitstop.cli.targets import ClosingTargets
     from pitstop.config.dump import to_yaml
@@ -48,5 +50,6 @@ def train(
         task=build_task(loaded.config),
         observers=(ProgressLines(console), ClosingTargets(loaded.config.targets, console)),
         resume=resume,
+        launcher=launcher,
     ).run()
     raise typer.Exit(0 if outcome.status == "finished" else 1)

@@ -8,7 +8,8 @@ from typing import Final
 import torch
 from torch import Tensor, distributed
 
-from pitstop.errors import ConfigError
+from pitstop.errors import ConfigError, PitstopError
+from pitstop.train.launch_store import store_of_launch
 from pitstop.train.stop_signals import stop_with_launcher
 
 _NUMBER: Final = re.compile("[0-9]{1,9}")
@@ -55,11 +56,15 @@ def is_first_rank() -> bool:
     return _launch_number("RANK", 0) == 0
 
 
-def join_ranks() -> Ranks:
+def join_ranks(*, launcher: int | None = None) -> Ranks:
     """Join the other processes of a ``torchrun`` launch; a plain launch is a run of one rank.
+
+    Args:
+        launcher: The process that started this one, as it was when this one began.
 
     Raises:
         ConfigError: The environment speaks of several ranks and does not say enough to join them.
+        PitstopError: The launcher has ended, the others did not come, or cannot be reached.
     """
     world_size = _launch_number("WORLD_SIZE", 1)
     if world_size == 1:
@@ -71,19 +76,37 @@ def join_ranks() -> Ranks:
             "with torchrun, or unset WORLD_SIZE to train in one process"
         )
     if "TORCHELASTIC_RUN_ID" in os.environ:  # noqa: TID251
-        stop_with_launcher()
+        stop_with_launcher(launcher)
     local_rank = _launch_number("LOCAL_RANK", 0)
     on_cuda = torch.cuda.is_available()
     if on_cuda:
         torch.cuda.set_device(local_rank)
     if not distributed.is_initialized():
-        distributed.init_process_group("nccl" if on_cuda else "gloo")
+        _init_group("nccl" if on_cuda else "gloo", world_size)
     return Ranks(
         rank=distributed.get_rank(),
         local_rank=local_rank,
         world_size=world_size,
         local_world_size=_launch_number("LOCAL_WORLD_SIZE", 1),
     )
+
+
+def _init_group(backend: str, world_size: int) -> None:
+    rank = _launch_number("RANK", 0)
+    # Set by torchrun where one store serves all its restarts.
+    is_kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # noqa: TID251
+    try:
+        if is_kept:
+            store = store_of_launch()
+            distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+        else:
+            distributed.init_process_group(backend)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise PitstopError(
+            f"rank {rank} of {world_size} could not join the others ({reason}); see that all of "
+            "them were started, and that their hosts reach each other"
+        ) from error
 
 
 def _launch_number(name: str, default: int) -> int:

@@ -72,6 +72,8 @@ class TrainingRun(Generic[BatchT]):
     """Observers besides the record; on the first rank only."""
     resume: Path | str | None = None
     """See `pitstop.train.starting.find_starting_point`."""
+    launcher: int | None = None
+    """Process that started this one, as it was when this one began; see `join_ranks`."""
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,7 +105,7 @@ class TrainingRun(Generic[BatchT]):
 
         The stack lets go of it, the last thing first.
         """
-        ranks = join_ranks()
+        ranks = join_ranks(launcher=self.launcher)
         stack.callback(leave_ranks)
         setup = build_trainer(self.config, self.task, ranks, choose_device(ranks))
         loader, cache = self._train_loader(ranks, stack)

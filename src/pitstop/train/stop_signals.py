@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Final
 
 from pitstop.data.loader.worker_ends import signal_at_parent_death
+from pitstop.errors import PitstopError
 
 # A lost terminal (SIGHUP, which Windows does not have) is a reason to save, too.
 _HANDLED: Final = tuple(
@@ -60,9 +61,19 @@ class StopSignals:
         self._interrupted_s = min(self._interrupted_s, now_s)
 
 
-def stop_with_launcher() -> None:
+def stop_with_launcher(launcher: int | None = None) -> None:
     """Have a rank of a launch receive SIGTERM when its launcher is gone: nobody else would end it.
 
     The system sends it; Linux only.
+
+    Args:
+        launcher: The process that started this one, as it was when this one began.
+
+    Raises:
+        PitstopError: It is gone already, and the system would send nothing.
     """
     signal_at_parent_death(signal.SIGTERM)
+    if launcher not in (None, os.getppid()):
+        raise PitstopError(
+            "the launcher of this run has ended while its ranks were starting; start it again"
+        )

@@ -1,5 +1,9 @@
 """An environment that speaks of a launch must say all of it; otherwise one sentence."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from pitstop.errors import ConfigError
@@ -36,3 +40,21 @@ def test_a_rank_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ConfigError, match="the environment has RANK='first'"):
         is_first_rank()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks end with their launcher on Linux")
+@pytest.mark.parametrize(("is_gone", "code"), [(True, 3), (False, 0)])
+def test_a_rank_whose_launcher_ended_in_its_start_does_not_begin(is_gone: bool, code: int) -> None:
+    # In a process of its own: the signal at its parent's end would stay with this one.
+    program = (
+        "import os, sys\n"
+        "from pitstop.errors import PitstopError\n"
+        "from pitstop.train.stop_signals import stop_with_launcher\n"
+        "try:\n"
+        "    stop_with_launcher(int(sys.argv[1]))\n"
+        "except PitstopError as error:\n"
+        "    sys.exit(3 * ('the launcher of this run has ended' in str(error)))\n"
+    )
+    launcher = os.getpid() + is_gone
+    ended = subprocess.run([sys.executable, "-c", program, str(launcher)], check=False)
+    assert ended.returncode == code
