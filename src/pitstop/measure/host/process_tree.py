@@ -41,7 +41,7 @@ def tree_pids(root: int, *, proc: Path = PROC) -> tuple[int, ...]:
     if not proc.is_dir():
         return _psutil_pids(root)
     children_of = _child_lists(proc)
-    if not (proc / str(root) / "task" / str(root) / "children").exists():
+    if not os.path.exists(f"{proc}/{root}/task/{root}/children"):  # noqa: PTH110 - see `_text_of`
         children_of = _children_by_parent(proc)
     found = [root]
     for pid in found:
@@ -84,7 +84,7 @@ def anonymous_bytes(pid: int | None = None, *, proc: Path = PROC) -> int | None:
     Code and data of libraries lie in files and are shared by every process that loads them.
     """
     try:
-        text = (proc / str(pid or os.getpid()) / "smaps_rollup").read_text()
+        text = _text_of(f"{proc}/{pid or os.getpid()}/smaps_rollup")
     except OSError:
         return None
     sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss_Anon:")]
@@ -112,7 +112,7 @@ def processor_times(*, proc: Path = PROC) -> dict[int, tuple[str, float]]:
     for name in os.listdir(proc):  # noqa: PTH208 - a host has thousands of entries, names suffice
         with contextlib.suppress(OSError, ValueError, IndexError):
             if name.isdigit():
-                head, _, rest = _stat_text(proc, name).rpartition(")")
+                head, _, rest = _text_of(f"{proc}/{name}/stat").rpartition(")")
                 fields = rest.split()
                 spent_s = (int(fields[11]) + int(fields[12])) / ticks_per_s
                 found[int(name)] = (head.partition("(")[2], spent_s)
@@ -128,25 +128,26 @@ def resident_sizes(*, proc: Path = PROC) -> dict[int, tuple[str, int]]:
     for name in os.listdir(proc):  # noqa: PTH208 - a host has thousands of entries, names suffice
         with contextlib.suppress(OSError, ValueError, IndexError):
             if name.isdigit():
-                head, _, rest = _stat_text(proc, name).rpartition(")")
+                head, _, rest = _text_of(f"{proc}/{name}/stat").rpartition(")")
                 found[int(name)] = (head.partition("(")[2], int(rest.split()[21]) * page_bytes)
     return found
 
 
-def _stat_text(proc: Path, name: str) -> str:
-    """Read a process's ``stat`` by the text of its path.
+def _text_of(path: str) -> str:
+    """Read a small file by the text of its path.
 
-    A `Path` puts each of its parts into Python's table of interned strings and takes it out again,
-    which in the end makes the table twice as large: 4 MB where torch is loaded.
+    A `Path` puts each of its parts into Python's table of interned strings and takes it out again.
+    The table of a process that has loaded torch is 4 MB; each time a few bytes of it are written
+    to, which workers shared until then, and when it is full it becomes twice as large.
     """
-    with open(f"{proc}/{name}/stat") as file:  # noqa: PTH123
+    with open(path) as file:  # noqa: PTH123
         return file.read()
 
 
 def is_alive(pid: int, *, proc: Path = PROC) -> bool:
     """Tell whether a process still exists, zombies not counted."""
     if proc.is_dir():
-        fields = _stat_fields(proc / str(pid))
+        fields = _stat_fields(f"{proc}/{pid}")
         return fields is not None and fields[0] != "Z"
     return psutil.pid_exists(pid)
 
@@ -155,8 +156,8 @@ def _readers(proc: Path) -> tuple[tuple[Basis, Callable[[int], int]], ...]:
     if not proc.is_dir():
         return (("private", _private_bytes), ("rss", _psutil_rss_bytes))
     return (
-        ("pss", lambda pid: _pss_bytes(proc / str(pid))),
-        ("rss", lambda pid: _rss_bytes(proc / str(pid))),
+        ("pss", lambda pid: _pss_bytes(f"{proc}/{pid}")),
+        ("rss", lambda pid: _rss_bytes(f"{proc}/{pid}")),
     )
 
 
@@ -167,12 +168,12 @@ def _attempt(read: Callable[[int], int], pid: int) -> int | None:
         return None
 
 
-def _pss_bytes(folder: Path) -> int:
+def _pss_bytes(folder: str) -> int:
     """Read the proportional set size; summed over mappings on kernels without a rollup."""
     try:
-        text = (folder / "smaps_rollup").read_text()
+        text = _text_of(f"{folder}/smaps_rollup")
     except FileNotFoundError:
-        text = (folder / "smaps").read_text()
+        text = _text_of(f"{folder}/smaps")
     sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")]
     if not sizes:
         # A zombie has no mappings left, and an old kernel no such line: neither is zero bytes.
@@ -180,8 +181,8 @@ def _pss_bytes(folder: Path) -> int:
     return sum(sizes) * 1024
 
 
-def _rss_bytes(folder: Path) -> int:
-    pages = int((folder / "statm").read_text().split()[1])
+def _rss_bytes(folder: str) -> int:
+    pages = int(_text_of(f"{folder}/statm").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -215,9 +216,11 @@ def _child_lists(proc: Path) -> Callable[[int], list[int]]:
     def children_of(pid: int) -> list[int]:
         found: list[int] = []
         with contextlib.suppress(OSError):
-            for thread in (proc / str(pid) / "task").iterdir():
+            folder = f"{proc}/{pid}/task"
+            for thread in os.listdir(folder):  # noqa: PTH208 - see `_text_of`
                 with contextlib.suppress(*_GONE):
-                    found += [int(child) for child in (thread / "children").read_text().split()]
+                    children = _text_of(f"{folder}/{thread}/children")
+                    found += [int(child) for child in children.split()]
         return found
 
     return children_of
@@ -229,16 +232,16 @@ def _children_by_parent(proc: Path) -> Callable[[int], list[int]]:
     for name in os.listdir(proc):  # noqa: PTH208 - a host has thousands of entries, names suffice
         if not name.isdigit():
             continue
-        fields = _stat_fields(proc / name)
+        fields = _stat_fields(f"{proc}/{name}")
         if fields is not None:
             children.setdefault(int(fields[1]), []).append(int(name))
     return lambda pid: children.get(pid, [])
 
 
-def _stat_fields(folder: Path) -> list[str] | None:
+def _stat_fields(folder: str) -> list[str] | None:
     """Fields of ``stat`` after the program's name, which may itself hold spaces and brackets."""
     try:
-        text = (folder / "stat").read_text()
+        text = _text_of(f"{folder}/stat")
     except OSError:
         return None
     return text.rpartition(")")[2].split() or None
@@ -247,7 +250,7 @@ def _stat_fields(folder: Path) -> list[str] | None:
 def _cpu_s(pids: Iterable[int], proc: Path) -> float | None:
     if not proc.is_dir():
         return _psutil_cpu_s(pids)
-    every = (_stat_fields(proc / str(pid)) for pid in pids)
+    every = (_stat_fields(f"{proc}/{pid}") for pid in pids)
     # utime, stime and the same two of reaped children are fields 14 to 17 of the file.
     ticks = [sum(int(value) for value in fields[11:15]) for fields in every if fields]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
@@ -273,7 +276,7 @@ def _io_bytes(pids: Iterable[int], proc: Path) -> tuple[int | None, int | None]:
     seen = False
     for pid in pids:
         try:
-            text = (proc / str(pid) / "io").read_text()
+            text = _text_of(f"{proc}/{pid}/io")
         except OSError:
             if is_alive(pid, proc=proc):
                 return None, None
