@@ -349,13 +349,16 @@ def drill_soak() -> str:
     def row(name: str, found: Json) -> list[str]:
         counts = [f"{found[f'{what}_grown']:+d}" for what in ("handles", "threads")]
         ran = f"{found['seconds'] / 60:.0f} min"
-        return [f"`{name}`", ran, *grown(found, "held"), *grown(found, "pss"), *counts]
+        command, _, more = name.partition(" ")
+        said = f"`{command}` {more}".strip()
+        return [said, ran, *grown(found, "held"), *grown(found, "pss"), *counts]
 
     head = (
         *("process", "ran", "own memory after settling", "an hour, fitted"),
         *("PSS after settling", "an hour, fitted", "handles", "threads"),
     )
-    return table(head, (row(name, each) for name, each in _drill("soak")["latest"].items()))
+    latest = _drill("soak")["latest"]
+    return table(head, (row(name, each) for name, each in latest.items() if name != "device"))
 
 
 def drill_summary() -> str:

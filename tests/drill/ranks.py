@@ -19,7 +19,7 @@ from pitstop.train.state.checkpoint import find_newest_whole
 from tests.drill.lives import LIMIT_S, POLL_S, Life, begin_program
 from tests.drill.results import Tally
 from tests.drill.states import of_checkpoint
-from tests.drill.workload import CONFIG
+from tests.drill.workload import CONFIG, PACED
 
 STEPS = 120
 START_TIMES = 4
@@ -39,7 +39,6 @@ class Pair:
         self.dice = dice
         self._sessions: set[int] = set()
         self.config = folder / "pair.yaml"
-        # A step of two ranks without workers is short, and a run must last until it is broken.
         self.config.write_text(CONFIG % {"steps": STEPS} + "optimizer: {lr: 0.01}\n")
         begun_s = time.monotonic()
         alone = self.launch("alone")
@@ -54,7 +53,9 @@ class Pair:
         """Give the arguments of Python that train one rank."""
         return [
             *("-m", "pitstop", "train", str(self.config), "--work-dir", str(self._folder / name)),
-            *("--resume", "auto", "loader.workers=2"),
+            # At the pace of a disk: a step of two ranks is short, and a run must last until it is
+            # broken.
+            *("--resume", "auto", f"model.kind={PACED}"),
         ]
 
     def launch(self, name: str, *, restarts: int = 0) -> Life:
@@ -306,11 +307,13 @@ def can_cut() -> bool:
 CASES: tuple[Callable[[Pair], Iterator[Found]], ...] = (killed_rank, killed_launcher, paused)
 
 
-def break_ranks(folder: Path, dice: random.Random, until_s: float) -> Tally:
-    """Meet every fault once, and again while there is time."""
+def break_ranks(
+    folder: Path, dice: random.Random, until_s: float, *, is_short: bool = False
+) -> Tally:
+    """Meet every fault once, and again while there is time; in short, the first alone."""
     tally = Tally()
     pair = Pair(folder, dice)
-    cases = (*CASES, *((cut_network,) if can_cut() else ()))
+    cases = CASES[:1] if is_short else (*CASES, *((cut_network,) if can_cut() else ()))
     while True:
         for case in cases:
             for name, troubles, text in case(pair):

@@ -54,7 +54,10 @@ PARTS: Mapping[str, Part] = {
 }
 
 
-SHORT: Mapping[str, Part] = {"faults": partial(break_world, is_short=True)}
+SHORT: Mapping[str, Part] = {
+    "faults": partial(break_world, is_short=True),
+    "ranks": partial(break_ranks, is_short=True),
+}
 
 
 def main() -> None:
@@ -62,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="of each part")
     parser.add_argument("--only", action="append", choices=list(PARTS))
-    parser.add_argument("--short", action="store_true", help="of each case of faults the first")
+    parser.add_argument("--short", action="store_true", help="of faults and ranks a part")
     parser.add_argument("--seed", type=int, default=None, help="of the moments and the inputs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file that counts add up in")
     options = parser.parse_args()
