@@ -20,8 +20,8 @@ from typing import Final
 from torch.distributed import (
     PrefixStore,  # pyright: ignore[reportPrivateImportUsage] - documented there
     Store,  # pyright: ignore[reportPrivateImportUsage]
-    default_pg_timeout,
 )
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from pitstop.errors import PitstopError

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, distributed
 
 from pitstop.errors import ConfigError, PitstopError
-from pitstop.train.launch_store import store_of_launch
 from pitstop.train.stop_signals import stop_with_launcher
 
 _NUMBER: Final = re.compile("[0-9]{1,9}")
@@ -97,6 +96,9 @@ def _init_group(backend: str, world_size: int) -> None:
     is_kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # noqa: TID251
     try:
         if is_kept:
+            # Here, where there are several ranks: not every torch has what they need.
+            from pitstop.train.launch_store import store_of_launch
+
             store = store_of_launch()
             distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         else:
