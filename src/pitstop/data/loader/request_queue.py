@@ -36,11 +36,18 @@ class RequestQueue(_StandardQueue):
 
     # Of the standard queue, which declares them nowhere.
     _closed: bool
+    _ignore_epipe: bool
     _opid: int
+    _reader: Connection
     _sem: BoundedSemaphore
     _thread: object
     _wlock: Lock
     _writer: Connection
+
+    def __init__(self, maxsize: int = 0, *, ctx: BaseContext) -> None:
+        super().__init__(maxsize, ctx=ctx)
+        # Whose reader was killed ends as well, and does not say so with a traceback before.
+        self._ignore_epipe = True
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002 - the standard queue's signature
         """Send a message."""

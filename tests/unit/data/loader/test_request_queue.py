@@ -219,3 +219,12 @@ def test_the_context_itself_keeps_its_own_queues(monkeypatch: pytest.MonkeyPatch
 
 def made_by(context: BaseContext) -> Any:
     return context.Queue()
+
+
+def test_nothing_is_said_where_the_reader_has_ended(capfd: pytest.CaptureFixture[str]) -> None:
+    """As in a worker whose trainer was killed: the thread that writes met a closed pipe."""
+    sent = queue_of()
+    sent._reader.close()  # pyright: ignore[reportPrivateUsage]
+    sent.put(MORE_THAN_A_PIPE)
+    ended(sent)
+    assert capfd.readouterr() == ("", "")
