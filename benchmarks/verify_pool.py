@@ -24,7 +24,7 @@ import torch
 
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
-from pitstop.records.verify.trial import Ended, TrialResult
+from pitstop.records.verify.trial import TrialEnd, TrialResult
 from pitstop.records.verify.verification import ExactComparison, NumericalComparison
 from pitstop.train.run import TrainingRun
 from pitstop.verify.claims import changed_settings, claim_of
@@ -67,7 +67,7 @@ def train(name: str, seed: int, folder: Path) -> tuple[TrialResult, list[Gradien
             observers=(GradientKeeper(folder, GRADIENT_STEPS),),
         ).run()
     trial = EngineTrial(label=f"{name}, seed {seed}", config_yaml=text)
-    result = trial.read(folder, Ended(status="finished", reason="", wall_s=0.0))
+    result = trial.read(folder, TrialEnd(status="finished", reason="", wall_s=0.0))
     return result, read_gradients(folder, result.gradient_steps)
 
 

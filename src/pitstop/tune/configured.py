@@ -20,7 +20,7 @@ from pitstop.records.store import write_text
 from pitstop.records.tuning.study import GainRow, Trial, Tuning
 from pitstop.records.units import bytes_text, seconds_text, speedup_text
 from pitstop.records.verify.verification import Claim
-from pitstop.tune.journal import Journal, JournaledTrials, StudyHead
+from pitstop.tune.journal import JournaledTrials, StudyHead, TrialJournal
 from pitstop.tune.knobs import KNOBS, OWN, Choice, Situation
 from pitstop.tune.space import open_space
 from pitstop.tune.trial import EngineTrials
@@ -79,7 +79,7 @@ def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning
         source=str(study.config),
         space=open_space(KNOBS, situation, partial(objection_to, study, gpu)),
         claim_of=partial(claim_of_choice, study),
-        trials=JournaledTrials(journal=Journal(study.folder / JOURNAL, head), trials=trials),
+        trials=JournaledTrials(journal=TrialJournal(study.folder / JOURNAL, head), trials=trials),
         budget=study.budget,
         progress=progress,
     ).run()

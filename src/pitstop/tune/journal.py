@@ -23,7 +23,7 @@ class StudyHead:
     """Of a trial."""
 
 
-class Journal:
+class TrialJournal:
     """One line a trial, written when it has ended."""
 
     def __init__(self, path: Path, head: StudyHead) -> None:
@@ -83,7 +83,7 @@ class Journal:
 class JournaledTrials:
     """Trials that are looked up before they are run."""
 
-    journal: Journal
+    journal: TrialJournal
     trials: Trials
     repeated: int = 0
     """Answered from the journal."""

@@ -54,7 +54,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class StepTimes:
     """What a trial took, for each sample."""
 
     wall_s: float
@@ -87,7 +87,7 @@ class Search:
         """
         self._axes = tuple(axes)
         self._most_trials = most_trials
-        self._answers: dict[Point, list[Answer]] = {}
+        self._answers: dict[Point, list[StepTimes]] = {}
         self._failed: set[Point] = set()
         self._last_asked: dict[Point, int] = {}
         self._answered = 0
@@ -110,7 +110,7 @@ class Search:
         """Give the point to measure next; None where nothing is left or allowed."""
         return None if self._answered >= self._most_trials else self._next
 
-    def tell(self, answer: Answer | None) -> None:
+    def tell(self, answer: StepTimes | None) -> None:
         """Answer what was asked last; None where the point cannot be run."""
         assert self._next is not None, "nothing was asked"
         if answer is None:

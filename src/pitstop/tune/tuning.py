@@ -11,7 +11,7 @@ from pitstop.errors import PitstopError
 from pitstop.records.tuning.study import GainRow, Trial, Tuning
 from pitstop.records.verify.verification import Claim
 from pitstop.tune.knobs import OWN, Choice
-from pitstop.tune.search import Answer, Point, Search
+from pitstop.tune.search import Point, Search, StepTimes
 from pitstop.tune.space import Space
 from pitstop.tune.trial import Trials
 
@@ -158,10 +158,10 @@ class Tuner:
         )
 
 
-def _answer(trial: Trial) -> Answer | None:
+def _answer(trial: Trial) -> StepTimes | None:
     if trial.wall_s is None or trial.compute_s is None:
         return None
-    return Answer(wall_s=trial.wall_s, compute_s=trial.compute_s)
+    return StepTimes(wall_s=trial.wall_s, compute_s=trial.compute_s)
 
 
 def _without(way: Sequence[Point], at: int) -> list[Point]:

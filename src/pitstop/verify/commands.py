@@ -13,7 +13,7 @@ from pitstop.errors import PitstopError, RecordError
 from pitstop.logs.read import read_logs
 from pitstop.records.run import RankRecord, ScalarSeries
 from pitstop.records.verify.quality import QualityPoint
-from pitstop.records.verify.trial import Ended, TrialResult
+from pitstop.records.verify.trial import TrialEnd, TrialResult
 from pitstop.records.verify.verification import Verification
 from pitstop.verify.checks import falls
 from pitstop.verify.judge import Findings, broken_trial, conclude
@@ -59,7 +59,7 @@ class CommandTrial:
         unbuffered = ("env", "PYTHONUNBUFFERED=1")
         return Program(arguments=(*unbuffered, *self._words), folder=folder, limit_s=self.limit_s)
 
-    def read(self, folder: Path, ended: Ended) -> TrialResult:
+    def read(self, folder: Path, ended: TrialEnd) -> TrialResult:
         """Read what it printed by the reader of training logs."""
         result = TrialResult(
             label=self.label, status=ended.status, reason=ended.reason, wall_s=ended.wall_s

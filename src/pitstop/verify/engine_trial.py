@@ -12,7 +12,7 @@ from pitstop.errors import RecordError
 from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
 from pitstop.records.verify.quality import QualityPoint
-from pitstop.records.verify.trial import Ended, TrialResult
+from pitstop.records.verify.trial import TrialEnd, TrialResult
 from pitstop.verify.runner import Program
 
 CHILD: Final = "pitstop.verify.engine_child"
@@ -66,7 +66,7 @@ class EngineTrial:
             limit_s=self.limit_s,
         )
 
-    def read(self, folder: Path, ended: Ended) -> TrialResult:
+    def read(self, folder: Path, ended: TrialEnd) -> TrialResult:
         """Read the record that the engine wrote, as far as it got."""
         rank: RankRecord | None = None
         notes: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import psutil
 
-from pitstop.records.verify.trial import Ended, TrialStatus
+from pitstop.records.verify.trial import TrialEnd, TrialStatus
 
 OUTPUT: Final = "output.txt"
 """What the child printed, in its folder."""
@@ -52,7 +52,7 @@ class Program:
 class Runner(Protocol):
     """Runs programs to their end."""
 
-    def run(self, program: Program) -> Ended:
+    def run(self, program: Program) -> TrialEnd:
         """Run it and say how it ended; leaves nothing running, also on an interrupt."""
         ...
 
@@ -60,7 +60,7 @@ class Runner(Protocol):
 class ChildRunner:
     """Runs each program as a process group of its own on this host."""
 
-    def run(self, program: Program) -> Ended:
+    def run(self, program: Program) -> TrialEnd:
         """Run it and say how it ended."""
         begun = time.monotonic()
         output = program.folder / OUTPUT
@@ -79,7 +79,7 @@ class ChildRunner:
                 _end_group(process)
         wall_s = time.monotonic() - begun
         if stopped is not None:
-            return Ended(status=stopped[0], reason=stopped[1], wall_s=wall_s)
+            return TrialEnd(status=stopped[0], reason=stopped[1], wall_s=wall_s)
         return _ended(process.returncode, _tail(output), wall_s)
 
 
@@ -121,13 +121,13 @@ def _tail(output: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def _ended(code: int, tail: str, wall_s: float) -> Ended:
+def _ended(code: int, tail: str, wall_s: float) -> TrialEnd:
     if code == 0:
-        return Ended(status="finished", reason="", wall_s=wall_s)
+        return TrialEnd(status="finished", reason="", wall_s=wall_s)
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     how = f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
     last = lines[-1][:_MOST_REASON] if lines else "it printed nothing"
-    return Ended(status=_status(code, lines), reason=f"{how}: {last}", wall_s=wall_s)
+    return TrialEnd(status=_status(code, lines), reason=f"{how}: {last}", wall_s=wall_s)
 
 
 def _status(code: int, lines: Sequence[str]) -> TrialStatus:

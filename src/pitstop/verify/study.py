@@ -17,14 +17,14 @@ from typing import Final, Protocol
 
 from pitstop.errors import PitstopError, RecordError
 from pitstop.records.store import from_json, write_json
-from pitstop.records.verify.trial import Ended, TrialResult
+from pitstop.records.verify.trial import TrialEnd, TrialResult
 from pitstop.verify.runner import Program, Runner
 
 RESULT: Final = "result.json"
 _NAME_DIGITS: Final = 16
 
 
-class Trial(Protocol):
+class RunnableTrial(Protocol):
     """Something that can be run once and read."""
 
     @property
@@ -40,7 +40,7 @@ class Trial(Protocol):
         """Write what the program needs into its folder, and say what to run."""
         ...
 
-    def read(self, folder: Path, ended: Ended) -> TrialResult:
+    def read(self, folder: Path, ended: TrialEnd) -> TrialResult:
         """Read what the program left."""
         ...
 
@@ -54,7 +54,7 @@ class Study:
     say: Callable[[str], object]
     """Takes a line for each trial."""
 
-    def result(self, trial: Trial) -> TrialResult:
+    def result(self, trial: RunnableTrial) -> TrialResult:
         """Run a trial, unless it was run before."""
         folder = self.folder_of(trial)
         known = _known(folder / RESULT)
@@ -73,7 +73,7 @@ class Study:
         self.say(f"{trial.label}: {result.status} in {result.wall_s:.1f} s{reason}")
         return result
 
-    def folder_of(self, trial: Trial) -> Path:
+    def folder_of(self, trial: RunnableTrial) -> Path:
         """Where a trial's files are."""
         text = json.dumps(trial.identity(), sort_keys=True)
         return self.folder / hashlib.sha256(text.encode()).hexdigest()[:_NAME_DIGITS]

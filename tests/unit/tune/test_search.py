@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pitstop.tune.search import Answer, Axis, Point, Search
+from pitstop.tune.search import Axis, Point, Search, StepTimes
 
 AXES = (
     Axis(name="workers", choices=4, ordered=True, side="run"),
@@ -21,7 +21,7 @@ AXES = (
 )
 POINTS = tuple(itertools.product(*(range(axis.choices) for axis in AXES)))
 
-Surface = dict[Point, Answer]
+Surface = dict[Point, StepTimes]
 
 
 def surface(seed: int) -> Surface:
@@ -37,15 +37,15 @@ def surface(seed: int) -> Surface:
         compute_s = batch[point[1]] * precision[point[2]] * layout[point[3]]
         compute_s = 0.9 * compute_s + 0.1 * fused[point[4]]
         step_s = max(compute_s, load_s / point[0]) if point[0] else compute_s + load_s
-        found[point] = Answer(wall_s=step_s, compute_s=compute_s)
+        found[point] = StepTimes(wall_s=step_s, compute_s=compute_s)
     return found
 
 
 def level() -> Surface:
-    return dict.fromkeys(POINTS, Answer(wall_s=1.0, compute_s=0.9))
+    return dict.fromkeys(POINTS, StepTimes(wall_s=1.0, compute_s=0.9))
 
 
-def run(search: Search, answer: Callable[[Point], Answer | None]) -> list[Point]:
+def run(search: Search, answer: Callable[[Point], StepTimes | None]) -> list[Point]:
     asked = []
     while (point := search.ask()) is not None:
         asked.append(point)
@@ -53,11 +53,11 @@ def run(search: Search, answer: Callable[[Point], Answer | None]) -> list[Point]
     return asked
 
 
-def noisy(times: Surface, dice: random.Random, spread: float) -> Callable[[Point], Answer]:
-    def answer(point: Point) -> Answer:
+def noisy(times: Surface, dice: random.Random, spread: float) -> Callable[[Point], StepTimes]:
+    def answer(point: Point) -> StepTimes:
         scale = math.exp(dice.gauss(0, spread))
         own = times[point]
-        return Answer(wall_s=scale * own.wall_s, compute_s=scale * own.compute_s)
+        return StepTimes(wall_s=scale * own.wall_s, compute_s=scale * own.compute_s)
 
     return answer
 
@@ -98,7 +98,7 @@ def test_without_noise_a_plain_hill_is_climbed_to_its_top() -> None:
         for scale in scales[:2]:  # neighbours of an ordered axis are alike: one valley
             scale.sort(reverse=dice.random() < 0.5)
         times = {
-            point: Answer(
+            point: StepTimes(
                 wall_s=2 * math.prod(map(operator.getitem, scales, point)),
                 compute_s=math.prod(map(operator.getitem, scales, point)),
             )
@@ -112,7 +112,7 @@ def test_without_noise_a_plain_hill_is_climbed_to_its_top() -> None:
 
 def test_a_step_and_a_loader_that_hide_each_other_are_both_improved() -> None:
     times = {
-        point: Answer(
+        point: StepTimes(
             wall_s=max(compute_s := 1.0 - 0.4 * point[2], 2.0 / (point[0] + 2)),
             compute_s=compute_s,
         )
@@ -124,8 +124,8 @@ def test_a_step_and_a_loader_that_hide_each_other_are_both_improved() -> None:
 
 
 def test_a_point_that_cannot_be_run_is_asked_for_once_and_never_chosen() -> None:
-    def answer(point: Point) -> Answer | None:
-        return None if point[2] == 1 else Answer(wall_s=1.0 - 0.1 * point[0], compute_s=0.5)
+    def answer(point: Point) -> StepTimes | None:
+        return None if point[2] == 1 else StepTimes(wall_s=1.0 - 0.1 * point[0], compute_s=0.5)
 
     search = Search(AXES, most_trials=1000)
     asked = run(search, answer)
@@ -151,7 +151,7 @@ def test_the_largest_promise_is_tried_first_and_a_loader_nobody_waits_for_is_lef
         Axis(name="batch", choices=2, promise=0.4),
     ]
     search = Search(axes, most_trials=1000)
-    asked = run(search, lambda _: Answer(wall_s=1.0, compute_s=1.0))
+    asked = run(search, lambda _: StepTimes(wall_s=1.0, compute_s=1.0))
     first_moves = [point for point in dict.fromkeys(asked) if any(point)]
     assert first_moves == [(0, 0, 0, 1), (0, 1, 0, 0), (0, 0, 1, 0)]
 
@@ -159,7 +159,7 @@ def test_the_largest_promise_is_tried_first_and_a_loader_nobody_waits_for_is_lef
 def test_a_configuration_may_stand_in_the_middle_of_an_axis() -> None:
     axes = [Axis(name="workers", choices=5, own=2, ordered=True, side="run")]
     search = Search(axes, most_trials=1000)
-    asked = run(search, lambda point: Answer(wall_s=1.0 + 0.2 * point[0], compute_s=0.1))
+    asked = run(search, lambda point: StepTimes(wall_s=1.0 + 0.2 * point[0], compute_s=0.1))
     assert asked[0] == (2,)
     assert search.best == (0,)
 
@@ -168,7 +168,7 @@ def test_a_configuration_may_stand_in_the_middle_of_an_axis() -> None:
 def test_answers_from_a_journal_lead_to_the_same_questions(seed: int, killed_after: int) -> None:
     answer = noisy(surface(seed), random.Random(seed), 0.02)
     first = Search(AXES, most_trials=24)
-    journal: list[tuple[Point, Answer]] = []
+    journal: list[tuple[Point, StepTimes]] = []
     while (point := first.ask()) is not None:
         journal.append((point, answer(point)))
         first.tell(journal[-1][1])

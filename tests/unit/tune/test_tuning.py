@@ -10,7 +10,7 @@ import yaml
 from pitstop.config.sections import RunConfig
 from pitstop.errors import PitstopError
 from pitstop.records.tuning.study import Trial
-from pitstop.tune.journal import Journal, JournaledTrials, StudyHead
+from pitstop.tune.journal import JournaledTrials, StudyHead, TrialJournal
 from pitstop.tune.knobs import KNOBS, OWN, Choice, Knob, Situation
 from pitstop.tune.space import Space, open_space
 from pitstop.tune.tuning import TURNS, Budget, Tuner
@@ -157,7 +157,7 @@ def test_a_study_goes_on_from_its_journal_and_repeats_nothing(
 
     def study() -> tuple[FakeTrials, tuple[str, ...]]:
         trials = FakeTrials(two_gains)
-        journal = Journal(tmp_path / "journal.jsonl", head)
+        journal = TrialJournal(tmp_path / "journal.jsonl", head)
         found = tuner(config, JournaledTrials(journal=journal, trials=trials), *knobs).run()
         return trials, found.overrides
 
@@ -172,12 +172,12 @@ def test_a_study_goes_on_from_its_journal_and_repeats_nothing(
 
 
 def test_a_journal_of_another_study_is_not_used(tmp_path: Path) -> None:
-    Journal(tmp_path / "journal.jsonl", StudyHead(config="text", steps=40))
+    TrialJournal(tmp_path / "journal.jsonl", StudyHead(config="text", steps=40))
     with pytest.raises(PitstopError, match="another configuration"):
-        Journal(tmp_path / "journal.jsonl", StudyHead(config="text", steps=41))
+        TrialJournal(tmp_path / "journal.jsonl", StudyHead(config="text", steps=41))
     (tmp_path / "other.jsonl").write_text("hello\n")
     with pytest.raises(PitstopError, match="no journal"):
-        Journal(tmp_path / "other.jsonl", StudyHead(config="text", steps=40))
+        TrialJournal(tmp_path / "other.jsonl", StudyHead(config="text", steps=40))
 
 
 def test_choices_that_may_not_be_tried_are_named_with_their_reason(config: RunConfig) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pitstop.errors import PitstopError
-from pitstop.records.verify.trial import Ended
+from pitstop.records.verify.trial import TrialEnd
 from pitstop.records.verify.verification import Verification
 from pitstop.verify.commands import CommandTrial, WantedCommands, preference, verify_commands
 from pitstop.verify.runner import OUTPUT, ChildRunner, Program
@@ -18,7 +18,7 @@ LINE = "iter {step}: loss {loss:.4f}, time 30.11ms, mfu 1.00%\n"
 class PrintingRunner:
     """Prints the log of a training whose loss ends at what the command says, with noise."""
 
-    def run(self, program: Program) -> Ended:
+    def run(self, program: Program) -> TrialEnd:
         _, _, kind, end, seed = program.arguments
         fall = 0.0 if kind == "stuck" else 4.0
         lines = [
@@ -28,7 +28,7 @@ class PrintingRunner:
         if kind == "nan":
             lines[-1] = "iter 290: loss nan, time 30.11ms, mfu 1.00%\n"
         (program.folder / OUTPUT).write_text("".join(lines) if kind != "silent" else "hello\n")
-        return Ended(status="finished", reason="", wall_s=1.0)
+        return TrialEnd(status="finished", reason="", wall_s=1.0)
 
 
 def verified(folder: Path, base: str, candidate: str) -> Verification:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pitstop.errors import PitstopError
-from pitstop.records.verify.trial import Ended
+from pitstop.records.verify.trial import TrialEnd
 from pitstop.records.verify.verification import Verification
 from pitstop.verify import engine_child
 from pitstop.verify.configs import Wanted, verify_configs
@@ -30,7 +30,7 @@ class InProcessRunner:
         self._base: str | None = None
         self.ran = 0
 
-    def run(self, program: Program) -> Ended:
+    def run(self, program: Program) -> TrialEnd:
         self.ran += 1
         text = (program.folder / CONFIG).read_text()
         self._base = self._base or text
@@ -39,8 +39,8 @@ class InProcessRunner:
             try:
                 code = engine_child.main(program.folder)
             except PitstopError as error:
-                return Ended(status="crashed", reason=str(error), wall_s=1.0)
-        return Ended(status="finished" if code == 0 else "crashed", reason="", wall_s=1.0)
+                return TrialEnd(status="crashed", reason=str(error), wall_s=1.0)
+        return TrialEnd(status="finished" if code == 0 else "crashed", reason="", wall_s=1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -136,11 +136,11 @@ def test_a_candidate_that_cannot_be_trained_fails(
         raise PitstopError("the disk is full")
 
     class Breaks(InProcessRunner):
-        def run(self, program: Program) -> Ended:
+        def run(self, program: Program) -> TrialEnd:
             try:
                 return super().run(program)
             except PitstopError as error:
-                return Ended(status="crashed", reason=str(error), wall_s=0.0)
+                return TrialEnd(status="crashed", reason=str(error), wall_s=0.0)
 
     settings = HARMLESS["bf16"]
     found = verified(tmp_path, settings, Breaks(broken))

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pitstop.records.verify.trial import Ended
+from pitstop.records.verify.trial import TrialEnd
 from pitstop.verify.runner import OUTPUT, ChildRunner, Program
 
 
-def run(folder: Path, code: str, *, limit_s: float | None = None) -> Ended:
+def run(folder: Path, code: str, *, limit_s: float | None = None) -> TrialEnd:
     program = Program(arguments=(sys.executable, "-c", code), folder=folder, limit_s=limit_s)
     return ChildRunner().run(program)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pitstop.records.verify.trial import Ended, TrialResult
+from pitstop.records.verify.trial import TrialEnd, TrialResult
 from pitstop.verify.runner import Program
 from pitstop.verify.study import RESULT, Study
 
@@ -17,12 +17,12 @@ class FakeRunner:
     dies: bool = False
     ran: list[tuple[str, ...]] = field(default_factory=list)
 
-    def run(self, program: Program) -> Ended:
+    def run(self, program: Program) -> TrialEnd:
         self.ran.append(program.arguments)
         (program.folder / "half-written").write_text("x")
         if self.dies:
             raise KeyboardInterrupt
-        return Ended(status="finished", reason="", wall_s=1.0)
+        return TrialEnd(status="finished", reason="", wall_s=1.0)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class FakeTrial:
     def program(self, folder: Path) -> Program:
         return Program(arguments=("train", str(self.number)), folder=folder)
 
-    def read(self, folder: Path, ended: Ended) -> TrialResult:
+    def read(self, folder: Path, ended: TrialEnd) -> TrialResult:
         assert folder.is_dir()
         return TrialResult(
             label=self.label,

@@ -75,7 +75,7 @@ class TuningLimits:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tuner:
+class LoaderTuner:
     """Judges the present setting after each step; all ranks judge alike, by the worst of them."""
 
     workers: int

@@ -10,7 +10,7 @@ TrialStatus = Literal["finished", "crashed", "out of memory", "not finite", "tim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class TrialEnd:
     """How a child process ended."""
 
     status: TrialStatus

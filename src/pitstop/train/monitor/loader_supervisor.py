@@ -7,7 +7,7 @@ from typing import Any
 
 from pitstop.config.sections import LoaderSection
 from pitstop.data.loader.batches import Loader
-from pitstop.data.loader.tuning import Tuner, TuningLimits
+from pitstop.data.loader.tuning import LoaderTuner, TuningLimits
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.measure.host.memory import shm_space
 from pitstop.records.loader import SkippedReading
@@ -26,7 +26,7 @@ class LoaderSupervisor:
     """Supervises the loader of a run: tuning, cache order, readings."""
 
     loader: Loader[Any]
-    tuner: Tuner | None = None
+    tuner: LoaderTuner | None = None
     cache: HostCache | None = None
     _reported: Counter[str] = field(init=False, default_factory=Counter)
 
@@ -46,7 +46,7 @@ class LoaderSupervisor:
             self.tuner.stop()
             self._report_tuning(step, self.tuner, notify)
 
-    def _report_tuning(self, step: int, tuner: Tuner, notify: Notify) -> None:
+    def _report_tuning(self, step: int, tuner: LoaderTuner, notify: Notify) -> None:
         if (reading := tuner.take_reading()) is not None:
             notify(lambda observer: observer.tuned(step, reading))
 
@@ -79,14 +79,14 @@ class LoaderSupervisor:
             notify(lambda observer: observer.cached(step, cached))
 
 
-def tuner_for(section: LoaderSection, loader: Loader[Any], ranks: Ranks) -> Tuner | None:
+def tuner_for(section: LoaderSection, loader: Loader[Any], ranks: Ranks) -> LoaderTuner | None:
     """Have a loader tuned where the configuration says so."""
     applied = loader.applied
     if section.tune == "off" or applied.prefetch is None:
         return None
     cores = max(1, read_host_limits().cores // ranks.local_world_size)
     budget = _prefetch_budget_on_host(section)
-    tuner = Tuner(
+    tuner = LoaderTuner(
         workers=applied.workers,
         prefetch=applied.prefetch,
         limits=TuningLimits(

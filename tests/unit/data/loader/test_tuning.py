@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitstop.data.loader.tuning import FED_SHARE, MARGIN, MOST_PREFETCH, Tuner, TuningLimits
+from pitstop.data.loader.tuning import FED_SHARE, MARGIN, MOST_PREFETCH, LoaderTuner, TuningLimits
 from pitstop.measure.script.loader import BatchFlow, BatchTimes
 from pitstop.records.loader import TuningTry
 
@@ -71,9 +71,9 @@ def tuned(
     budget_bytes: int | None = None,
     limit_s: float = math.inf,
     steps: int = 3000,
-) -> Tuner:
+) -> LoaderTuner:
     limits = TuningLimits(cores=cores, budget_bytes=budget_bytes, limit_s=limit_s)
-    tuner = Tuner(
+    tuner = LoaderTuner(
         workers=pipeline.workers,
         prefetch=pipeline.prefetch,
         limits=limits,
@@ -211,7 +211,7 @@ def test_ranks_judge_by_the_slowest_and_all_alike(slow_rank: int) -> None:
     """Two ranks in step, one of which has slower samples: both must take the same decisions."""
     busy = [(180 if rank == slow_rank else 20) * MS for rank in (0, 1)]
     pipelines = [Pipeline(lambda _, b=b: b, 50 * MS, workers=1, prefetch=2) for b in busy]
-    tuners: list[Tuner] = []
+    tuners: list[LoaderTuner] = []
     asked: list[list[int]] = [[], []]
 
     # Numbers meet in lock-step: what a rank asks for first is compared with the other's first.
@@ -226,7 +226,7 @@ def test_ranks_judge_by_the_slowest_and_all_alike(slow_rank: int) -> None:
 
         pipeline = Pipeline(lambda _, b=busy[rank]: b, 50 * MS, workers=1, prefetch=2)
         limits = TuningLimits(cores=8)
-        tuner = Tuner(workers=1, prefetch=2, limits=limits, most=most, now_s=lambda: 0.0)
+        tuner = LoaderTuner(workers=1, prefetch=2, limits=limits, most=most, now_s=lambda: 0.0)
         for _ in range(12):
             tuner.add(pipeline.step())
             tuner.after_step()
@@ -244,7 +244,7 @@ def tuned_numbers(pipeline: Pipeline) -> list[int]:
         return number
 
     limits = TuningLimits(cores=8)
-    tuner = Tuner(workers=1, prefetch=2, limits=limits, most=most, now_s=lambda: 0.0)
+    tuner = LoaderTuner(workers=1, prefetch=2, limits=limits, most=most, now_s=lambda: 0.0)
     for _ in range(12):
         tuner.add(pipeline.step())
         tuner.after_step()
