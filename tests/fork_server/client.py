@@ -8,6 +8,8 @@ probe, which comes in by the environment, start interpreters of their own.
 import atexit
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -49,9 +51,15 @@ class Child:
         self.pid = self._read()
         self.returncode: int | None = None
 
-    def wait(self) -> int:
-        """Wait for its end: the exit code, or minus the signal that ended it."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end: the exit code, or minus the signal that ended it.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not ended after so many seconds.
+        """
         if self.returncode is None:
+            if timeout is not None and not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("python", timeout)
             with self._status:
                 self.returncode = os.waitstatus_to_exitcode(self._read())
         return self.returncode
@@ -60,6 +68,10 @@ class Child:
         """Send it a signal, unless it was waited for."""
         if self.returncode is None:
             os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self.send_signal(signal.SIGKILL)
 
     def _read(self) -> int:
         number = self._status.read(STATUS.size)
@@ -138,38 +150,42 @@ def the_server() -> ForkServer:
     return server
 
 
+def start_python(
+    *arguments: str,
+    folder: Path | None = None,
+    streams: tuple[int, int, int] = (0, 1, 2),
+    **environment: str,
+) -> "Child | subprocess.Popen[bytes]":
+    """Start ``python ARGUMENTS``, by the server where that makes no difference.
+
+    Args:
+        arguments: Words after ``python``.
+        folder: To run in; this process's by default.
+        streams: Descriptors that are its stdin, stdout and stderr; this process's by default.
+        environment: Variables beside those of this process.
+    """
+    variables = {**os.environ, **environment}  # noqa: TID251 - handed on
+    where = folder or Path.cwd()
+    if the_server().takes(arguments, variables):
+        return the_server().start(arguments, environment=variables, folder=where, streams=streams)
+    stdin, stdout, stderr = streams
+    command = [sys.executable, *arguments]
+    return subprocess.Popen(
+        command, cwd=where, env=variables, stdin=stdin, stdout=stdout, stderr=stderr
+    )
+
+
 def run_python(
     *arguments: str, folder: Path | None = None, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run ``python ARGUMENTS`` with nothing to read, and give its code and what it said.
 
-    What it started and left behind is not waited for.
-
-    Args:
-        arguments: Words after ``python``.
-        folder: To run in; this process's by default.
-        environment: Variables beside those of this process.
+    What it started and left behind is not waited for. Arguments as for `start_python`.
     """
-    server = the_server()
-    variables = {**os.environ, **environment}  # noqa: TID251 - handed on
-    if not server.takes(arguments, variables):
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
     # Into files, not pipes: nobody has to read while it runs.
     with TemporaryFile() as out, TemporaryFile() as err, Path(os.devnull).open("rb") as nothing:
-        child = server.start(
-            arguments,
-            environment=variables,
-            folder=folder or Path.cwd(),
-            streams=(nothing.fileno(), out.fileno(), err.fileno()),
-        )
+        streams = (nothing.fileno(), out.fileno(), err.fileno())
+        child = start_python(*arguments, folder=folder, streams=streams, **environment)
         code = child.wait()
         said = [_text(file) for file in (out, err)]
     return subprocess.CompletedProcess([sys.executable, *arguments], code, *said)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from pitstop.config.dump import to_yaml
 from pitstop.config.sections import RunConfig
 from pitstop.train.run import TrainingRun
 from pitstop.workloads import catalogue
+from tests.fork_server.client import run_python
 from tests.unit.train.runs import LINE, LineTask, line_config
 
 Run = Callable[..., tuple[int, str, str]]
@@ -108,15 +108,11 @@ def test_without_torch_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_from_nothing_to_a_verdict_by_commands_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_from_nothing_to_a_verdict_by_commands_alone(tmp_path: Path) -> None:
     clips, run, frames = tmp_path / "clips", tmp_path / "deblur-demo", tmp_path / "frames"
 
     def pitstop(*words: object) -> str:
-        line = [sys.executable, "-m", "pitstop", *map(str, words)]
-        done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path)
+        done = run_python("-m", "pitstop", *map(str, words), folder=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stderr == ""
         return done.stdout

@@ -2,11 +2,11 @@
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.fork_server.client import run_python
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "use-our-parts.md"
@@ -33,24 +33,12 @@ def test_the_page_shows_every_part_with_a_block() -> None:
         for name, code in PARTS
     ],
 )
-def test_a_block_runs_as_it_stands(
-    name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_runs_as_it_stands(name: str, code: str, tmp_path: Path) -> None:
     if name in TRAINERS and importlib.util.find_spec(TRAINERS[name]) is None:
         pytest.skip(f"{TRAINERS[name]} is not installed")
     script = tmp_path / "block.py"
     script.write_text(code)
-    # Two processes share the cores: more threads than one only wait for each other.
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
-    done = subprocess.run(
-        [sys.executable, script.name],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_python(script.name, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     if "runs/" in code:
         assert list((tmp_path / "runs").rglob("rank-0.jsonl")), done.stderr

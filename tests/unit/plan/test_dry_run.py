@@ -1,13 +1,17 @@
 """Steps on a GPU that is not there, each in a process of its own."""
 
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch import nn
 
 from pitstop.errors import PitstopError
+from pitstop.plan import child_process
 from pitstop.plan.dry_run.request import Request, trace_all, trace_in_child
 from pitstop.records.plans.plan import StepTrace
+from tests.fork_server.client import run_python
 from tests.interpreted import needs_triton
 
 ROOT = Path(__file__).parents[3]
@@ -96,6 +100,17 @@ def fused():
 def nothing():
     return None
 """
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of the fork server: each would import torch for longer than it runs."""
+
+    def run(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
+        return run_python(*command[1:])
+
+    standin = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(child_process, "subprocess", standin)
 
 
 @pytest.fixture

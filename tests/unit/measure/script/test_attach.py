@@ -1,6 +1,5 @@
 """Measuring from inside one's own code: parts are named, results are the same to the bit."""
 
-import subprocess
 import sys
 import threading
 from importlib import import_module
@@ -18,6 +17,7 @@ from pitstop.records.script import Setup, Work
 from pitstop.records.store import decode, read_run
 from pitstop_probe.attach import current
 from pitstop_probe.measurement import Measurement
+from tests.fork_server.client import run_python
 
 
 def train(steps: int = 30, *, evaluate: bool = False) -> list[torch.Tensor]:
@@ -312,12 +312,7 @@ print(loss.item())
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of a process")
 def test_a_full_disk_ends_the_record_and_not_the_training(tmp_path: Path) -> None:
-    bare, full = (
-        subprocess.run(
-            [sys.executable, "-c", FULL, *place], capture_output=True, text=True, check=False
-        )
-        for place in ([], [str(tmp_path / "run")])
-    )
+    bare, full = (run_python("-c", FULL, *place) for place in ([], [str(tmp_path / "run")]))
     assert (full.returncode, full.stdout) == (bare.returncode, bare.stdout)
     assert (
         full.stderr

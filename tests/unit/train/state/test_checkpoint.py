@@ -34,6 +34,7 @@ from pitstop.train.state.checkpoint import (
 )
 from pitstop.train.state.manifest import FileSum, Manifest, read_manifest, write_manifest
 from pitstop.train.state.snapshot import snapshot
+from tests.fork_server.client import start_python
 
 
 @pytest.fixture(autouse=True)
@@ -602,18 +603,17 @@ def test_killed_at_a_random_moment_leaves_a_whole_checkpoint(
     rng = random.Random(4)
     for round_ in range(6):
         folder = tmp_path / str(round_)
-        saver = subprocess.Popen(
-            [sys.executable, "-c", SAVER, str(folder), background], stdout=subprocess.PIPE
-        )
-        assert saver.stdout is not None
-        reported = [int(saver.stdout.readline()) for _ in range(rng.randint(2, 5))]
-        # Somewhere inside one of the saves that follow; each takes a few milliseconds.
-        with pytest.raises(subprocess.TimeoutExpired):
-            saver.wait(timeout=rng.random() * 0.05)
-        saver.kill()
-        reported += map(int, saver.stdout.read().split())
+        ours, theirs = os.pipe()
+        saver = start_python("-c", SAVER, str(folder), background, streams=(0, theirs, 2))
+        os.close(theirs)
+        with os.fdopen(ours) as said:
+            reported = [int(said.readline()) for _ in range(rng.randint(2, 5))]
+            # Somewhere inside one of the saves that follow; each takes a few milliseconds.
+            with pytest.raises(subprocess.TimeoutExpired):
+                saver.wait(timeout=rng.random() * 0.05)
+            saver.kill()
+            reported += map(int, said.read().split())
         saver.wait()
-        saver.stdout.close()
         found = newest_step(folder)
         # In the background, the save reported of last may be the one that was under way.
         assert found is not None
@@ -647,10 +647,7 @@ distributed.destroy_process_group()
 
 @pytest.mark.slow
 def test_real_ranks_write_in_the_background_while_they_train(tmp_path: Path) -> None:
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path), str(rank)])
-        for rank in range(2)
-    ]
+    ranks = [start_python("-c", RANK, str(tmp_path), str(rank)) for rank in range(2)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
     assert newest_step(tmp_path / "c") == 5
     found, _ = find_newest_whole(tmp_path / "c")
