@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pitstop.data.cache import eviction
 from pitstop.data.cache.eviction import Policy
 from pitstop.data.cache.shared import SharedCache
 from tests.unit.data.cache_soundness import assert_sound, item_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and SIGKILL")
 
+CODE = str(Path(eviction.__file__).parent)
 BUDGET = 256 << 10
 WRONG_BYTE = 3
 # Longer than any operation on a busy machine; only a hang reaches it.
@@ -37,8 +39,7 @@ class KillAt:
         self._left = line
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        name = Path(frame.f_code.co_filename)
-        if name.parent.parts[-2:] != ("data", "cache"):
+        if not frame.f_code.co_filename.startswith(CODE):
             return None
         if event == "line":
             self._left -= 1
@@ -47,12 +48,13 @@ class KillAt:
         return self
 
 
-def outcome_of(action: Callable[[], object], *, killed_at: int) -> int:
-    """Run an action in a forked child that dies at a line; how the child ended."""
+def outcome_of(action: Callable[[], object], *, killed_at: int | None) -> int:
+    """Run an action in a forked child that dies at a line, or lives; how the child ended."""
     child = os.fork()
     if child == 0:
         try:
-            sys.settrace(KillAt(killed_at))
+            if killed_at is not None:
+                sys.settrace(KillAt(killed_at))
             action()
             sys.settrace(None)
             os._exit(0)
@@ -100,7 +102,7 @@ def put_killed(policy: Policy, stride: int) -> None:
         with full_cache(policy) if policy != "keep" else SharedCache(BUDGET) as cache:
             ended = outcome_of(lambda: cache.put(100, item_of(100)), killed_at=line)
             # The room that the dead process was writing to comes back with the next member.
-            outcome_of(lambda: cache.put(101, item_of(101)), killed_at=10**9)
+            outcome_of(lambda: cache.put(101, item_of(101)), killed_at=None)
             assert_still_works(cache, policy)
         return ended
 
@@ -159,17 +161,28 @@ def test_mending_killed_at_many_lines_is_mended_again() -> None:
     mending_killed(211)
 
 
+def in_a_small_process(scenes: Callable[..., None], *args: object) -> None:
+    """Play scenes that fork at every line where a fork is cheap: nothing but the cache is imported.
+
+    This process has torch, and whatever the tests before this one left behind.
+    """
+    process = multiprocessing.get_context("spawn").Process(target=scenes, args=args)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["keep", "lru", "epoch"])
 def test_a_put_killed_at_any_line_harms_nothing(policy: Policy) -> None:
-    put_killed(policy, 1)
+    in_a_small_process(put_killed, policy, 1)
 
 
 @pytest.mark.slow
 def test_lookups_orders_and_mending_killed_at_any_line_harm_nothing() -> None:
-    lookup_killed(1)
-    order_killed(1)
-    mending_killed(13)
+    in_a_small_process(lookup_killed, 1)
+    in_a_small_process(order_killed, 1)
+    in_a_small_process(mending_killed, 13)
 
 
 def work(cache: SharedCache, seed: int) -> None:

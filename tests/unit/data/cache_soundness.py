@@ -1,5 +1,6 @@
 """What must hold for a cache at any moment, and items whose every byte follows from their key."""
 
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -29,12 +30,15 @@ from pitstop.data.cache.items import decode_layout
 from pitstop.data.cache.shared import SharedCache
 
 
+@cache
 def item_of(key: int, size: int | None = None) -> np.ndarray:
-    """An array that no other key has; sizes differ unless one is asked for."""
+    """An array that no other key has, to be read only; sizes differ unless one is asked for."""
     rng = np.random.default_rng(key)
     rows = int(rng.integers(1, 40)) if size is None else size
     values = rng.integers(0, 256, (rows, 100), np.uint8)
-    return values > 127 if key % 5 == 4 and size is None else values
+    item = values > 127 if key % 5 == 4 and size is None else values
+    item.flags.writeable = False
+    return item
 
 
 def assert_sound(cache: SharedCache, *, filling: int = 0, size: int | None = None) -> None:
