@@ -9,7 +9,6 @@ A child must not be told from a started interpreter by its program: `_become` se
 interpreter would have set, `_run` ends as it would have ended.
 """
 
-import gc
 import importlib
 import importlib.machinery
 import io
@@ -40,9 +39,6 @@ def main(words: list[str]) -> None:
     # A thread would not be there in a child, and what it held would stay locked for ever.
     if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
         sys.exit(f"importing {', '.join(words[1:])} started {threads - 1} threads")
-    # What is there now is never collected: children share its pages.
-    gc.collect()
-    gc.freeze()
     asked = _serve(requests)
     if asked is not None:
         _run(asked)

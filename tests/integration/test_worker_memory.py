@@ -108,7 +108,6 @@ def growths(samples: Samples, epochs: int) -> list[int]:
             loader.set_epoch(epoch)
             sizes = [workers_bytes() for _, consumed in loader if consumed % 20 == 0]
             found.append(sizes[-1] - sizes[0])
-    gc.unfreeze()
     return found
 
 
