@@ -1,4 +1,6 @@
-"""Starts Python programs for tests, by fork from a process that has imported torch: 30 ms, not 4 s.
+"""Starts Python programs for tests by fork from a process that has imported torch and pitstop.
+
+Starting and ending one takes 0.3 s; importing both takes an interpreter 4 s.
 
 A child of the server is like a started interpreter but for what was imported before it. Tests of
 how processes start, of memory, of what is imported, of command lines that others read, and of the

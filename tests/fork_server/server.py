@@ -2,8 +2,8 @@
 
 ``python server.py SOCKET MODULE ...``: the descriptor of a connected socket, and what to import
 first. A request is JSON with four descriptors beside it: where the status goes, then stdin, stdout
-and stderr. The status is the child's process id and, once it ended, its wait status,
-eight bytes each. The server ends when the other side closes the socket.
+and stderr. The status is the child's process id and, once it ended, its wait status, eight bytes
+each. The server ends when the other side closes the socket.
 
 A child must not be told from a started interpreter by its program: `_become` sets what the
 interpreter would have set, `_run` ends as it would have ended.
@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 STATUS = struct.Struct("=q")
 _MOST_BYTES = 1 << 20
-"""Of a request: arguments and environment; the kernel takes no more of both together."""
+"""Of a request; the kernel refuses to send one that is as long."""
 _STREAMS = 3
 
 
@@ -51,15 +51,17 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
         while True:
             for key, _ in ready.select():
                 if key.fileobj is not requests:
-                    _bury(key.fd, *key.data)
                     ready.unregister(key.fd)
+                    _bury(key.fd, *key.data)
                     continue
                 asked, descriptors = _receive(requests)
                 if asked is None:
                     return None
                 child = os.fork()
                 if child == 0:
-                    # Also the selector: it is the server's.
+                    # Or they would close, at their end, what the program opened in their place.
+                    ready.close()
+                    requests.close()
                     _become(asked, descriptors[1:])
                     return asked
                 for descriptor in descriptors[1:]:
@@ -94,9 +96,11 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()  # noqa: TID251 - handed on
     os.environ.update(asked["environment"])  # noqa: TID251
     _renew_streams()
-    # The standard library draws anew in a child by itself.
+    # They draw a seed when they are imported; the standard library draws anew in a child by itself.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].seed()
     importlib.invalidate_caches()
 
 
