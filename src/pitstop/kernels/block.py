@@ -214,7 +214,8 @@ def fits(kernels: Kernels, x: Tensor, layer: Layer) -> bool:
 def prepare(kernels: Kernels, x: Tensor, layers: Layers) -> list[Layer]:
     """Cast the weights of many layers together, where fused versions will run on ``x``.
 
-    Two launches for all, instead of one each.
+    Two launches for all, instead of one each. Operands lie in memory in the order of the layers,
+    one right behind the other, so that `stacked` has those of neighbours as one matrix.
     """
     if not fits(kernels, x, layers[0]):
         return list(layers)
@@ -230,6 +231,16 @@ def prepare(kernels: Kernels, x: Tensor, layers: Layers) -> list[Layer]:
         layer._replace(operand=part.view(layer.weight.shape))
         for layer, part in zip(layers, parts, strict=True)
     ]
+
+
+def stacked(upper: Tensor, lower: Tensor) -> Tensor:
+    """The rows of two matrices as one; nothing is copied where the second follows the first."""
+    end = upper.storage_offset() + upper.numel()
+    follows = upper.untyped_storage() is lower.untyped_storage() and lower.storage_offset() == end
+    if not follows or not (upper.is_contiguous() and lower.is_contiguous()):
+        return torch.cat((upper, lower))
+    rows = upper.shape[0] + lower.shape[0]
+    return upper.as_strided((rows, upper.shape[1]), upper.stride())
 
 
 _ALIGNED_BYTES: Final = 16
@@ -557,7 +568,7 @@ def _feed_forward_add_backward_op(  # noqa: PLR0913, PLR0917 - operations take a
     operand, gated = _padded(x, width, kind), _padded(x, hidden, kind)
     outs = (branch, grad_hidden, operand, gated)
     triton_block.feed_forward_hidden(_rows(grad), rows, norm, layers, scale, outs)
-    grad_x, inner = torch.empty_like(x), grad_hidden @ torch.cat((weights[0], weights[1]))
+    grad_x, inner = torch.empty_like(x), grad_hidden @ stacked(weights[0], weights[1])
     parts = triton_block.norm_backward([inner], rows, norm, _rows(grad), _rows(grad_x))
     joints = [
         triton_block.sum_of_products(grad_hidden, operand),

@@ -1,6 +1,7 @@
 """What the fused half of a block must do; test_block.py runs this under Triton's interpreter."""
 
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pitstop.kernels import block
 from pitstop.kernels.block import (
@@ -20,6 +22,7 @@ from pitstop.kernels.block import (
     norm_project_fused,
     project_add_fused,
 )
+from pitstop.plan.dry_run.inside import is_fused, run_inside
 from pitstop.train.model.recompute import recompute_all
 from pitstop.workloads.deblur.model.blocks import AttentionBlock, BlockShape
 from pitstop.workloads.deblur.model.stages import Stage
@@ -195,6 +198,42 @@ def test_weights_that_are_cast_together_give_the_same(monkeypatch: pytest.Monkey
             assert one.operand.dtype == torch.float16
             want = project_add_fused(x, branch, other, None)
             assert torch.equal(project_add_fused(x, branch, one, None), want)
+
+
+class Operations(TorchDispatchMode):
+    """Names of what runs, inside fused operations too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> object:
+        self.names.append(str(func))
+        if is_fused(func):
+            with self:
+                return run_inside(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_feed_forward_layer_cast_together_copies_no_weights_backward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = normal(5)
+    x, norm = draw(1, 9, 16).requires_grad_(), Norm(draw(16), draw(16), 1e-5)
+    shapes = ((16, 16), (32, 16), (32, 16), (16, 32))
+    layers = [Layer((0.2 * draw(*s)).requires_grad_(), draw(s[0])) for s in shapes]
+    monkeypatch.setattr(block, "fits", lambda *_: True)
+    leaves = (x, *(layer.weight for layer in layers[1:]))
+    found = {}
+    with torch.autocast("cpu", torch.float16):
+        for name, given_ in (("apart", layers), ("together", block.prepare("auto", x, layers))):
+            out = feed_forward_add_fused(x, norm, given_[1:], None)
+            with Operations() as seen:
+                found[name] = torch.autograd.grad(out.sum(), leaves)
+            assert ("aten.cat.default" in seen.names) == (name == "apart")
+    assert all(torch.equal(*pair) for pair in zip(found["apart"], found["together"], strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own

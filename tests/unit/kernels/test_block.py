@@ -1,11 +1,13 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from pitstop.errors import ConfigError
-from pitstop.kernels.block import FORMULAS, REFERENCE, Layer, Norm, dispatch, fits
+from pitstop.kernels.block import FORMULAS, REFERENCE, Layer, Norm, dispatch, fits, stacked
 from tests.interpreted import (
     assert_cases_hold_under_the_interpreter,
     in_a_process_of_its_own,
@@ -75,6 +77,32 @@ def test_what_does_not_fit_is_said_once_and_run_plainly() -> None:
     with pytest.warns(RuntimeWarning, match="on cpu, not on a CUDA device"):
         assert not fits("fused", x, layer)
     assert not fits("reference", x, layer)
+
+
+def test_matrices_that_follow_each_other_are_stacked_without_a_copy() -> None:
+    joint = torch.randn(5 * 4 + 3 * 4 + 4)
+    upper, lower = joint[:20].view(5, 4), joint[20:32].view(3, 4)
+    whole = stacked(upper, lower)
+    assert whole.data_ptr() == joint.data_ptr()
+    assert torch.equal(whole, torch.cat((upper, lower)))
+
+
+@pytest.mark.parametrize(
+    "lower",
+    [
+        lambda joint: joint[21:33].view(3, 4),
+        lambda joint: joint[20:32].view(4, 3).T,
+        lambda joint: joint[20:32].clone().view(3, 4),
+        lambda joint: joint[:12].view(3, 4),
+    ],
+    ids=["behind a gap", "turned", "elsewhere", "before"],
+)
+def test_other_matrices_are_copied_into_one(lower: Callable[[Tensor], Tensor]) -> None:
+    joint = torch.randn(36)
+    upper, below = joint[:20].view(5, 4), lower(joint)
+    whole = stacked(upper, below)
+    assert whole.data_ptr() != joint.data_ptr()
+    assert torch.equal(whole, torch.cat((upper, below)))
 
 
 def test_formulas_count_what_is_read_and_written_once() -> None:
