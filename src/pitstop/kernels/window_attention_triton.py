@@ -59,8 +59,11 @@ RUNTIME: Final = (
 
 INTERPRETED: Final = tl.constexpr(triton.knobs.runtime.interpret)
 
-FOLD_PLACES: Final = 16
 FOLD_KEYS: Final = 128
+FOLD_AT_ONCE: Final = 8
+"""Programs whose sums are asked for before the first has come: those that fold wait for memory,
+and are too few to hide it otherwise."""
+FOLD_WARPS: Final = 8
 
 
 class Cut(NamedTuple):
@@ -208,7 +211,7 @@ def attend_backward(
     else:
         parts = _backward_tiles(given, cut, grads[0], plan)
     if grads[1] is not None:
-        _fold(parts, grads[1], cut)
+        fold_parts(parts, grads[1], cut)
 
 
 Given: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]
@@ -304,20 +307,21 @@ def _no_parts(rows: Tensor, cut: Cut, groups: int) -> Tensor:
     return rows.new_empty(groups, cut.num_heads, cut.tokens, cut.tokens)
 
 
-def _fold(parts: Tensor, grad: Tensor, cut: Cut) -> None:
+def fold_parts(parts: Tensor, grad: Tensor, cut: Cut) -> None:
     """Sum (programs, heads, keys, queries) over programs and over the pairs of each place."""
-    summed = parts[0] if parts.shape[0] == 1 else parts.sum(0)
-    places = grad.shape[0]
-    _fold_bias[(triton.cdiv(places, FOLD_PLACES), cut.num_heads)](
-        summed,
+    depth, height, width = (2 * side - 1 for side in cut.table_window)
+    _fold_bias[(depth * height, cut.num_heads)](
+        parts,
         grad,
-        places,
+        parts.shape[0],
         HEADS=cut.num_heads,
         TOKENS=cut.tokens,
         SIDES=cut.size,
         TABLE=cut.table_window,
-        BLOCK_PLACES=FOLD_PLACES,
+        BLOCK_PLACES=triton.next_power_of_2(width),
         BLOCK_KEYS=FOLD_KEYS,
+        AT_ONCE=FOLD_AT_ONCE,
+        num_warps=FOLD_WARPS,
     )
 
 
@@ -1006,35 +1010,47 @@ def _spread_bias(
     tl.store(bias_ptr + row + query, bias, mask=query < TOKENS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=RUNTIME)
 def _fold_bias(
-    summed_ptr,
+    parts_ptr,
     grad_ptr,
-    places,
+    groups,
     HEADS: tl.constexpr,
     TOKENS: tl.constexpr,
     SIDES: tl.constexpr,
     TABLE: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):
-    """Sum (heads, keys, queries) over the pairs that are as far apart as a place of the table."""
-    place = tl.program_id(0) * BLOCK_PLACES + tl.arange(0, BLOCK_PLACES)
+    """Sum (programs, heads, keys, queries) over programs, then over the pairs of each place.
+
+    A program has a row of the table: of a key its places ask for a row of the window's queries,
+    which lie together, so that each number is read once and with its neighbours.
+    """
     head = tl.program_id(1)
     wide: tl.constexpr = 2 * TABLE[2] - 1
     high: tl.constexpr = 2 * TABLE[1] - 1
-    apart_d = (place // (high * wide) - (TABLE[0] - 1))[:, None]
-    apart_h = (place // wide % high - (TABLE[1] - 1))[:, None]
-    apart_w = (place % wide - (TABLE[2] - 1))[:, None]
+    apart_d = tl.program_id(0) // high - (TABLE[0] - 1)
+    apart_h = tl.program_id(0) % high - (TABLE[1] - 1)
+    column = tl.arange(0, BLOCK_PLACES)
+    apart_w = (column - (TABLE[2] - 1))[None, :]
     total = tl.zeros((BLOCK_PLACES,), tl.float32)
     for start in range(0, TOKENS, BLOCK_KEYS):
-        key = (start + tl.arange(0, BLOCK_KEYS))[None, :]
+        key = (start + tl.arange(0, BLOCK_KEYS))[:, None]
         z = apart_d + key // (SIDES[1] * SIDES[2])
         y = apart_h + key // SIDES[2] % SIDES[1]
         x = apart_w + key % SIDES[2]
         inside = (z >= 0) & (z < SIDES[0]) & (y >= 0) & (y < SIDES[1])
-        inside = inside & (x >= 0) & (x < SIDES[2]) & (key < TOKENS)
+        inside = inside & (x >= 0) & (x < SIDES[2]) & (key < TOKENS) & (column < wide)[None, :]
         query = (z * SIDES[1] + y) * SIDES[2] + x
         pair = (head * TOKENS + key) * TOKENS + query
-        total += tl.sum(tl.load(summed_ptr + pair, mask=inside, other=0.0), axis=1)
-    tl.store(grad_ptr + place * HEADS + head, total, mask=place < places)
+        summed = tl.zeros((BLOCK_KEYS, BLOCK_PLACES), tl.float32)
+        for first in range(0, groups, AT_ONCE):
+            for step in tl.static_range(AT_ONCE):
+                group = first + step
+                there = group * (HEADS * TOKENS * TOKENS) + pair
+                summed += tl.load(parts_ptr + there, mask=inside & (group < groups), other=0.0)
+        total += tl.sum(summed, axis=0)
+    place = tl.program_id(0) * wide + column
+    tl.store(grad_ptr + place * HEADS + head, total, mask=column < wide)

@@ -1,5 +1,6 @@
 """What fused attention in volumes must do; test_window_attention.py runs this interpreted."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -178,6 +179,24 @@ def test_any_cut_gives_the_results_and_gradients_of_the_reference(
 def test_a_window_that_shrank_reads_its_places_in_the_table_of_the_whole_one(kind: str) -> None:
     windows = Windows((2, 3, 2), (0, 0, 1))
     assert_exact(inputs(kind, (2, 3, 4), windows, table_window=(3, 4, 4)))
+
+
+@pytest.mark.parametrize("programs", [1, 8, 11])
+@pytest.mark.parametrize(
+    ("size", "table"), [((2, 4, 4), (2, 4, 4)), ((1, 3, 5), (2, 4, 5)), ((1, 1, 1), (1, 1, 1))]
+)
+def test_what_programs_summed_of_a_bias_is_folded_into_its_table(
+    size: Size, table: Size, programs: int
+) -> None:
+    cut = window_attention_triton.Cut(size, (0, 0, 0), False, 2, table)
+    index = index_of(Windows(size, (0, 0, 0)), table).flatten()
+    generator = torch.Generator().manual_seed(0)
+    parts = torch.randn(programs, 2, cut.tokens, cut.tokens, generator=generator)
+    found = torch.full((math.prod(2 * side - 1 for side in table), 2), torch.nan)
+    window_attention_triton.fold_parts(parts, found, cut)
+    summed = parts.double().sum(0).permute(2, 1, 0).flatten(0, 1)
+    want = torch.zeros_like(found, dtype=torch.float64).index_add(0, index, summed)
+    torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
 
 
 def test_the_plans_for_real_windows_are_exact_in_half_precision() -> None:

@@ -16,7 +16,7 @@ from pitstop.kernels import window_attention_triton as kernels
 from pitstop.kernels.window_attention_triton import Cut, Launch
 
 ARCHITECTURES = (90, 86, 89, 120)
-FLOATS = {"table_ptr", "lse_ptr", "delta_ptr", "parts_ptr", "summed_ptr", "sums_ptr"}
+FLOATS = {"table_ptr", "lse_ptr", "delta_ptr", "parts_ptr", "sums_ptr"}
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
@@ -81,6 +81,26 @@ def main() -> None:
                 shared = compiled(name, constants, TYPES[dtype], launch, arch)
                 text = f"{name} {cut.tokens} tokens {channels} channels sm_{arch} shared {shared}"
                 sys.stdout.write(text + "\n")
+        if not cut.mutual:
+            fold(cut)
+
+
+def fold(cut: Cut) -> None:
+    """The kernel behind those of the bias' gradient, whose operands are all float32."""
+    constants = {
+        "HEADS": cut.num_heads,
+        "TOKENS": cut.tokens,
+        "SIDES": cut.size,
+        "TABLE": cut.table_window,
+        "BLOCK_PLACES": triton.next_power_of_2(2 * cut.table_window[2] - 1),
+        "BLOCK_KEYS": kernels.FOLD_KEYS,
+        "AT_ONCE": kernels.FOLD_AT_ONCE,
+    }
+    for arch in ARCHITECTURES:
+        shared = compiled(
+            "_fold_bias", constants, "fp32", Launch(0, 0, 0, kernels.FOLD_WARPS, 1), arch
+        )
+        sys.stdout.write(f"_fold_bias {cut.tokens} tokens sm_{arch} shared {shared}\n")
 
 
 if __name__ == "__main__":
