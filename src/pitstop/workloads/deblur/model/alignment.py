@@ -19,6 +19,7 @@ from torch.nn import functional
 from pitstop.kernels import Kernels, deform_conv, flow_warp
 from pitstop.kernels.fallback import runs_fused
 from pitstop.kernels.pairs import neighbour_pairs
+from pitstop.workloads.deblur.model.casts import autocast_together
 
 TAPS = 9
 CHANNEL_MULTIPLE = 64
@@ -157,50 +158,33 @@ class Alignment(nn.Module):
         seen = flow_warp.join_fused(
             frames, flow, pairs, first="warped", dtype=compute_type(x.device, x.dtype)
         )
-        weight, bias = self._last_by_tap()
-        raw = functional.conv2d(self._hidden(seen), weight, padding=1)
+        *operands, last, raw_bias = self.conv_offset.parameters()
+        *operands, last = autocast_together(self.kernels, x, [[part] for part in (*operands, last)])
+        weight = self._by_tap(last)
+        # Filled up to a multiple of 64: cuDNN takes three times as long for the gradient of its
+        # input where there are 432 channels.
+        missing = -weight.shape[0] % CHANNEL_MULTIPLE
+        weight = functional.pad(weight, (0, 0, 0, 0, 0, 0, 0, missing))
+        raw = functional.conv2d(_hidden(seen, operands), weight, padding=1)
         joined = deform_conv.align_fused(
             frames,
             raw,
             flow,
             self.weight,
             bias=self.bias,
-            raw_bias=bias,
+            raw_bias=self._by_tap(raw_bias),
             pairs=pairs,
             max_residue=self.max_residue,
         )
         return joined.unflatten(0, x.shape[:2])
 
-    def _hidden(self, seen: Tensor) -> Tensor:
-        """What the offsets' network knows before its last layer, from channels filled up."""
-        for number in (0, 2, 4):
-            layer = self.conv_offset[number]
-            assert isinstance(layer, nn.Conv2d)
-            weight, missing = layer.weight, seen.shape[1] - layer.in_channels
-            if missing:
-                weight = functional.pad(weight, (0, 0, 0, 0, 0, missing))
-            seen = functional.conv2d(seen, weight, layer.bias, padding=1)
-            # Nothing else reads what is changed here.
-            seen = functional.leaky_relu_(seen, SLOPE)
-        return seen
-
-    def _last_by_tap(self) -> tuple[Tensor, Tensor]:
-        """The last layer with its channels as (tap, (dy, dx, mask), group).
-
-        Its weight is filled up to a multiple of 64: cuDNN takes three times as long for the
-        gradient of its input where there are 432 channels.
-        """
-        last = self.conv_offset[6]
-        assert isinstance(last, nn.Conv2d)
-        assert last.bias is not None
-        turned = []
-        for part in (last.weight, last.bias):
-            offsets, mask = part.tensor_split([2 * TAPS * self.deformable_groups])
-            offsets = offsets.unflatten(0, (self.deformable_groups, TAPS, 2))
-            mask = mask.unflatten(0, (self.deformable_groups, TAPS, 1))
-            turned.append(torch.cat((offsets, mask), dim=2).movedim(0, 2).flatten(0, 2))
-        missing = -turned[0].shape[0] % CHANNEL_MULTIPLE
-        return functional.pad(turned[0], (0, 0, 0, 0, 0, 0, 0, missing)), turned[1]
+    def _by_tap(self, last: Tensor) -> Tensor:
+        """A parameter of the last layer with its channels as (tap, (dy, dx, mask), group)."""
+        groups = self.deformable_groups
+        offsets, mask = last.split([2 * TAPS * groups, TAPS * groups])
+        offsets = offsets.unflatten(0, (groups, TAPS, 2))
+        mask = mask.unflatten(0, (groups, TAPS, 1))
+        return torch.cat((offsets, mask), dim=2).movedim(0, 2).flatten(0, 2)
 
     def _align(self, current: Tensor, neighbours: list[Tensor], flows: list[Tensor]) -> Tensor:
         """(P, C, h, w) for each of P pairs, from the pair's current frame and its neighbours."""
@@ -217,6 +201,17 @@ class Alignment(nn.Module):
             self.weight,
             bias=self.bias,
         )
+
+
+def _hidden(seen: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """What the offsets' network knows before its last layer, from channels filled up."""
+    for weight, bias in zip(operands[::2], operands[1::2], strict=True):
+        missing = seen.shape[1] - weight.shape[1]
+        whole = functional.pad(weight, (0, 0, 0, 0, 0, missing)) if missing else weight
+        seen = functional.conv2d(seen, whole, bias, padding=1)
+        # Nothing else reads what is changed here.
+        seen = functional.leaky_relu_(seen, SLOPE)
+    return seen
 
 
 def compute_type(device: torch.device, dtype: torch.dtype) -> torch.dtype:

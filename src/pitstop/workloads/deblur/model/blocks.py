@@ -18,6 +18,7 @@ from pitstop.kernels import Kernels, gate, window_attention
 from pitstop.kernels import block as block_ops
 from pitstop.kernels.block import Encoding, Layer, Norm
 from pitstop.kernels.window_attention import Size, Windows
+from pitstop.workloads.deblur.model.casts import autocast_together
 
 
 class Recompute(Protocol):
@@ -78,9 +79,11 @@ class GatedMLP(nn.Module):
             return self.fc2(functional.gelu(self.fc11(x)) * self.fc12(x))
         # One product for both projections: its input is read once, and what gates lies beside what
         # is gated.
-        weight = torch.cat((self.fc11.weight, self.fc12.weight))
-        bias = torch.cat((self.fc11.bias, self.fc12.bias))
-        return self.fc2(gate.dispatch(self.kernels)(functional.linear(x, weight, bias)))
+        pairs = zip(self.fc11.parameters(), self.fc12.parameters(), strict=True)
+        stacks = [*pairs, *([part] for part in self.fc2.parameters())]
+        weight, bias, *back = autocast_together(self.kernels, x, stacks)
+        hidden = gate.dispatch(self.kernels)(functional.linear(x, weight, bias))
+        return functional.linear(hidden, *back)
 
     def layers(self) -> list[Layer]:
         """The one that gates, the one that is gated, and the one back."""

@@ -10,6 +10,7 @@ from torch.nn import functional
 from pitstop.kernels import Kernels, flow_warp
 from pitstop.kernels.pairs import Pairs
 from pitstop.workloads.deblur.model.alignment import compute_type
+from pitstop.workloads.deblur.model.casts import autocast_together
 
 NUM_LEVELS = 6
 NUM_SCALES = 4
@@ -27,9 +28,18 @@ class FlowCorrection(nn.Module):
             layers += [nn.Conv2d(in_channels, out_channels, 7, padding=3), nn.ReLU()]
         self.basic_module = nn.Sequential(*layers[:-1])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, 8, h, w) -> (N, 2, h, w)."""
-        return self.basic_module(x)
+    def forward(self, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+        """(N, 8, h, w) -> (N, 2, h, w).
+
+        Args:
+            x: Both images and the guess.
+            operands: The parameters, in their order, in the type that convolutions take.
+        """
+        for place in range(0, len(operands), 2):
+            weight, bias = operands[place : place + 2]
+            x = functional.relu(x) if place else x
+            x = functional.conv2d(x, weight, bias, padding=weight.shape[-1] // 2)
+        return x
 
 
 class SpyNet(nn.Module):
@@ -81,10 +91,13 @@ class SpyNet(nn.Module):
         dtype = compute_type(frames[0].device, frames[0].dtype)
         guess = frames[0].new_zeros(pairs.current.shape[0], 2, *frames[0].shape[-2:])
         flows: list[Tensor] = []
+        each = [[parameter] for parameter in self.basic_module.parameters()]
+        operands = autocast_together(self.kernels, frames[0], each)
+        a_level = len(operands) // NUM_LEVELS
         for level, correction in enumerate(self.basic_module):
             guess = 2 * _double(flows[-1]) if flows else guess
             seen = join(frames[level], guess, pairs, first="current", padding="border", dtype=dtype)
-            flows.append(correction(seen) + guess)
+            flows.append(correction(seen, operands[level * a_level :][:a_level]) + guess)
         return flows
 
 
