@@ -189,21 +189,25 @@ def convolve_backward(
     run = triton.cdiv(tiles, min(tiles, triton.cdiv(launch.programs, num_taps * chunks)))
     splits = triton.cdiv(tiles, run)
 
-    def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    scale = _scale_of(grad, weight, taps) if exact_sums else zeros(1)
+    # Where sums are not exact, or nothing guides, what stands in for a buffer is never used.
+    scale = _scale_of(grad, weight, taps) if exact_sums else grad
     packed = _pack(scene, sizes, grad.dtype)
-    totals = zeros(packed.numel(), dtype=torch.int64 if exact_sums else torch.float32)
-    weight_parts = zeros(splits, num_taps, groups * sizes["CHANNELS"], sizes["OUT"])
-    out_bias_parts = zeros(splits, sizes["OUT"])
+    totals = torch.zeros(
+        packed.numel(), dtype=torch.int64 if exact_sums else torch.float32, device=device
+    )
+
+    # Each program writes its share of these whole.
+    def parts_of(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=device)
+
+    weight_parts = parts_of(splits, num_taps, groups * sizes["CHANNELS"], sizes["OUT"])
+    out_bias_parts = parts_of(splits, sizes["OUT"])
     grad_places = torch.empty_like(taps.places)
     if taps.num_values < grad_places.shape[1]:
         grad_places[:, taps.num_values :].zero_()
     grad_mask = None if taps.mask is None else torch.empty_like(taps.mask)
-    # Where nothing guides, these are never touched.
-    bias_parts = zeros(splits, num_taps, 3, groups) if taps.guided else scale
-    flow_parts = zeros(num_taps * chunks, sizes["num_pixels"], 2) if taps.guided else scale
+    bias_parts = parts_of(splits, num_taps, 3, groups) if taps.guided else grad
+    flow_parts = parts_of(num_taps * chunks, sizes["num_pixels"], 2) if taps.guided else grad
     _convolve_backward[(splits * num_taps * chunks,)](
         packed,
         *_tap_pointers(taps),

@@ -125,7 +125,8 @@ def warp_backward(
         launch: How the kernel is cut; `BACKWARD` where nothing is said.
     """
     launch = launch or BACKWARD
-    scale = _scale_of(grad) if exact_sums else flow.new_zeros(1, dtype=torch.float32)
+    # Where sums are not exact the kernel makes nothing of it.
+    scale = _scale_of(grad) if exact_sums else flow
     totals = _totals(images, exact_sums=exact_sums) if needs_images else scale
     grad_flow = torch.empty(flow.shape, dtype=flow.dtype, device=flow.device)
     common = _common(images, flow, grad, launch)
@@ -162,7 +163,7 @@ def nearest4_backward(
     images: Tensor, flow: Tensor, grad: Tensor, *, exact_sums: bool = False
 ) -> Tensor:
     """Give the gradient of images from that of the four pixels, (N, 4 C, H, W)."""
-    scale = _scale_of(grad) if exact_sums else flow.new_zeros(1, dtype=torch.float32)
+    scale = _scale_of(grad) if exact_sums else flow
     totals = _totals(images, exact_sums=exact_sums)
     common = _common(images, flow, grad, FORWARD)
     _nearest4[(triton.cdiv(common["num_pixels"], common["BLOCK_PIXELS"]),)](
