@@ -78,6 +78,22 @@ def tied():
     return model, torch.zeros(16, dtype=torch.int64)
 
 
+class Grouped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 8 * 16)
+
+    def forward(self, x):
+        heads = self.linear(x).unflatten(-1, (8, 16)).transpose(1, 2)
+        query, key, value = heads.split((4, 2, 2), dim=1)
+        attend = nn.functional.scaled_dot_product_attention
+        return attend(query, key, value, enable_gqa=True)
+
+
+def grouped():
+    return Grouped(), torch.zeros(2, 32, 64)
+
+
 class Fused(nn.Module):
     def __init__(self, channels, hidden):
         super().__init__()
@@ -170,6 +186,13 @@ def test_weights_that_two_modules_share_are_there_once(folder: Path) -> None:
     assert trace.parameters == 1000 * 64
     assert trace.owners["parameters"] == rounded(1000 * 64 * 4)
     assert trace.gradient_bytes == 1000 * 64 * 4
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_heads_may_share_keys(folder: Path, precision: str) -> None:
+    request = Request(build="planned_net:grouped", folder=str(folder), precision=precision)
+    trace = trace_in_child(request).require()
+    assert trace.parameters == 64 * 128 + 128
 
 
 @needs_triton

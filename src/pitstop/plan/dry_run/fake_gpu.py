@@ -178,10 +178,12 @@ def _attend(  # noqa: PLR0913, PLR0917 - torch's own signature
         dtype = torch.get_autocast_dtype("cuda")
         query, key, value = (part.to(dtype) for part in (query, key, value))
         attn_mask = _masked_in(attn_mask, dtype)
-    del enable_gqa
     if attn_mask is None and query.dtype in _FLASH_DTYPES:
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if enable_gqa:  # only flash attention lets heads share keys; elsewhere torch repeats them
+        times = query.shape[-3] // key.shape[-3]
+        key, value = (part.repeat_interleave(times, dim=-3) for part in (key, value))
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     bias = _masked_in(attn_mask, query.dtype)
     if bias is not None:
