@@ -157,7 +157,7 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
     if HOST in facts.rank.scalars:
         missing = [name for name in missing if name != "memory"]
     reasons = [note.rsplit("(", 1)[-1] for note in doubts]
-    for word, name in (("memory", "memory"), ("a loss", "losses"), ("rate", "learning rate")):
+    for word, name in (("memory", "memory"), ("a loss", "losses"), ("a learning", "learning rate")):
         if any(word in reason for reason in reasons):
             missing = [one for one in missing if one != name]
     return (*missing, _NEVER_IN_A_LOG)

@@ -198,7 +198,7 @@ class _Stamp:
         return (
             line.startswith(self._head)
             and line[self.time : self.end].translate(None, b":.,").isdigit()
-            and line[self.time + 2 : self.time + 3] == b":"
+            and line[self.time + 2 : self.time + 6 : 3] == b"::"
             and line[self.end : self.end + 1] == self._next
             and not self._next.isdigit()
         )
@@ -309,9 +309,8 @@ class Miner:
             found = self._aliases.get(key)
         is_known = found is not None
         if found is None:
-            plain = tuple(
-                _DIGITS.sub(b"#", part) for part in key
-            )  # names of files differ in digits
+            # Names of files differ in their digits.
+            plain = tuple(_DIGITS.sub(b"#", part) for part in key)
             found = self._templates.get(plain)
             if found is None:
                 found = self._new(plain, texts, line)

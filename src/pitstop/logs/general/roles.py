@@ -427,8 +427,8 @@ def judge_times(reading: Reading, pace: Pace, *, named_time: str) -> None:
     """
     slots = reading.family.slots
     whole = [place for place, slot in enumerate(slots) if not set(slot.words) & _DATA_WORDS]
-    for place in whole:
-        if named_time and slots[place].name.lower() == named_time.lower():
+    for place, slot in enumerate(slots):
+        if named_time and slot.name.lower() == named_time.lower() and not slot.is_mean:
             reading.settle("time of a step", 1.0, "named by the user", place=place)
     # Times since a start first: the others are held against them.
     for judge in (_judge_running, _judge_time, _judge_printed):
