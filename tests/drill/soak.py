@@ -158,6 +158,8 @@ def soak(
             if what.partition(" ")[0] == name
             for trouble in troubles_of(grown, is_whole=what != "train")
         ]
+        if name == "train" and (device := tally.extra.get("device")) is not None:
+            troubles += device_troubles_of(device)
         tally.count(f"soak, {name}", troubles, life.text[-500:])
     return tally
 
@@ -178,6 +180,15 @@ def troubles_of(grown: dict[str, Any], *, is_whole: bool) -> list[str]:
     ):
         troubles.append("memory")
     return troubles
+
+
+def device_troubles_of(found: dict[str, Any]) -> list[str]:
+    """Name what of a device's memory was more later than in the first third."""
+    return [
+        f"device memory {name}"
+        for name in ("allocated", "reserved")
+        if found[f"{name}_later_bytes"] > found[f"{name}_first_bytes"]
+    ]
 
 
 def _sample(pids: Sequence[int], at_s: float) -> Sample:

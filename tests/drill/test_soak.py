@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.drill.soak import Sample, device_growth, growth, troubles_of
+from tests.drill.soak import Sample, device_growth, device_troubles_of, growth, troubles_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,6 +76,7 @@ def test_what_a_device_held_is_compared_with_the_first_third() -> None:
     found = device_growth(readings)
     assert (found["allocated_first_bytes"], found["allocated_later_bytes"]) == (7, 5)
     assert (found["reserved_first_bytes"], found["reserved_later_bytes"]) == (8, 9)
+    assert device_troubles_of(found) == ["device memory reserved"]
 
 
 @pytest.mark.slow
