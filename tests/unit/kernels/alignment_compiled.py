@@ -33,7 +33,10 @@ def compiled(name: str, constants: dict[str, Any], dtype: str, **options: int) -
         elif argument == "totals_ptr" and constants.get("EXACT"):
             signature[argument] = "*i64"
         elif argument.endswith("_ptr"):
-            wide = argument in WIDE or "parts" in argument
+            # A convolution whose sums are not exact gets a gradient in the scale's place.
+            stands_in = argument == "scale_ptr" and module is deform_conv_triton
+            stands_in &= not constants.get("EXACT")
+            wide = (argument in WIDE or "parts" in argument) and not stands_in
             signature[argument] = "*fp32" if wide else f"*{dtype}"
         else:
             signature[argument] = "fp32" if argument == "max_residue" else "i32"
