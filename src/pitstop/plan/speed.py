@@ -9,7 +9,7 @@ kernels reach, and the host's costs, were fitted to measured steps of three netw
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -128,13 +128,3 @@ def operation_s(one: OperationRow, trace: StepTrace, ceilings: Ceilings) -> floa
 def host_s(one: OperationRow, trace: StepTrace) -> float:
     """Time that the host takes to start one operation."""
     return FUSED_LAUNCH_S if one.name in trace.fused_operations else LAUNCH_S
-
-
-def slowest(trace: StepTrace, ceilings: Ceilings, most: int = 5) -> Sequence[tuple[str, float]]:
-    """Name the operations that take the most time of a step, with their shares."""
-    times: dict[str, float] = {}
-    for one in trace.operations:
-        times[one.name] = times.get(one.name, 0.0) + one.count * operation_s(one, trace, ceilings)
-    total = sum(times.values()) or 1.0
-    ranked = sorted(times.items(), key=lambda item: -item[1])[:most]
-    return [(name, taken / total) for name, taken in ranked]

@@ -158,7 +158,7 @@ def test_the_neck_has_features_of_length_eight_and_no_bias() -> None:
 def test_recomputing_changes_no_gradient(policy: str) -> None:
     plain, recomputed = small_model(), small_model()
     units = [m for m in recomputed.modules() if isinstance(m, Block)]
-    facts = apply_recompute(recomputed, policy, units=units)  # type: ignore[arg-type]
+    facts = apply_recompute(recomputed, policy, units=units)
     assert facts.places
     batch = random_batch(4)
     for model in (plain, recomputed):
