@@ -48,7 +48,7 @@ from pitstop_probe import Clock, RecordWriter, cuda_timer
 _COMPILING_STEPS = 3
 
 # What putting a state of another shape into place raises.
-_UNFIT = (LookupError, RuntimeError, ValueError, TypeError, AttributeError)
+_UNFIT = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
 class _Prepared(NamedTuple, Generic[BatchT]):

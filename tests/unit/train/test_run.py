@@ -1,6 +1,7 @@
 """Whole runs on a small task: cadences, resume, non-finite policies, signals, the record."""
 
 import gc
+import math
 import multiprocessing
 import os
 import platform
@@ -472,6 +473,19 @@ def test_a_state_that_lacks_a_part_is_refused_in_one_sentence(tmp_path: Path, pa
         writer.save(newest.common(), own, step=12, epoch=0)
     [forged] = (tmp_path / "forged").glob("save-*")
     with pytest.raises(CheckpointError, match=f"does not fit this configuration.*{part}"):
+        train(line_config(tmp_path / "other", train__steps=20), resume=forged)
+
+
+def test_a_state_with_an_endless_number_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    train(line_config(tmp_path))
+    newest, _ = find_newest_whole(tmp_path / "run" / "checkpoints")
+    assert newest is not None
+    own = newest.of_rank(0)
+    own["random"]["numpy"]["position"] = math.inf
+    with CheckpointWriter(tmp_path / "forged", keep_last=1) as writer:
+        writer.save(newest.common(), own, step=12, epoch=0)
+    [forged] = (tmp_path / "forged").glob("save-*")
+    with pytest.raises(CheckpointError, match=r"does not fit this configuration.*infinity"):
         train(line_config(tmp_path / "other", train__steps=20), resume=forged)
 
 
