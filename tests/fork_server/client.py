@@ -41,6 +41,8 @@ _READ_AT_START: Final = (
     *("TORCH", "PYTORCH", "TRITON", "CUDA", "NVIDIA_", "ATEN_"),
 )
 """How variables begin that the interpreter, or a library on its import, reads once."""
+_SET_BY_TORCH: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""By its compiler, once that is imported, to what a program of its own would choose as well."""
 _SERVER: Final = Path(__file__).with_name("server.py")
 _ENVIRONMENT: Final = dict(os.environ)  # noqa: TID251 - handed on, before any test changes it
 
@@ -199,4 +201,8 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_START) and name != _SET_BY_TORCH
+    }
