@@ -66,7 +66,7 @@ class _Kept:
         number = _number(tensor)
         if number not in self.weights:
             self.storages[number] = tensor.untyped_storage()
-        return tensor
+        return tensor.detach()  # itself, it would hold what made it, and be held by it
 
     @property
     def num_bytes(self) -> int:
@@ -167,7 +167,7 @@ def _measured(
         number = _number(tensor)
         if number not in kept.weights and number not in kept.storages:
             saved[number] = tensor.untyped_storage().nbytes()
-        return tensor
+        return tensor.detach()
 
     with saved_tensors_hooks(count, _itself), _Written() as written:
         out = fn(*args, **kwargs)

@@ -1,5 +1,7 @@
 """A number of bytes decides what is recomputed: it is kept to, and nothing else changes."""
 
+import gc
+
 import pytest
 import torch
 from hypothesis import given
@@ -77,6 +79,18 @@ def test_measuring_leaves_no_trace() -> None:
     fit_recompute(model, 2**30, lambda: model(x).sum(), units=[model[0]])
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
     assert "forward" not in vars(model[0])
+
+
+def test_measuring_keeps_nothing() -> None:
+    model, inputs = build(Model), batch()
+    there = [*model.parameters(), inputs]
+    budget = 2 * held_bytes(model, inputs)
+    gc.collect()
+
+    def measured() -> None:
+        fit_recompute(model, budget, lambda: model(inputs).square().mean(), units=[])
+
+    assert saved_bytes(measured, ignoring=there) == 0
 
 
 def test_what_cannot_fit_is_refused_with_what_would() -> None:
