@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing import connection, forkserver, parent_process, resource_tracker
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Final
@@ -44,6 +44,10 @@ def stay_until_parent_ends() -> None:
     # The system sends it when the thread ends that started this process: right for the main one.
     if threading.current_thread().name == "MainThread":
         signal_at_parent_death(signal.SIGKILL)
+    # Where that end is over already, no signal comes.
+    parent = parent_process()
+    if parent is not None and not parent.is_alive():
+        os._exit(1)
 
 
 def signal_at_parent_death(number: int) -> None:

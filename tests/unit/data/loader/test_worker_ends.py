@@ -1,7 +1,10 @@
 """The end of a worker is known by its closed files first and by its exit code a moment later."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -44,3 +47,28 @@ def test_a_worker_that_lives_is_left_alone(pipe: tuple[int, int]) -> None:
     assert ended_among([worker], limit_s=0.0) == []
     assert worker.exitcode is None
     os.close(pipe[1])
+
+
+LATE = """
+import multiprocessing
+import os
+from pitstop.data.loader.worker_ends import stay_until_parent_ends
+
+def work():
+    print("began", flush=True)
+    multiprocessing.parent_process().join()
+    stay_until_parent_ends()
+    print("outlived its trainer", flush=True)
+
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=work).start()
+    os._exit(0)
+"""
+
+
+def test_a_worker_that_begins_after_its_trainers_end_ends_too(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    # All that holds the stream has ended when it is read to its end.
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout == "began\n", done.stderr
