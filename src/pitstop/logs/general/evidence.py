@@ -14,11 +14,16 @@ from pitstop.logs.general.roles import FEWEST_ROWS, Reading, Role
 from pitstop.logs.general.tokens import Slot
 
 _FEW = 0.05
+"""Share of the lines read: so many may be of something else."""
 _SMALL = 31
+"""A count that rises by no more is not of samples: that would be a batch below 32 on each line."""
 _ROUND = frozenset(("1", "15", "2", "25", "3", "4", "5", "75"))
+"""How intervals begin that people choose to print at; batches of 64 or 128 do not."""
 _NEAR = 0.05
+"""Two lengths of an epoch that are this near are one: printed epochs have two decimals."""
 _FAR = 10
 _LONG = 2000
+"""A count that rises by ten on each of ten lines, to thousands, is of no epochs."""
 
 
 def key_of(slot: Slot) -> tuple[object, ...]:
