@@ -35,6 +35,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """As in a process of a user's; the suite spares collections what it has imported."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.fixture
 def with_signal_handlers() -> Iterator[None]:
     """What a shell starts in the background, or with nohup, ignores some; so would its children."""
     default = {

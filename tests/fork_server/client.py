@@ -47,6 +47,10 @@ _SERVER: Final = Path(__file__).with_name("server.py")
 _ENVIRONMENT: Final = dict(os.environ)  # noqa: TID251 - handed on, before any test changes it
 
 
+class EndedError(RuntimeError):
+    """The server ended before it answered."""
+
+
 class Child:
     """A program that was forked; what `subprocess.Popen` has that tests use."""
 
@@ -80,7 +84,7 @@ class Child:
     def _read(self) -> int:
         number = self._status.read(STATUS.size)
         if not number:
-            raise RuntimeError("the fork server has ended")
+            raise EndedError("the fork server has ended")
         return STATUS.unpack(number)[0]
 
 
@@ -140,6 +144,11 @@ class ForkServer:
             os.close(theirs)
         return Child(os.fdopen(ours, "rb", buffering=0))
 
+    def kill(self) -> None:
+        """End the server as a test might that ends all it finds."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         """End the server; its children go on."""
         self._requests.close()
@@ -171,7 +180,14 @@ def start_python(
     variables = {**os.environ, **environment}  # noqa: TID251 - handed on
     where = folder or Path.cwd()
     if the_server().takes(arguments, variables):
-        return the_server().start(arguments, environment=variables, folder=where, streams=streams)
+        try:
+            return the_server().start(
+                arguments, environment=variables, folder=where, streams=streams
+            )
+        except (BrokenPipeError, EndedError):
+            # Some test has ended it: whoever asks next starts another.
+            the_server.cache_clear()
+            return start_python(*arguments, folder=folder, streams=streams, **environment)
     stdin, stdout, stderr = streams
     command = [sys.executable, *arguments]
     return subprocess.Popen(

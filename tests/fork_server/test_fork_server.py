@@ -147,3 +147,9 @@ def test_children_draw_different_numbers() -> None:
     first, second = (run_python("-c", code).stdout.split() for _ in range(2))
     assert len(first) == len(second) == 3
     assert not set(first) & set(second)
+
+
+def test_a_server_that_was_ended_is_replaced() -> None:
+    the_server().kill()
+    assert run_python("-c", "print(1)").stdout == "1\n"
+    assert run_python("-c", "print(2)").stdout == "2\n"

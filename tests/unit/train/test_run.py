@@ -8,7 +8,7 @@ import platform
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -284,14 +284,6 @@ def test_a_signal_to_the_whole_group_is_no_reason_to_lose_the_run(tmp_path: Path
     assert (outcome.status, outcome.reason) == ("interrupted", "SIGTERM")
     assert final_state(tmp_path)["step"] == outcome.step
     assert workers() == []
-
-
-@pytest.fixture
-def nothing_frozen() -> Iterator[None]:
-    """As in a process of a user's; the suite spares collections what it has imported."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
 
 
 @pytest.mark.usefixtures("nothing_frozen")

@@ -3,7 +3,11 @@
 import gc
 from collections import deque
 
+import pytest
+
 from pitstop.measure.host.garbage import long_lived_frozen
+
+pytestmark = pytest.mark.usefixtures("nothing_frozen")
 
 
 class Ring:
