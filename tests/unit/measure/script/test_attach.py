@@ -63,10 +63,12 @@ def test_parts_are_named_and_add_up(tmp_path: Path) -> None:
     assert rank.notes == ()
     names = {path[0] for path in rank.paths}
     assert names >= {"data", "own part", "zero_grad", "forward", "backward", "clip", "optimizer"}
-    for step in list(rank.steps)[5:]:
-        assert step.unaccounted_us == 0
-        assert step.samples == 4
-        assert step.micro_steps == 1
+    steps = list(rank.steps)[5:]
+    assert all((step.samples, step.micro_steps) == (4, 1) for step in steps)
+    # Of steps below half a millisecond only some are divided.
+    divided = [step for step in steps if step.host_us]
+    assert len(divided) >= 5
+    assert all(step.unaccounted_us == 0 for step in divided)
 
 
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
