@@ -146,7 +146,8 @@ def _with_table(
 ) -> MemoryPlan:
     own = plan.trace
     twice, *rest = others
-    law = batch_law(own, twice.trace)
+    own_grows = not isinstance(config.train.recompute, int)
+    law = batch_law(own, twice.trace if own_grows else None)
     traces = [own, *(answer.trace for answer in rest if answer.trace is not None)]
     table = plan_table(
         traces,
@@ -154,6 +155,7 @@ def _with_table(
         plan.usable_bytes,
         ceilings=wanted.ceilings,
         accumulate=config.train.accumulate,
+        own_grows=own_grows,
     )
     laid_out = replace(plan, table=table, batch_growth=law.growth)
     return replace(laid_out, advice=advise(laid_out))

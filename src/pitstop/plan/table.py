@@ -59,8 +59,12 @@ def plan_table(
     *,
     ceilings: Ceilings | None,
     accumulate: int = 1,
+    own_grows: bool = True,
 ) -> tuple[PlanRow, ...]:
     """Lay out all choices, each with as many micro-batches; the first trace is the configured one.
+
+    Where the configured way recomputes by a size, another batch recomputes otherwise: then it does
+    not grow with the batch (`own_grows`), and stands in the table at its own batch alone.
 
     The best row is the one with the most samples a second among those that fit and keep the
     configured optimizer; without a GPU's ceilings no row is.
@@ -75,7 +79,7 @@ def plan_table(
             usable_bytes=usable_bytes,
         )
         for trace in traces
-        for times in _BATCHES
+        for times in (_BATCHES if own_grows or trace is not configured else _BATCHES[:1])
     ]
     rows += [
         _row(configured, configured.batch_size, kind, law=law, usable_bytes=usable_bytes)

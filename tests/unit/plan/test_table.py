@@ -130,6 +130,15 @@ def test_rows_of_the_table_take_as_many_micro_batches_as_the_plan() -> None:
     assert configured.samples_per_s == planned.samples_per_s
 
 
+def test_a_way_that_a_size_decides_stands_at_its_own_batch_alone() -> None:
+    traces = [trace(recompute="20GiB"), trace(recompute="full")]
+    law = batch_law(traces[0], None)
+    rows = plan_table(traces, law, 139 * GIB, ceilings=None, own_grows=False)
+    by_size = {row.batch_size for row in rows if row.recompute == "20GiB"}
+    assert by_size == {1}
+    assert {row.batch_size for row in rows if row.recompute == "full"} > by_size
+
+
 def test_an_update_comes_once_however_many_micro_batches_there_are() -> None:
     one, six = (plan_speed(trace(), find_gpu("H200"), accumulate=count) for count in (1, 6))
     assert (one.kernels, six.kernels) == (10 + 1, 6 * 10 + 1)
