@@ -31,6 +31,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from graphs import graph_of
 from pitstop.kernels import has_triton, splat_columns_plan, splat_plan
 from pitstop.kernels.splat import FORMULAS, splat_fused, splat_reference
 from pitstop.kernels.splat_plan import SplatPlan, make_plan
@@ -261,20 +262,6 @@ def exactness(case: Case, step: Step) -> dict[str, float]:
         rms = true.square().mean().sqrt()
         errors[name] = float((mine.double() - true.view_as(mine)).abs().max() / rms)
     return errors
-
-
-def graph_of(step: Step) -> Callable[[], object]:
-    """Give what replays a step without the host."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
 
 
 def measure(

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from deblur_vrt import clips
+from graphs import graph_of
 from pitstop.workloads.deblur.model.vrt import VRT, VRT_GOPRO, VRT_SMALL
 from progress import say, write
 
@@ -110,24 +111,15 @@ def loss_of(model: nn.Module, clip: tuple[Tensor, ...]) -> Tensor:
 
 def recorded(
     step: Callable[[], None], model: nn.Module, optimizer: torch.optim.Optimizer
-) -> Callable[[], None]:
+) -> Callable[[], object]:
     """Record a step as a CUDA graph; weights and the optimizer start as if nothing had run."""
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    optimizer.zero_grad(set_to_none=True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    replay = graph_of(step)
     model.load_state_dict(start)
     for state in optimizer.state.values():
         for value in state.values():
             value.zero_()
-    return graph.replay
+    return replay
 
 
 def compare(losses: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:

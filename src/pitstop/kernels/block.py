@@ -221,7 +221,7 @@ def prepare(kernels: Kernels, x: Tensor, layers: Layers) -> list[Layer]:
         return list(layers)
     kind = operand_type(x, layers[0].weight)
     weights = [layer.weight for layer in layers]
-    aligned = all(weight.numel() * kind.itemsize % _ALIGNED_BYTES == 0 for weight in weights)
+    aligned = all(weight.numel() * kind.itemsize % ALIGNED_BYTES == 0 for weight in weights)
     if not aligned or weights[0].dtype == kind:
         return list(layers)
     with torch.no_grad():
@@ -243,7 +243,7 @@ def stacked(upper: Tensor, lower: Tensor) -> Tensor:
     return upper.as_strided((rows, upper.shape[1]), upper.stride())
 
 
-_ALIGNED_BYTES: Final = 16
+ALIGNED_BYTES: Final = 16
 """At multiples of which kernels want their operands to begin."""
 
 

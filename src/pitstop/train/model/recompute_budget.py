@@ -33,9 +33,6 @@ from pitstop.train.model.recompute import (
     recompute_all,
 )
 
-Storages = dict[int, int]
-"""Bytes of storages by what tells them apart while they live."""
-
 
 @dataclass(slots=True, kw_only=True)
 class PlaceCost:
@@ -161,7 +158,7 @@ def _measured(
     for given in pytree.tree_leaves((args, kwargs)):
         if isinstance(given, Tensor) and given.requires_grad:
             kept.add(given)
-    saved: Storages = {}
+    saved: dict[int, int] = {}
 
     def count(tensor: Tensor) -> Tensor:
         number = _number(tensor)

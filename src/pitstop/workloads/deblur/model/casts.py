@@ -7,15 +7,13 @@ gradient; the numbers are the same to the bit.
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from pitstop.kernels import Kernels
-
-ALIGNED_BYTES: Final = 16
-"""At multiples of which convolutions and products want their operands to begin."""
+from pitstop.kernels.block import ALIGNED_BYTES
 
 Stack: TypeAlias = Sequence[Tensor]
 """Tensors that are needed as one, joined along their first axis; mostly a single one."""

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pitstop.kernels.block import ALIGNED_BYTES
 from pitstop.kernels.pairs import neighbour_pairs
 from pitstop.workloads.deblur.model import spynet
 from pitstop.workloads.deblur.model.casts import (
-    ALIGNED_BYTES,
     Stack,
     autocast_together,
     cast_together,
