@@ -36,7 +36,7 @@ class Ranks:
         return value
 
     def most(self, count: int) -> int:
-        """Give the largest count of all ranks, to all of them; once, while a run is set up."""
+        """Give the largest count of all ranks, to all of them; too slow for every step."""
         if self.world_size == 1:
             return count
         device = "cuda" if distributed.get_backend() == "nccl" else "cpu"

@@ -302,6 +302,14 @@ class TrainingRun(Generic[BatchT]):
             was_deleted = own_folder is not None and own_folder.is_deleted()
             # First: a run that goes on from here never comes by these steps again.
             writer.flush()
+            try:
+                saver.wait()
+            except CheckpointError:
+                # A save fails on all ranks or on none, so that all of them ask here.
+                if not trainer.ranks.most(was_deleted):
+                    raise
+            if was_deleted:
+                self.folder.mkdir(parents=True)
             saver.save(
                 {**trainer_state(trainer), "step": step, "config": self.config_yaml},
                 {"loader": dict(place), "random": capture_random_state()},

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import signal
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -273,6 +274,13 @@ def send(number: int, *processes: int) -> None:
         os.kill(pid, number)
 
 
+def finish_checkpoints() -> None:
+    """Wait for what is written beside the training."""
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint-writer":
+            thread.join()
+
+
 def workers() -> list[int]:
     return [child.pid for child in multiprocessing.active_children() if child.pid is not None]
 
@@ -301,8 +309,30 @@ def test_what_the_caller_keeps_from_collections_stays_kept(tmp_path: Path) -> No
     assert gc.get_freeze_count() > 10_000
 
 
-def test_a_deleted_folder_ends_the_run_with_its_state_saved(tmp_path: Path) -> None:
-    diary = Diary(at_step={5: lambda: shutil.rmtree(tmp_path / "run")})
+@pytest.mark.parametrize("while_writing", [False, True])
+def test_a_deleted_folder_ends_the_run_with_its_state_saved(
+    while_writing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a checkpoint is being written as the folder goes: that save fails."""
+    began, deleted = threading.Event(), threading.Event()
+    save = torch.save
+
+    def save_late(*args: Any) -> None:
+        began.set()
+        assert deleted.wait(60)
+        save(*args)
+
+    def delete() -> None:
+        if while_writing:
+            assert began.wait(60)
+        else:
+            finish_checkpoints()
+        shutil.rmtree(tmp_path / "run")
+        deleted.set()
+
+    if while_writing:
+        monkeypatch.setattr(torch, "save", save_late)
+    diary = Diary(at_step={5: delete})
     with pytest.raises(PitstopError, match="was deleted while the run went on") as caught:
         train(line_config(tmp_path), diary=diary)
     assert "the state of step 8 was saved there anew" in str(caught.value)
@@ -315,6 +345,7 @@ def test_a_folder_in_place_of_the_deleted_one_is_not_written_to(tmp_path: Path) 
     folder = tmp_path / "run"
 
     def replace_folder() -> None:
+        finish_checkpoints()
         folder.rename(tmp_path / "moved")
         folder.mkdir()
 

@@ -338,7 +338,8 @@ class CheckpointWriter:
         del save
         if self._ranks.rank != 0:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        # Without its parents: a run's folder that was deleted is not made anew behind its back.
+        self._folder.mkdir(exist_ok=True)
         for left_over in [self._folder / _WRITING, *self._folder.glob(f"{_REMOVED}*")]:
             if left_over.exists():
                 shutil.rmtree(left_over)
