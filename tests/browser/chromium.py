@@ -183,9 +183,9 @@ class Tab:
             )  # fmt: skip
 
     def press(self, selector: str, key: str) -> None:
-        """Put the focus on an element and strike a key: ``Enter`` or ``Tab``."""
+        """Put the focus on an element and strike a key: ``Enter``, ``Tab`` or ``Escape``."""
         self.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")
-        code = {"Enter": 13, "Tab": 9}[key]
+        code = {"Enter": 13, "Tab": 9, "Escape": 27}[key]
         text = {"Enter": "\r"}.get(key, "")
         for kind in ("keyDown", "keyUp"):
             self.call(

@@ -1,10 +1,14 @@
 """Pages in a real browser: silent, alone, told to those who do not see, and usable by hand."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 
+from pitstop.doctor.estimate.combine import combined_bound
+from pitstop.doctor.judge import judge_record
+from pitstop.records.store import read_run
+from pitstop.report.terminal import limit_text
 from tests.browser.chromium import Tab
 
 KINDS = ("full", "log", "ranks", "compared", "killed", "empty")
@@ -110,10 +114,74 @@ def test_the_tree_opens_by_mouse_and_by_keyboard(tab: Tab, pages: dict[str, Path
     assert tab.evaluate("[...document.querySelectorAll('.tree details')].every(d => d.open)")
 
 
+def test_ticked_fixes_give_what_the_doctor_says_they_give(tab: Tab, pages: dict[str, Path]) -> None:
+    """Every choice of fixes, against the formula that the verdict itself is made with."""
+    found = judge_record(read_run(pages["full"].parent / "slow")).verdict.findings
+    bounded = [finding for finding in found if finding.bound is not None]
+    assert len(bounded) >= 2
+    tab.open(pages["full"])
+    boxes = "[...document.querySelectorAll('.what-if input')]"
+    codes = f"{boxes}.map(box => box.closest('label').querySelector('b').textContent)"
+    assert tab.evaluate(codes) == [finding.code for finding in bounded]
+    shown = "document.querySelector('.what-if output').textContent"
+    saved = "parseFloat(document.querySelectorAll('.what-if svg > rect')[1].getAttribute('width'))"
+    ticked = {finding.code for finding in bounded if finding.severity != "info"}
+    for count in range(len(bounded) + 1):
+        for chosen in combinations(bounded, count):
+            for place, finding in enumerate(bounded, 1):
+                if (finding in chosen) != (finding.code in ticked):
+                    tab.click(f".fixes li:nth-child({place}) input")
+            ticked = {finding.code for finding in chosen}
+            bound = combined_bound(chosen)
+            expected = "nothing gained" if bound is None else limit_text(bound)
+            assert tab.evaluate(shown) == expected, ticked
+            share = 0 if bound is None else bound.saved_share
+            assert abs(tab.evaluate(saved) - 100 * share) < 1e-6
+
+
+def test_a_timeline_zooms_by_button_by_key_and_onto_a_part(
+    tab: Tab, pages: dict[str, Path]
+) -> None:
+    tab.open(pages["full"])
+    figure = "document.querySelector('#timeline figure')"
+    width = f"{figure}.querySelector('.zoom').getAttribute('width')"
+    ticks = f"[...{figure}.querySelectorAll('.tick')].map(tick => tick.textContent)"
+    before = tab.evaluate(ticks)
+    tab.click("#timeline figure .zoom-buttons button")
+    assert tab.evaluate(width) == "150%"
+    assert tab.evaluate(ticks) != before
+    tab.press("#timeline figure .drawing", "Escape")
+    assert (tab.evaluate(width), tab.evaluate(ticks)) == ("100%", before)
+    last = f"[...{figure}.querySelectorAll('.zoom rect')].at(-1)"
+    tab.evaluate(f"{last}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")
+    apart = tab.evaluate(
+        f"(() => {{ const a = {last}.getBoundingClientRect(), "
+        f"b = {figure}.querySelector('.drawing').getBoundingClientRect(); "
+        "return [a.left - b.left, a.right - b.right]; })()"
+    )
+    assert max(map(abs, apart)) <= 2, "the part that was clicked fills the drawing"
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("kind", ["full", "log", "compared"])
+def test_no_label_of_a_scale_lies_in_its_plot_or_outside_the_page(
+    tab: Tab, pages: dict[str, Path], kind: str, width: int
+) -> None:
+    tab.look(width=width, height=800)
+    tab.open(pages[kind])
+    labels = tab.evaluate(
+        "[...document.querySelectorAll('svg[class*=gutter] > text[x^=\"-\"]')].map(text => {"
+        " const box = text.getBoundingClientRect();"
+        " return [box.left, box.right - text.parentElement.getBoundingClientRect().left]; })"
+    )
+    assert len(labels) >= 3
+    assert all(left >= 0 and into_plot <= 0 for left, into_plot in labels)
+
+
 def test_the_keyboard_reaches_the_page_in_order(tab: Tab, pages: dict[str, Path]) -> None:
     tab.open(pages["full"])
     tab.press("a.skip", "Tab")
-    assert tab.evaluate("document.activeElement.getAttribute('href')") == "#findings"
+    assert tab.evaluate("document.activeElement.getAttribute('href')") == "#run"
     unnamed = (
         "[...document.querySelectorAll('button, a, [tabindex]')]"
         ".filter(e => !(e.textContent.trim() || e.getAttribute('aria-label'))).length"

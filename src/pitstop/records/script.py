@@ -396,6 +396,16 @@ class WorkerTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What the watched command runs, seen from outside. Kind ``source``."""
+
+    script: str | None
+    """Name of the first Python file in the command; None where there is none."""
+    commit: str | None
+    """What git has checked out around it, changed since or not; None outside of git."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """How the watched command ended, seen from outside. Kind ``ended``."""
 
@@ -433,5 +443,6 @@ KINDS: Final[Mapping[str, type]] = {
     "not_sampled": NotSampled,
     "compiled": Compiled,
     "worker": WorkerTimes,
+    "source": Source,
     "ended": Ended,
 }

@@ -170,9 +170,9 @@ def _length_lines(verdict: Verdict) -> Iterable[RenderableType]:
         yield Text(start_up_text(verdict))
 
 
-def start_up_text(verdict: Verdict) -> str:
+def start_up_text(verdict: Verdict, *, aside: str = "not included above") -> str:
     """Say how long start-up took and what it went into."""
-    took = f"start-up {seconds_text(verdict.start_up_s)} (not included above)"
+    took = f"start-up {seconds_text(verdict.start_up_s)} ({aside})"
     parts = [f"{name} {seconds_text(s)}" for name, s in verdict.start_up_parts_s.items() if s]
     return f"{took}: {', '.join(parts)}" if parts else took
 

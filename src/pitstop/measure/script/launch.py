@@ -26,6 +26,7 @@ from pitstop.errors import PitstopError
 from pitstop.measure.host.load import LoadMeter
 from pitstop.measure.host.memory import read_memory
 from pitstop.measure.script.record_folder import ENDED_BY_US, MEASURED, cannot_write, fresh_folder
+from pitstop.measure.script.source_code import source_of
 from pitstop.records.script import Ended, Untrained
 from pitstop.records.store import OUTSIDE
 from pitstop_probe import RecordWriter
@@ -83,6 +84,8 @@ def run_script(
         settings["doctor"] = {"lock": lock, "pid": os.getpid(), "command": list(command)}
         process = _started(command, _environment(settings), quiet_stdout=quiet_stdout)
         signals.reach(process)
+        with suppress(OSError):  # where the disk is full, the command still runs
+            writer.reading("source", asdict(source_of(command)))
         with _watched(process.pid, writer):
             code = process.wait()
             ended = Ended(

@@ -113,6 +113,11 @@ class MemoryReading:
         """What is used of that, by anybody."""
         if self._is_confined:
             return self.cgroup_working_bytes
+        return self.host_used_bytes
+
+    @property
+    def host_used_bytes(self) -> int | None:
+        """What is used of the host's memory, by anybody; None where it was not read."""
         if self.host_total_bytes is None or self.host_available_bytes is None:
             return None
         return self.host_total_bytes - self.host_available_bytes

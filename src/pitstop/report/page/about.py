@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from pitstop.doctor.readings import Applied, EngineWarning
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import HostLoad, MemoryReading
-from pitstop.records.script import Compiled, Ended, Kernels, Setup, Work
+from pitstop.records.script import Compiled, Ended, Kernels, Setup, Source, Work
 from pitstop.records.units import (
     NOT_MEASURED,
     bytes_text,
@@ -185,6 +186,25 @@ def log_section(view: RunView) -> Section | None:
     # By its name alone: a page is handed on, and where the log lay is in the footer.
     lead = log_headline(replace(log, source=view.name))
     return Section(key="log", title="What the log says", lead=lead, blocks=tuple(blocks))
+
+
+def origin_of(view: RunView) -> Iterable[str]:
+    """What a reader asks first: which script, which commit, where, on what, when."""
+    attempts = view.rank.attempts
+    if view.log is not None or not attempts:
+        return
+    last = attempts[-1]
+    sources = view.readings("source", Source)
+    script = sources[-1].script if sources else None
+    if script is None:
+        script = next((Path(one).name for one in last.command if one.endswith(".py")), None)
+    commit = sources[-1].commit if sources else None
+    setups = view.readings("setup", Setup)
+    device = (setups[-1].device_name or setups[-1].device) if setups else None
+    began = None if last.started_unix_s is None else _moment(last.started_unix_s)
+    named_commit = None if commit is None else f"commit {commit[:12]}"
+    host = None if last.host is None else f"host {last.host}"
+    yield from (text for text in (script, named_commit, host, device, began) if text)
 
 
 def machine_section(view: RunView) -> Section | None:

@@ -7,16 +7,20 @@ Section
 ├── Table               rows and columns; sorts where that helps
 ├── Tree                parts inside parts, which open
 ├── Findings            what holds a run back, with evidence
+├── WhatIf              fixes to tick, and what they give together
 └── Gallery             pictures side by side
 
 A template of the kind's name shows each (templates/). Text is plain here and escaped there.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
-from pitstop.records.verdict import Finding
+from pitstop.records.units import NOT_MEASURED
+from pitstop.records.verdict import Bound, Finding
 from pitstop.report.page.svg import Svg
+
+_TELLS_NOTHING: Final = ("", NOT_MEASURED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +72,18 @@ class Table:
     """Rows that were left out for length."""
 
     @property
+    def shown(self) -> tuple[int, ...]:
+        """Places of the columns that tell something of at least one row."""
+        return tuple(
+            place
+            for place in range(len(self.columns))
+            if place == 0 or any(row[place].text not in _TELLS_NOTHING for row in self.rows)
+        )
+
+    @property
     def is_narrow(self) -> bool:
         """Whether its few columns would lie too far from each other over the whole width."""
-        return len(self.columns) <= 3
+        return len(self.shown) <= 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +180,36 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfFix:
+    """A fix that a reader ticks."""
+
+    code: str
+    summary: str
+    bound: Bound
+    alone: str
+    """What it gives by itself, as text."""
+    ticked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Fixes to tick.
+
+    What ticked ones give together is worked out anew by the page's script, by the formula of
+    `pitstop.doctor.estimate.combine`; without script the page shows what is given here.
+    """
+
+    kind: ClassVar = "what_if"
+    """Name of its template."""
+    caption: str
+    svg: Svg
+    """What remains and what is saved, as two pieces of a bar."""
+    fixes: tuple[WhatIfFix, ...]
+    together: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPicture:
     """A picture that is in the page, or the reason why it is not."""
 
@@ -194,7 +237,7 @@ class Gallery:
     rows: tuple[ShownRow, ...]
 
 
-Block = Message | Figures | Chart | Table | Tree | Findings | Gallery
+Block = Message | Figures | Chart | Table | Tree | Findings | WhatIf | Gallery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

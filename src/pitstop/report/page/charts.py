@@ -1,7 +1,7 @@
-"""The kinds of drawing a page has: bars of parts, lines over time, spans inside a step."""
+"""Bars of parts, lines over time and meters of shares."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -141,7 +141,7 @@ def lines(key: str, title: str, drawn: Sequence[Line], axes: Axes, *, marks: Seq
         *_x_labels(frame, axes, height),
     ]
     described = Described(key=key, title=title, description=_text_of(filled, axes, marks))
-    return drawing(described, height, pieces)
+    return drawing(described, height, pieces, look=f"drawing {_gutter(frame, axes)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,11 +199,32 @@ def _grid(frame: _Frame) -> Iterable[Svg]:
         yield element("line", {"x1": 0, "x2": "100%", "y1": y, "y2": y, "class_": edge})
 
 
+def _y_texts(frame: _Frame, axes: Axes) -> Mapping[str, float]:
+    """Labels with their shares of the height; of two that read alike, the one at an end stays."""
+    height = frame.top - frame.bottom
+    return _first_of_each(
+        (axes.y_text(frame.bottom + share * height), share) for share in (0.0, 1.0, 0.5)
+    )
+
+
+def _first_of_each(labels: Iterable[tuple[str, float]]) -> Mapping[str, float]:
+    kept: dict[str, float] = {}
+    for text, share in labels:
+        kept.setdefault(text, share)
+    return kept
+
+
 def _y_labels(frame: _Frame, axes: Axes) -> Iterable[Svg]:
-    for share in (0.0, 0.5, 1.0):
-        value = frame.bottom + share * (frame.top - frame.bottom)
+    """In the gutter left of the plot, where no line runs through them."""
+    for text, share in _y_texts(frame, axes).items():
         y = _PLOT_TOP + frame.plot * (1 - share)
-        yield element("text", {"x": 0, "y": y - 4, "class_": "label"}, axes.y_text(value))
+        yield element("text", {"x": -8, "y": y + 4, "class_": "label end"}, text)
+
+
+def _gutter(frame: _Frame, axes: Axes) -> str:
+    """The style that leaves room for the longest label."""
+    letters = max(map(len, _y_texts(frame, axes)))
+    return "gutter-s" if letters <= 5 else "gutter-m" if letters <= 8 else "gutter-l"
 
 
 def _x_labels(frame: _Frame, axes: Axes, height: float) -> Iterable[Svg]:
@@ -211,13 +232,15 @@ def _x_labels(frame: _Frame, axes: Axes, height: float) -> Iterable[Svg]:
         text = f"{axes.x_name} {axes.x_text(frame.low_x)}".strip()
         yield element("text", {"x": "50%", "y": height - 5, "class_": "label middle"}, text)
         return
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        text = axes.x_text(frame.low_x + share * (frame.high_x - frame.low_x))
+    width = frame.high_x - frame.low_x
+    shares = (0.0, 1.0, 0.5, 0.25, 0.75)
+    labels = _first_of_each((axes.x_text(frame.low_x + share * width), share) for share in shares)
+    for text, share in labels.items():
         anchor = {0.0: "start", 1.0: "end"}.get(share, "middle")
         between = " between" if share in (0.25, 0.75) else ""
-        text = f"{axes.x_name} {text}".strip() if share == 0 else text
+        said = f"{axes.x_name} {text}".strip() if share == 0 else text
         place = {"x": percent(share), "y": height - 5, "class_": f"label {anchor}{between}"}
-        yield element("text", place, text)
+        yield element("text", place, said)
 
 
 def _marks(marks: Sequence[Mark], frame: _Frame) -> Iterable[Svg]:
@@ -273,56 +296,6 @@ def _line_text(line: Line, axes: Axes) -> str:
         f"{axes.y_text(low)}, highest {axes.y_text(high)}, begins at "
         f"{axes.y_text(float(series.middle[0]))}, ends at {axes.y_text(float(series.middle[-1]))}"
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One span in a lane."""
-
-    name: str
-    start: float
-    """Share of the drawing's width."""
-    end: float
-    colour: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """One row of spans that do not overlap."""
-
-    name: str
-    pieces: tuple[Piece, ...]
-
-
-def lanes(described: Described, rows: Sequence[Lane], *, ticks: Sequence[str]) -> Svg:
-    """Draw rows of spans under one another, on one clock; `ticks` are spread evenly."""
-    row_height, gap, label = 18.0, 6.0, 15.0
-    pieces: list[Svg] = []
-    y = 0.0
-    for row in rows:
-        pieces.append(element("text", {"x": 0, "y": y + 11, "class_": "label"}, row.name))
-        ground = {"x": 0, "width": "100%", "y": y + label, "height": row_height}
-        pieces.append(element("rect", {**ground, "class_": "ground"}))
-        pieces += [_lane_piece(piece, y + label, row_height) for piece in row.pieces]
-        y += label + row_height + gap
-    for place, tick in enumerate(ticks):
-        share = place / max(1, len(ticks) - 1)
-        anchor = {0.0: "start", 1.0: "end"}.get(share, "middle")
-        at = {"x": percent(share), "y": y + 10, "class_": f"label {anchor}"}
-        pieces.append(element("text", at, tick))
-    return drawing(described, y + 16, pieces)
-
-
-def _lane_piece(piece: Piece, y: float, height: float) -> Svg:
-    place = {
-        "x": percent(piece.start),
-        "width": percent(max(0.0008, piece.end - piece.start)),
-        "y": y,
-        "height": height,
-        "class_": f"piece {piece.colour}",
-    }
-    return element("rect", place, element("title", {}, piece.text))
 
 
 def meter(share: float, colour: str) -> Svg:

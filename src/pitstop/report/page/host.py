@@ -1,7 +1,7 @@
 """Memory by owner and over time, and how busy GPU, processor and disk were."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -105,8 +105,15 @@ def _memory_charts(readings: Sequence[MemoryReading]) -> Iterable[Chart]:
     yield from _over_time(host, at_s, _tree_lines(readings))
     names = sorted({device.device for one in readings for device in one.devices})[:_MOST_DEVICES]
     for place, name in enumerate(names):
+        found = [device for one in readings for device in one.devices if device.device == name]
+        total = max(_known([device.total_bytes for device in found]), default=None)
         how = f"measured by torch's allocator; {times}"
-        panel = _Panel(key=f"memory-{place}", title=f"Memory of {name}", axes=axes, how=how)
+        if total is not None:
+            left = total - max(device.peak_reserved_bytes for device in found)
+            how = f"{bytes_text(left)} of {bytes_text(total)} never reserved; {how}"
+        # The scale ends at the limit, so that the room above the peak is what is left.
+        to_limit = replace(axes, top=None if total is None else float(total))
+        panel = _Panel(key=f"memory-{place}", title=f"Memory of {name}", axes=to_limit, how=how)
         yield from _over_time(panel, at_s, _device_lines(readings, name))
 
 
@@ -166,34 +173,38 @@ def _series(at_s: Sequence[float], values: Sequence[float | None]) -> Series | N
 
 
 def _memory_table(readings: Sequence[MemoryReading]) -> Table:
+    """Kinds of host memory; what no reading has stands in the note."""
     last = readings[-1]
-    held: list[tuple[str, list[int | None]]] = [
-        ("host, in use by anybody", [_used(one) for one in readings]),
-        (_LIMIT, [one.cgroup_limit_bytes for one in readings]),
-        ("control group's working set", [one.cgroup_working_bytes for one in readings]),
-        ("pinned by torch", [one.pinned_bytes for one in readings]),
-        ("shared memory in use", [one.shm_used_bytes for one in readings]),
-    ]
+    kinds: dict[str, list[int | None]] = {
+        "host, in use by anybody": [one.host_used_bytes for one in readings],
+        _LIMIT: [one.cgroup_limit_bytes for one in readings],
+        "control group's working set": [one.cgroup_working_bytes for one in readings],
+        "pinned by torch": [one.pinned_bytes for one in readings],
+        "shared memory in use": [one.shm_used_bytes for one in readings],
+    }
     rows = []
-    for name, values in held:
-        known = [value for value in values if value is not None]
-        three = (min(known, default=None), max(known, default=None), values[-1])
-        gap = "none found" if name == _LIMIT else NOT_MEASURED
-        cells = [number_cell(gap if v is None else bytes_text(v), v) for v in three]
-        rows.append((text_cell(name), *cells))
-    total = bytes_text(last.host_total_bytes)
+    unknown = [name for name, values in kinds.items() if not _known(values)]
+    for name, values in kinds.items():
+        if known := _known(values):
+            cells = [number_cell(bytes_text(v), v) for v in (min(known), max(known), values[-1])]
+            rows.append((text_cell(name), *cells))
+    host = f"the host has {bytes_text(last.host_total_bytes)}"
+    notes = [f"Measured, {count_text(len(readings), 'reading')}", host]
+    if _LIMIT in unknown:
+        unknown.remove(_LIMIT)
+        notes.append("no control group limits it")
+    if unknown:
+        notes.append(f"{NOT_MEASURED}: {', '.join(unknown)}")
     return Table(
         caption="Host memory in numbers",
         columns=named_columns("what", "lowest", "most", "at the end"),
         rows=tuple(rows),
-        note=f"Measured, {count_text(len(readings), 'reading')}; the host has {total}.",
+        note="; ".join(notes) + ".",
     )
 
 
-def _used(reading: MemoryReading) -> int | None:
-    if reading.host_total_bytes is None or reading.host_available_bytes is None:
-        return None
-    return reading.host_total_bytes - reading.host_available_bytes
+def _known(values: Sequence[int | None]) -> list[int]:
+    return [value for value in values if value is not None]
 
 
 def load_section(view: RunView) -> Section | None:

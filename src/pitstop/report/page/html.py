@@ -15,7 +15,12 @@ from typing import Final
 from pitstop.doctor.judge import JudgedRuns
 from pitstop.errors import RecordError
 from pitstop.records.store import write_text
-from pitstop.report.page.about import log_section, machine_section, settings_section
+from pitstop.report.page.about import (
+    log_section,
+    machine_section,
+    origin_of,
+    settings_section,
+)
 from pitstop.report.page.blocks import Figures, Section
 from pitstop.report.page.compare import (
     RunsView,
@@ -35,7 +40,8 @@ from pitstop.report.page.run import RunView, view_of
 from pitstop.report.page.step import step_section, timeline_section
 from pitstop.report.page.svg import Svg
 from pitstop.report.page.templating import environment, policy_hash, source
-from pitstop.report.page.verdict import findings_section, gain_section, headline_figures
+from pitstop.report.page.verdict import findings_section, headline_figures
+from pitstop.report.page.whole_run import run_section
 
 MOST_BYTES: Final = 1_000_000
 """A page is smaller than this, so that it can be mailed."""
@@ -64,9 +70,9 @@ class Chapter:
 
 
 SECTIONS: Final[tuple[Chapter, ...]] = (
+    Chapter(about="the time of the run", make=run_section),
     Chapter(about="findings", make=findings_section),
     Chapter(about="the parts of a step", make=step_section),
-    Chapter(about="a bound on the gain", make=gain_section),
     Chapter(about="headroom on the device", make=headroom_section),
     Chapter(about="where parts lay inside a step", make=timeline_section),
     Chapter(about="values over time", make=over_time_section),
@@ -88,11 +94,13 @@ COMPARISONS: Final[tuple[Callable[[RunsView], Section | None], ...]] = (
 )
 
 _PAGES: Final = (".html", ".htm")
+_CLAUSES: Final = 2
+_PICTURES_AFTER: Final = 2
+"""Sections that a reader sees first: where the time goes, and why."""
 
 # What is no gap of a record: a healthy run has no findings, and a run is no log.
 _NEVER_MISSED: Final = (
     "findings",
-    "a bound on the gain",
     "headroom on the device",
     "several ranks",
     "what a log prints",
@@ -104,6 +112,8 @@ class Page:
     """Everything the template shows, but for the sections, which are rendered one by one."""
 
     title: str
+    origin: tuple[str, ...]
+    """Script, commit, host, device and date, as far as they are known."""
     source: str
     outcome: str
     message: str
@@ -112,6 +122,16 @@ class Page:
     notes: tuple[str, ...]
     absent: tuple[str, ...]
     basis: str
+
+    @property
+    def headline(self) -> str:
+        """What is slow and what fixing it gives: as much of the message as large letters bear."""
+        return "; ".join(self.message.split("; ")[:_CLAUSES])
+
+    @property
+    def aside(self) -> str:
+        """The rest of the message: what is about as large, what is in doubt."""
+        return "; ".join(self.message.split("; ")[_CLAUSES:])
 
 
 def write_page(judged: JudgedRuns, output: Path) -> PageWritten:
@@ -181,6 +201,7 @@ def _page_of_run(view: RunView) -> Page:
     verdict = view.verdict
     return Page(
         title=view.name,
+        origin=tuple(origin_of(view)),
         source=view.record.source,
         outcome=verdict.outcome,
         message=verdict.message,
@@ -210,6 +231,7 @@ def _page_of_runs(runs: RunsView) -> Page:
     notes = [f"{view.name}: {note}" for view in runs.views for note in view.verdict.notes]
     return Page(
         title=_names(runs),
+        origin=(),
         source=", ".join(view.record.source for view in runs.views),
         outcome=outcome,
         message=message,
@@ -248,7 +270,7 @@ class _Renderer:
             text = self._whole(page, kept, left_out)
         gallery = pictures(MOST_BYTES - len(text.encode()) - 2_000)
         if gallery is not None:
-            kept.insert(min(1, len(kept)), (gallery, self._section(gallery)))
+            kept.insert(min(_PICTURES_AFTER, len(kept)), (gallery, self._section(gallery)))
             text = self._whole(page, kept, left_out)
         return text, tuple(section.title for section, _ in kept)
 

@@ -1,7 +1,8 @@
 """Parts of the model in a table that sorts, ranks side by side, and the pictures of a run."""
 
 import base64
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
@@ -23,6 +24,7 @@ from pitstop.report.page.blocks import (
     Chart,
     Column,
     Gallery,
+    LegendEntry,
     Message,
     Section,
     ShownPicture,
@@ -33,12 +35,17 @@ from pitstop.report.page.blocks import (
     text_cell,
 )
 from pitstop.report.page.charts import bar
+from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.run import RunView, quartiles
+from pitstop.report.page.spans import Level, Pass, icicle
 from pitstop.report.page.step import legend_of, part_times_us, segments_of
-from pitstop.report.page.svg import Svg, shown
+from pitstop.report.page.svg import Described, Svg, shown
 from pitstop.report.terminal_tables import coverage
 
 _MOST_MODULES: Final = 200
+_MOST_LEVELS: Final = 8
+_KINDS: Final = ("c2", "c0", "c4", "c7", "c1", "c3", "c5", "c11")
+_OTHER_KINDS: Final = "c10"
 _MOST_RANKS: Final = 16
 _TAGS_BYTES: Final = 200
 
@@ -52,8 +59,103 @@ def modules_section(view: RunView) -> Section | None:
     modules = view.verdict.modules
     said = None if modules is None or modules.covers_forward is None else coverage(modules)
     lead = None if said is None else f"The outermost parts: {said}."
-    blocks = (table, *(_by_kind(readings[-1]) if readings else ()))
+    drawn = _sampled_icicle(readings[-1]) if readings else _named_icicle(view)
+    blocks = (*drawn, table, *(_by_kind(readings[-1]) if readings else ()))
     return Section(key="modules", title="Parts of the model", lead=lead, blocks=blocks)
+
+
+def _sampled_icicle(modules: Modules) -> Iterable[Chart]:
+    """Modules inside modules, each kind in its colour."""
+    kinds = kind_colours(modules.modules)
+    inside: dict[int | None, list[int]] = {}
+    for place, one in enumerate(modules.modules):
+        inside.setdefault(one.parent, []).append(place)
+
+    def levels(parent: int | None, time_us: Callable[[ModuleTime], int]) -> tuple[Level, ...]:
+        return tuple(
+            Level(
+                name=one.name.rpartition(".")[2] if one.parent is not None else one.name,
+                us=time_us(one),
+                colour=kinds.get(one.kind, _OTHER_KINDS),
+                text=f"{one.name} ({one.kind}): {us_text(time_us(one))}",
+                inside=levels(place, time_us),
+            )
+            for place in inside.get(parent, ())
+            if time_us(one := modules.modules[place])
+        )
+
+    legend = [LegendEntry(name=kind, colour=colour) for kind, colour in kinds.items()]
+    if len(kinds) < len({one.kind for one in modules.modules}):
+        legend.append(LegendEntry(name="other kinds", colour=_OTHER_KINDS))
+    yield from _icicle_chart(
+        {
+            "forward": levels(None, lambda one: one.forward_us),
+            "backward": levels(None, lambda one: one.backward_us or 0),
+        },
+        legend,
+    )
+
+
+def kind_colours(modules: Sequence[ModuleTime]) -> dict[str, str]:
+    """Colours of the kinds that take longest by themselves, without the modules inside them."""
+    own_us: Counter[str] = Counter()
+    for one in modules:
+        own_us[one.kind] += one.both_us
+        if one.parent is not None:
+            own_us[modules[one.parent].kind] -= one.both_us
+    longest = [kind for kind, _ in own_us.most_common(len(_KINDS))]
+    return dict(zip(longest, _KINDS, strict=False))
+
+
+def _named_icicle(view: RunView) -> Iterable[Chart]:
+    """Parts that were named inside the passes."""
+    facts = view.facts
+    if facts is None:
+        return
+    spans = facts.summary.spans
+    passes = {name: _named_levels(view, spans, (name,)) for name in ("forward", "loss", "backward")}
+    yield from _icicle_chart(passes, ())
+
+
+def _named_levels(
+    view: RunView, spans: Sequence[SpanSummary], above: tuple[str, ...]
+) -> tuple[Level, ...]:
+    depth = len(above)
+    return tuple(
+        Level(
+            name=span.path[-1],
+            us=span.host.total_us,
+            colour=view.colours.get(span.path[0], HATCHED),
+            text=f"{' / '.join(span.path)}: {share_text(span.share)}",
+            inside=_named_levels(view, spans, span.path),
+        )
+        for span in spans
+        if len(span.path) == depth + 1 and span.path[:depth] == above
+    )
+
+
+def _icicle_chart(
+    passes: Mapping[str, tuple[Level, ...]], legend: Sequence[LegendEntry]
+) -> Iterable[Chart]:
+    drawn = [Pass(name=name, outermost=levels) for name, levels in passes.items() if levels]
+    if not drawn:
+        return
+    longest = [max(one.outermost, key=lambda level: level.us) for one in drawn]
+    described = Described(
+        key="modules-icicle",
+        title="Parts of the model inside one another",
+        description="; ".join(
+            f"longest of {one.name}: {level.text}"
+            for one, level in zip(drawn, longest, strict=True)
+        )
+        + ".",
+    )
+    yield Chart(
+        caption="Parts inside parts, as wide as their time",
+        svg=icicle(described, drawn, most_levels=_MOST_LEVELS),
+        legend=tuple(legend),
+        note="Both passes are on one scale.",
+    )
 
 
 def _by_kind(modules: Modules) -> Iterable[Block]:

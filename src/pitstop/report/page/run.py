@@ -70,8 +70,9 @@ def view_of(run: JudgedRun) -> RunView:
     facts = run.facts
     parts = list(run.verdict.shares)
     if facts is not None:
-        parts = [*facts.parts_us, *facts.outside, *(path[0] for path in facts.record.paths)]
+        parts = [*facts.parts_us, *facts.summary.events, *(path[0] for path in facts.record.paths)]
         parts += ["data", "forward"]
+    parts += ["start-up", "steps"]
     return RunView(
         record=run.record,
         name=_name(run.record),

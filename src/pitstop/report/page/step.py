@@ -1,6 +1,7 @@
 """The step: as one bar, as a tree that opens, and as host and device saw it."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -23,9 +24,10 @@ from pitstop.report.page.blocks import (
     number_cell,
     text_cell,
 )
-from pitstop.report.page.charts import Lane, Piece, Segment, bar, lanes, meter
+from pitstop.report.page.charts import Segment, bar, meter
 from pitstop.report.page.palette import HATCHED, UNACCOUNTED
 from pitstop.report.page.run import RunView, quartiles
+from pitstop.report.page.spans import Lane, Piece, lanes
 from pitstop.report.page.svg import Described
 
 _MOST_NODES: Final = 300
@@ -108,14 +110,14 @@ def segments_of(view: RunView, facts: Facts, *, whole_us: float | None = None) -
         facts: The rank.
         whole_us: What the whole bar stands for; the step itself unless given.
     """
-    wall_us = float(facts.wall_us.mean())
-    whole = whole_us or max(wall_us, 1.0)
+    shares = facts.shares()
+    whole = whole_us or max(float(facts.wall_us.mean()), 1.0)
     return [
         Segment(
             name=name,
             share=us / whole,
             colour=view.colours.get(name, HATCHED),
-            text=f"{us_text(us)}, {share_text(us / wall_us if wall_us else None)}",
+            text=f"{us_text(us)}, {share_text(shares.get(name))}",
         )
         for name, us in part_times_us(facts).items()
         if us > 0 or name == UNACCOUNTED
@@ -138,14 +140,15 @@ def _bar_of(view: RunView, facts: Facts) -> Chart:
 
 
 def _parts_table(view: RunView, facts: Facts) -> Table:
-    rows = [_part_row(view, facts, name) for name in part_times_us(facts)]
+    shares = facts.shares()
+    rows = [_part_row(view, facts, name, shares.get(name)) for name in part_times_us(facts)]
     wall = quartiles(facts.wall_us / 1e6)
     assert wall is not None
     rows.append(
         (
-            text_cell("wall clock", strong=True),
+            text_cell("all of the step", strong=True),
             _time_cell(float(facts.wall_us.mean()) / 1e6),
-            number_cell(share_text(1.0), 1.0),
+            _share_cell(float(facts.wall_us.sum()) / facts.total_us),
             text_cell(f"{seconds_text(wall[0])} to {seconds_text(wall[2])}"),
             number_cell("", None),
             _time_cell(None if facts.device_step_us is None else facts.device_step_us / 1e6),
@@ -153,16 +156,18 @@ def _parts_table(view: RunView, facts: Facts) -> Table:
     )
     return Table(
         caption="The parts in numbers",
-        columns=named_columns("part", "mean a step", "of the step", "IQR", "self", "on the device"),
+        columns=named_columns(
+            "part", "mean a step", "of the wall clock", "IQR", "self", "on the device"
+        ),
         rows=tuple(rows),
-        note="Self is time inside a part and in none of its own parts. Measured.",
+        note="Self is time inside a part and in none of its own parts. The wall clock is that of "
+        "the steps and of what lay between them. Measured.",
     )
 
 
-def _part_row(view: RunView, facts: Facts, name: str) -> tuple[Cell, ...]:
+def _part_row(view: RunView, facts: Facts, name: str, share: float | None) -> tuple[Cell, ...]:
     times = facts.unaccounted_us if name == UNACCOUNTED else facts.parts_us[name]
     mean_s = facts.mean_us(times) / 1e6
-    share = mean_s * 1e6 / float(facts.wall_us.mean())
     spread = quartiles(times / 1e6)
     assert spread is not None
     inner_s = sum(us for path, us in facts.inner_us.items() if path[0] == name) / facts.steps / 1e6
@@ -173,7 +178,7 @@ def _part_row(view: RunView, facts: Facts, name: str) -> tuple[Cell, ...]:
     return (
         text_cell(name, colour=view.colours.get(name, HATCHED)),
         _time_cell(mean_s),
-        number_cell(share_text(share), share),
+        _share_cell(share),
         text_cell(f"{seconds_text(spread[0])} to {seconds_text(spread[2])}"),
         _time_cell(mean_s - inner_s) if is_part else number_cell("", None),
         _time_cell(device) if is_part else number_cell("", None),
@@ -184,6 +189,10 @@ def _time_cell(seconds: float | None) -> Cell:
     return number_cell(seconds_text(seconds), seconds)
 
 
+def _share_cell(share: float | None) -> Cell:
+    return number_cell(share_text(share), share)
+
+
 def _tree(view: RunView, facts: Facts) -> Tree | None:
     spans = facts.summary.spans
     if not any(len(span.path) > 1 for span in spans):
@@ -191,9 +200,12 @@ def _tree(view: RunView, facts: Facts) -> Tree | None:
     near = [span for span in spans if len(span.path) <= _MOST_LEVELS]
     shown = sorted(near, key=lambda span: -span.host.total_us)[:_MOST_NODES]
     kept = {span.path for span in shown}
-    nodes = _nodes(view, [span for span in spans if span.path in kept], ())
+    nodes = _nodes(view, _on_one_base([span for span in spans if span.path in kept], facts), ())
     more, deeper = len(near) - len(shown), len(spans) - len(near)
-    note = "The whole run, warm-up included; medians are within 2%. Measured on the host's clock."
+    note = (
+        "The whole run, warm-up included, but for shares, which are those of the steps after it; "
+        "medians are within 2%. Measured on the host's clock."
+    )
     if more:
         note += f" {count_text(more, 'smaller part')} left out."
     if deeper:
@@ -204,6 +216,17 @@ def _tree(view: RunView, facts: Facts) -> Tree | None:
         nodes=nodes,
         note=note,
     )
+
+
+def _on_one_base(spans: Sequence[SpanSummary], facts: Facts) -> list[SpanSummary]:
+    """Give spans of the whole run the shares that their part has in the rest of the page."""
+    shares = facts.shares()
+    scales = {
+        span.path[0]: shares[span.path[0]] / span.share
+        for span in spans
+        if len(span.path) == 1 and span.share and span.path[0] in shares
+    }
+    return [replace(span, share=span.share * scales.get(span.path[0], 1.0)) for span in spans]
 
 
 def _nodes(view: RunView, spans: Sequence[SpanSummary], above: tuple[str, ...]) -> tuple[Node, ...]:
@@ -330,7 +353,8 @@ def _timeline_chart(view: RunView, timeline: Timeline) -> Chart:
         LegendEntry(name=name, colour=view.colours.get(name, HATCHED))
         for name in dict.fromkeys(span.path[0] for span in timeline.spans)
     ]
-    return Chart(caption=title, svg=lanes(described, rows, ticks=ticks), legend=tuple(legend))
+    svg = lanes(described, rows, ticks=ticks, span_us=whole)
+    return Chart(caption=title, svg=svg, legend=tuple(legend))
 
 
 def _host_lane(view: RunView, timeline: Timeline, depth: int, whole: int) -> Lane:

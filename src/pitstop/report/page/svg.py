@@ -65,13 +65,15 @@ class Described:
     description: str
 
 
-def drawing(described: Described, height: float, pieces: Iterable[Svg]) -> Svg:
-    """Frame pieces as one picture with a title and a description."""
+def drawing(
+    described: Described, height: float, pieces: Iterable[Svg], *, look: str = "drawing"
+) -> Svg:
+    """Frame pieces as one picture with a title and a description; `look` names its styles."""
     names = {"title": f"{described.key}-title", "desc": f"{described.key}-desc"}
     return element(
         "svg",
         {
-            "class_": "drawing",
+            "class_": look,
             "role": "img",
             "aria_labelledby": f"{names['title']} {names['desc']}",
             "width": "100%",

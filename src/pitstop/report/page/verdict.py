@@ -1,4 +1,4 @@
-"""The verdict with its evidence, and where the gain is."""
+"""The verdict with its evidence, and the few numbers beside it."""
 
 from collections.abc import Iterable
 
@@ -13,28 +13,16 @@ from pitstop.records.units import (
     share_text,
     us_text,
 )
-from pitstop.records.verdict import Bound, Verdict
 from pitstop.report.headroom import small_share
 from pitstop.report.page.blocks import (
-    Block,
-    Cell,
-    Chart,
-    Column,
     Figure,
     Figures,
     Findings,
-    Message,
     ReportedFinding,
     Section,
-    Table,
-    named_columns,
-    number_cell,
-    text_cell,
 )
-from pitstop.report.page.charts import Lane, Piece, lanes
 from pitstop.report.page.run import RunView, quartiles
-from pitstop.report.page.svg import Described
-from pitstop.report.terminal import limit_text, start_up_text
+from pitstop.report.terminal import limit_text
 
 
 def headline_figures(view: RunView) -> Figures:
@@ -163,89 +151,3 @@ def findings_section(view: RunView) -> Section | None:
 
 def _shares_text(view: RunView) -> str:
     return "measured shares" if view.log is None else "shares of the log's own times"
-
-
-def gain_section(view: RunView) -> Section | None:
-    """The most that fixing each thing can give, and all of it together."""
-    bounded = [finding for finding in view.verdict.findings if finding.bound is not None]
-    if not bounded:
-        return None
-    rows: list[tuple[Cell, ...]] = []
-    for finding in bounded:
-        bound = finding.bound
-        assert bound is not None
-        rows.append(
-            (
-                text_cell(f"{finding.code} {finding.summary}"),
-                number_cell(share_text(bound.saved_share), bound.saved_share),
-                number_cell(limit_text(bound), bound.speedup),
-                text_cell(f"{share_text(bound.pool_share)}: {bound.pool}"),
-            )
-        )
-    columns = (
-        Column(name="finding", is_number=False),
-        Column(name="of the wall clock, at most"),
-        Column(name="fixed, the run is"),
-        Column(name="taken from", is_number=False),
-    )
-    table = Table(
-        caption="The most that fixing each finding can give",
-        columns=columns,
-        rows=tuple(rows),
-        note=f"From {_shares_text(view)}, by Amdahl's law: bounds, and no forecast.",
-        sortable=len(rows) > 1,
-    )
-    blocks = (_gain_chart(view.verdict), table, *_together(view.verdict))
-    return Section(key="gain", title="Where the gain is", blocks=blocks)
-
-
-def _gain_chart(verdict: Verdict) -> Chart:
-    bounds = [(one.code, one.bound) for one in verdict.findings if one.bound is not None]
-    if verdict.combined_bound is not None and len(bounds) > 1:
-        bounds.append(("all warnings together", verdict.combined_bound))
-    described = Described(
-        key="gain-bars",
-        title="Time that fixing each finding can save at most",
-        description="; ".join(f"{name} {share_text(b.saved_share)}" for name, b in bounds) + ".",
-    )
-    rows = [_gain_lane(name, bound) for name, bound in bounds]
-    ticks = ("0%", "50% of the wall clock", "100%")
-    return Chart(caption="Time that goes at most", svg=lanes(described, rows, ticks=ticks))
-
-
-def _gain_lane(name: str, bound: Bound) -> Lane:
-    text = f"{name}: {share_text(bound.saved_share)} of the wall clock, {limit_text(bound)}"
-    piece = Piece(name=name, start=0.0, end=bound.saved_share, colour="c2", text=text)
-    return Lane(name=text, pieces=(piece,))
-
-
-def _together(verdict: Verdict) -> Iterable[Block]:
-    bound = verdict.combined_bound
-    if bound is not None and len(verdict.findings) > 1:
-        text = f"All warnings together: {limit_text(bound)}."
-        yield Message(text=text, tone="strong")
-    if len(verdict.cumulative_gains) >= 2:
-        rows = tuple(
-            (
-                text_cell(gain.code),
-                number_cell(limit_text(gain.bound), gain.bound.speedup),
-                number_cell(
-                    "length of the training not known"
-                    if gain.hours_saved is None
-                    else seconds_text(gain.hours_saved * 3600),
-                    gain.hours_saved,
-                ),
-            )
-            for gain in verdict.cumulative_gains
-        )
-        yield Table(
-            caption="Cumulative gains, fixed in this order",
-            columns=named_columns("this one and those above", "the run is", "saved at most"),
-            rows=rows,
-        )
-    if verdict.whole_run_hours is not None:
-        took = seconds_text(verdict.whole_run_hours * 3600)
-        yield Message(text=f"The whole training takes {took} at the measured rate.")
-    if verdict.start_up_s is not None:
-        said = start_up_text(verdict)
-        yield Message(text=f"{said[0].upper()}{said[1:]}.", tone="note")

@@ -151,4 +151,4 @@ def test_a_disk_that_fills_up_costs_the_record_and_not_the_commands_code(
     monkeypatch.setattr("pitstop.measure.script.launch._READ_EVERY_S", 0.01)
     ended = run_script(["sh", "-c", "sleep 0.5; exit 3"], tmp_path, steps=None)
     assert ended.exit_code == 3
-    assert refused == ["memory", "ended", "close"]
+    assert refused == ["source", "memory", "ended", "close"]

@@ -71,10 +71,10 @@ def test_everything_a_full_record_holds_is_on_the_page(tmp_path: Path) -> None:
     outline, written = page(tmp_path, slow(tmp_path / "run"))
     assert written.absent == ()
     assert written.sections == (
+        "The whole run",
         "What was found",
         "Pictures",
         "The step",
-        "Where the gain is",
         "Host and device over a few steps",
         "Over time",
         "Memory",
@@ -231,8 +231,8 @@ def test_two_runs_are_compared_and_only_changes_beyond_noise_are_marked(tmp_path
     assert written.message.startswith("faster: a step takes 0.6")
     assert written.sections == (
         "Differences",
-        "Pictures of street-clips (before)",
         "Side by side",
+        "Pictures of street-clips (before)",
         "Over time",
         "Verdict on each",
     )

@@ -1,5 +1,6 @@
 """Sections one by one, over records made by hand: what they say, and when they say nothing."""
 
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,19 @@ from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.script import Ended
 from pitstop.records.store import read_run
 from pitstop.report.page.about import log_section, machine_section, settings_section
-from pitstop.report.page.blocks import Block, Chart, Figures, Message, Node, Section, Table, Tree
+from pitstop.report.page.blocks import (
+    Block,
+    Chart,
+    Figures,
+    Message,
+    Node,
+    Section,
+    Table,
+    Tree,
+    WhatIf,
+    named_columns,
+    text_cell,
+)
 from pitstop.report.page.compare import (
     Pair,
     RunsView,
@@ -34,7 +47,8 @@ from pitstop.report.page.over_time import over_time_section
 from pitstop.report.page.parts import modules_section, ranks_section
 from pitstop.report.page.run import RunView, quartiles, view_of
 from pitstop.report.page.step import step_section, timeline_section
-from pitstop.report.page.verdict import findings_section, gain_section, headline_figures
+from pitstop.report.page.verdict import findings_section, headline_figures
+from pitstop.report.page.whole_run import run_section
 from pitstop_probe import Clock, RecordWriter
 from tests.browser.records import write_run
 from tests.fakes import FakeClock
@@ -98,16 +112,54 @@ def test_a_run_without_a_data_part_says_so() -> None:
     assert "Waiting for data" not in told(over_time_section(only))
 
 
-def test_a_healthy_run_has_no_findings_and_no_gain() -> None:
+def test_a_healthy_run_has_no_findings_and_nothing_to_tick() -> None:
     healthy = viewed(run_of(rank({"forward": 10_000, "backward": 20_000})))
     assert findings_section(healthy) is None
-    assert gain_section(healthy) is None
+    section = run_section(healthy)
+    assert section is not None
+    assert not any(isinstance(block, WhatIf) for block in section.blocks)
+
+
+def test_the_pieces_of_the_whole_run_are_all_of_it(tmp_path: Path) -> None:
+    """Against what the writer was told: 2.4 s of start-up, and evaluations and checkpoints."""
+    write_run(tmp_path, steps=300)
+    section = run_section(viewed(read_run(tmp_path)))
+    assert section is not None
+    drawn = section.blocks[0]
+    assert isinstance(drawn, Chart)
+    for text in ("start-up: 2.40 s", "evaluation: 3.30 s", "checkpoint: 360 ms", "steps: "):
+        assert text in drawn.svg.text, text
+    widths = re.findall(r'<rect x="[\d.]+%" width="([\d.]+)%"', drawn.svg.text)
+    assert sum(map(float, widths)) == pytest.approx(100, abs=0.1)
+
+
+def test_a_part_has_the_same_share_everywhere_on_the_page(tmp_path: Path) -> None:
+    write_run(tmp_path, steps=300)
+    seen = viewed(read_run(tmp_path))
+    share = figures(headline_figures(seen))["waiting for data"].partition(";")[0]
+    section = step_section(seen)
+    assert section is not None
+    bar, table, tree = section.blocks[:3]
+    assert isinstance(bar, Chart)
+    assert isinstance(table, Table)
+    assert isinstance(tree, Tree)
+    assert f", {share}" in bar.svg.text
+    assert {row[0].text: row[2].text for row in table.rows}["data"] == share
+    assert {node.name: node.numbers[0] for node in tree.nodes}["data"] == share
+
+
+def test_a_column_that_tells_nothing_of_any_row_is_not_shown() -> None:
+    rows = tuple((text_cell(name), text_cell("not measured"), text_cell("1")) for name in "ab")
+    columns = named_columns("part", "on the device", "count")
+    assert Table(caption="", columns=columns, rows=rows).shown == (0, 2)
+    told_of_one = (*rows, (text_cell("c"), text_cell("3 ms"), text_cell("1")))
+    assert Table(caption="", columns=columns, rows=told_of_one).shown == (0, 1, 2)
 
 
 def test_the_share_beside_a_gain_is_the_one_that_gives_it() -> None:
     """Two thirds of the steps compute for 10 ms, a third for 9 ms, which the bound counts on."""
     forward = [9_000 if step % 3 == 0 else 10_000 for step in range(100)]
-    text = told(gain_section(viewed(run_of(rank({"data": 10_000, "forward": forward})))))
+    text = told(run_section(viewed(run_of(rank({"data": 10_000, "forward": forward})))))
     assert "up to 2.19x faster" in text
     assert "54.2%" in text, "1 - 1 / 2.19"
     assert "50.8%" not in text, "of that, the wait alone"
@@ -211,10 +263,17 @@ def test_memory_that_was_not_measured_is_not_zero() -> None:
     bare = replace(memory(1.0, 5, 5), tree=None, host_total_bytes=None, host_available_bytes=None)
     section = memory_section(view(bare))
     text = told(section)
-    assert "host, in use by anybody not measured not measured not measured" in text
-    assert "control group's limit none found" in text
+    assert "not measured: host, in use by anybody" in text
+    assert "no control group limits it" in text
     assert " 0 B " not in text
     assert not any(isinstance(block, Chart) for block in (section.blocks if section else ()))
+
+
+def test_the_scale_of_device_memory_ends_at_its_limit_and_says_what_is_left(tmp_path: Path) -> None:
+    write_run(tmp_path, steps=60)
+    text = told(memory_section(viewed(read_run(tmp_path))))
+    assert "44.0 GiB of 80.0 GiB never reserved" in text
+    assert ">80.0 GiB</text>" in text
 
 
 def test_a_device_that_does_not_count_has_no_activations() -> None:
