@@ -19,8 +19,8 @@ _LETTER: Final = 7
 _WIDE: Final = 1000
 _MOST_ZOOM: Final = 40
 """As far as the page's script zooms: names that need more are not written."""
-# Half a pixel of a wide page: what is thinner tells nothing, and zoomed it is still thin.
-_THINNEST: Final = 0.0005
+# A pixel of a wide page. What is thinner tells little, and a page of many modules stays small.
+_THINNEST: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

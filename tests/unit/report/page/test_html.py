@@ -329,7 +329,7 @@ def test_a_record_of_endless_names_still_gives_a_small_page(tmp_path: Path) -> N
     line = json.dumps({"kind": "modules", "at_us": 1, "step": 3, "modules": modules})
     path.write_text(path.read_text() + line + "\n")
     outline, _ = page(tmp_path, tmp_path / "run")
-    assert "2800 more rows left out" in outline.text
+    assert "2960 more rows left out" in outline.text
 
 
 def test_sections_that_do_not_fit_are_named(

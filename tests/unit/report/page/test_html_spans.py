@@ -8,12 +8,20 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pitstop.records.script import ModuleTime
-from pitstop.report.page.parts import kind_colours
+from pitstop.doctor.judge import judge_record
+from pitstop.records.script import Modules, ModuleTime
+from pitstop.report.page.blocks import Chart
+from pitstop.report.page.parts import kind_colours, modules_section
+from pitstop.report.page.run import RunView, view_of
 from pitstop.report.page.spans import Lane, Level, Pass, Piece, icicle, lanes
 from pitstop.report.page.svg import Described
+from tests.unit.doctor.records import rank, run_of
 
 DESCRIBED = Described(key="k", title="title", description="description")
+
+
+def viewed_with(reading: object) -> RunView:
+    return view_of(judge_record(run_of(rank({"forward": 10_000}, readings=(reading,)))))
 
 
 def levels(most_us: int, depth: int) -> st.SearchStrategy[tuple[Level, ...]]:
@@ -98,3 +106,17 @@ def test_colours_go_to_the_kinds_that_take_longest_by_themselves() -> None:
     assert list(kind_colours(modules)) == ["Conv2d", "ReLU", "Wrapper"]
     many = [module(f"K{number}", number) for number in range(1, 20)]
     assert list(kind_colours(many)) == [f"K{number}" for number in range(19, 11, -1)]
+
+
+def test_modules_of_a_list_stand_in_its_order() -> None:
+    def module(name: str, us: int, parent: int | None) -> ModuleTime:
+        return ModuleTime(name=name, kind="K", forward_us=us, backward_us=None, parent=parent)
+
+    named = [("blocks", 60, None), ("blocks.10", 30, 0), ("blocks.2", 20, 0), ("blocks.0", 10, 0)]
+    modules = Modules(step=5, modules=tuple(module(*one) for one in named))
+    section = modules_section(viewed_with(modules))
+    assert section is not None
+    drawn = section.blocks[0]
+    assert isinstance(drawn, Chart)
+    starts = {said.partition(" ")[0]: start for start, _, _, said in rectangles(drawn.svg.text)}
+    assert starts["blocks.0"] < starts["blocks.2"] < starts["blocks.10"]
