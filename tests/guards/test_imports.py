@@ -25,7 +25,7 @@ def test_importing_pitstop_imports_nothing_heavy() -> None:
 def test_facts_verdicts_and_words_never_import_torch() -> None:
     code = """
 import importlib, pkgutil
-for room in ("errors", "records", "config", "doctor", "report", "cli.main", "cli.demo"):
+for room in ("errors", "records", "config", "doctor", "report", "cli.main", "cli.demo.command"):
     module = importlib.import_module(f"pitstop.{room}")
     for inner in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{module.__name__}."):
         importlib.import_module(inner.name)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pitstop.cli.demo import Bottleneck, demonstrate
-from pitstop.cli.demo_run import Scale
+from pitstop.cli.demo.command import Bottleneck, demonstrate_engine
+from pitstop.cli.demo.engine import Scale
 from pitstop.records.pictures import FOLDER, read_pictures
 from pitstop.records.store import read_run
 
@@ -22,7 +22,7 @@ SHORT = Scale(frames=2, steps=30, pairs=1, learning_steps=11)
 def shown(folder: Path, bottleneck: Bottleneck) -> tuple[dict[str, object], str]:
     """The settings that the demo changed, and all it said."""
     lines: list[str] = []
-    changes = demonstrate(folder, bottleneck, SHORT, lines.append)
+    changes = demonstrate_engine(folder, bottleneck, SHORT, lines.append)
     return {change.key: change.after for change in changes}, "\n".join(lines)
 
 
@@ -55,7 +55,7 @@ def test_a_newcomer_sees_the_bottleneck_the_cure_and_the_page(tmp_path: Path) ->
         ) as running:
             assert running.stdout is not None
             if not (tmp_path / "demo").exists():
-                while not running.stdout.readline().startswith("2. training"):
+                while not running.stdout.readline().startswith("4. the engine"):
                     assert running.poll() is None
                 running.send_signal(signal.SIGINT)
                 _, err = running.communicate()
@@ -67,11 +67,21 @@ def test_a_newcomer_sees_the_bottleneck_the_cure_and_the_page(tmp_path: Path) ->
             out, err = running.communicate()
         assert (running.returncode, err) == (0, "")
 
+        assert "waiting for the next batch took" in out
+        assert re.search(r"of the wait at train\.py:\d+", out)
+        script, _ = gains = re.findall(r"^ {3}(.* in 3 pairs.*)$", out, re.MULTILINE)
+        faster = re.match(r"([\d.]+)x faster", script)
+        assert faster is not None
+        assert float(faster[1]) >= 3
+        assert "the losses it prints are the same to the last digit" in out
+        for name, said in zip(("script.html", "before-and-after.html"), gains, strict=True):
+            assert said in (tmp_path / "demo" / name).read_text(encoding="utf-8")
+
         assert "EVAL001" in out
         assert re.search(r"eval\.every_steps 5 -> \d+", out)
         assert "the weights it ends with are equal to the bit" in out
         assert re.search(r"goes from [\d.]+ dB blurry to [\d.]+ dB restored", out)
-        assert len(out.splitlines()) < 20
+        assert len(out.splitlines()) < 45
         page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
         assert len(page) < 1_000_000
         pictures = read_pictures(tmp_path / "demo" / "fixed")

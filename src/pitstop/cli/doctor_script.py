@@ -52,7 +52,7 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
             folder,
             steps=options.steps,
             detach=options.detach,
-            quiet_stdout=options.json_path == "-",
+            stdout=sys.stderr.fileno() if options.json_path == "-" else None,
         )
         verdict = _judge(folder, ended)
         if options.ablate is not None and verdict.steps and not ended.interrupted:
@@ -190,7 +190,7 @@ def _with_ablation(
     _say(f"\nrunning again without {part}, to measure the gain (ablation)")
     without = folder / f"without-{part}"
     try:
-        run_script(command, without, steps=options.steps, ablate=part, quiet_stdout=True)
+        run_script(command, without, steps=options.steps, ablate=part, stdout=sys.stderr.fileno())
     except PitstopError as error:
         _say(f"error: {error}")
     test = judge_ablation(part, verdict, _read(folder), _read(without))

@@ -13,7 +13,6 @@ import pitstop
 from pitstop.cli import (
     config,
     data,
-    demo,
     doctor,
     evaluate,
     infer,
@@ -25,6 +24,7 @@ from pitstop.cli import (
     verify,
     watch,
 )
+from pitstop.cli.demo import command as demo
 from pitstop.cli.output import silence
 from pitstop.errors import PitstopError
 

@@ -1,7 +1,10 @@
 """Two runs of the same work side by side: which is faster, and in which parts."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
+
+from pitstop.records.units import speedup_text
 
 Change = Literal["slower", "faster", "no difference beyond noise", "not enough evidence"]
 
@@ -65,3 +68,40 @@ class Comparison:
     not_checked: tuple[str, ...]
     """What one record or both do not tell, so that it may differ."""
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedGain:
+    """Two ways to do the same work, measured in turns. Seconds a step, what lies between included.
+
+    Terminal and page take their sentence from here, so that they cannot disagree.
+    """
+
+    before_s: tuple[float, ...]
+    after_s: tuple[float, ...]
+    """In the order of `before_s`: those of one place make a pair."""
+    steps: int
+    """Steps of each run that were counted."""
+
+    @property
+    def speedups(self) -> tuple[float, ...]:
+        """How many times as fast the second is, pair by pair."""
+        return tuple(old / new for old, new in zip(self.before_s, self.after_s, strict=True))
+
+    @property
+    def change(self) -> Change:
+        """A gain, or a loss, is one that every pair shows."""
+        if min(self.speedups) > 1:
+            return "faster"
+        return "slower" if max(self.speedups) < 1 else "no difference beyond noise"
+
+    @property
+    def message(self) -> str:
+        """The median with the range of all pairs; the range alone where pairs disagree."""
+        found = self.speedups
+        spread = f"{speedup_text(min(found))} to {speedup_text(max(found))} in {len(found)} pairs"
+        if self.change == "no difference beyond noise":
+            return f"no gain beyond noise: {spread}"
+        if self.change == "slower":
+            return f"{speedup_text(median(found))} as fast as before ({spread}; measured)"
+        return f"{speedup_text(median(found))} faster ({spread}; measured)"

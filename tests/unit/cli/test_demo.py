@@ -5,23 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from pitstop.cli import demo, demo_run
-from pitstop.cli.demo import Bottleneck
-from pitstop.cli.demo_run import BOTTLENECKS, Comparison, Scale, configure, prepare
+from pitstop.cli.demo import command, engine, folder
+from pitstop.cli.demo.command import Bottleneck
+from pitstop.cli.demo.engine import BOTTLENECKS, Scale, configure, generate_clips
+from pitstop.cli.demo.folder import prepare_folder
+from pitstop.cli.demo.script import prepare_script
 from pitstop.cli.main import INTERRUPTED, main
+from pitstop.doctor.judge import JudgedRuns
+from pitstop.doctor.pairs import PairedRuns
 from pitstop.errors import DataError
+from pitstop.records.comparison import PairedGain
 
 SMALL = Scale(size=(64, 64), frames=2, steps=2, pairs=1, learning_steps=2)
 
 
 def compared(*ratios: float, difference: float = 0.0) -> str:
-    comparison = Comparison(
-        before_s=tuple(ratios),
-        after_s=(1.0,) * len(ratios),
-        steps=27,
-        largest_difference=difference,
-    )
-    return "\n".join(demo.comparison_lines(comparison))
+    gain = PairedGain(before_s=tuple(ratios), after_s=(1.0,) * len(ratios), steps=27)
+    pairs = PairedRuns(gain=gain, judged=JudgedRuns(runs=(), pairs=()))
+    turns = engine.EngineTurns(pairs=pairs, largest_difference=difference)
+    return "\n".join(command.engine_comparison_lines(turns))
 
 
 def test_a_gain_is_told_with_the_range_of_all_pairs() -> None:
@@ -36,10 +38,26 @@ def test_a_gain_that_one_pair_does_not_show_is_none() -> None:
     assert "1.50x" not in text
 
 
+def test_a_loss_in_every_pair_is_no_gain() -> None:
+    assert "0.80x as fast as before (0.70x to 0.90x in 3 pairs" in compared(0.7, 0.8, 0.9)
+
+
 def test_weights_that_differ_are_told() -> None:
     text = compared(1.5, difference=2e-3)
     assert "weights differ by up to 2.0e-03 at the end" in text
     assert "equal" not in text
+
+
+def test_the_fix_changes_few_lines_and_both_scripts_are_whole(tmp_path: Path) -> None:
+    script = prepare_script(tmp_path, steps=30)
+    changed = [line for line in script.diff.splitlines() if line[:1] in "+-"][2:]
+    assert 1 < len(changed) < 15
+    for name in ("train.py", "train_fixed.py"):
+        text = (script.folder / name).read_text(encoding="utf-8")
+        compile(text, name, "exec")
+        # Slow by what it computes, as real scripts are.
+        assert "sleep" not in text
+    assert len(list((script.folder / "pictures").iterdir())) == script.pictures
 
 
 def test_the_option_offers_every_bottleneck_there_is() -> None:
@@ -47,7 +65,7 @@ def test_the_option_offers_every_bottleneck_there_is() -> None:
 
 
 def test_every_bottleneck_is_a_configuration_that_loads(tmp_path: Path) -> None:
-    clips = prepare(tmp_path / "demo", SMALL)
+    clips = generate_clips(tmp_path / "demo", SMALL)
     for overrides in BOTTLENECKS.values():
         config = configure(tmp_path / "run", overrides, clips, steps=5)
         assert config.train.steps == 5
@@ -58,18 +76,17 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "precious.txt").write_text("mine")
     with pytest.raises(DataError, match="holds files that are not the demo's"):
-        prepare(tmp_path, SMALL)
+        prepare_folder(tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["clips", "precious.txt"]
 
 
 def test_a_folder_of_an_earlier_demo_is_made_anew_and_notes_in_it_stay(tmp_path: Path) -> None:
-    prepare(tmp_path, SMALL)
+    prepare_folder(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "slow" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "turns" / "before-1").mkdir(parents=True)
     (tmp_path / "report.html").write_text("old")
-    prepare(tmp_path, SMALL)
+    prepare_folder(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "clips",
         "made-by-pitstop-demo.txt",
         "notes.txt",
     ]
@@ -78,10 +95,10 @@ def test_a_folder_of_an_earlier_demo_is_made_anew_and_notes_in_it_stay(tmp_path:
 def test_an_interrupted_demo_says_so_and_leaves_with_130(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stopped(folder: Path, scale: Scale) -> None:
+    def stopped(output: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo_run, "prepare", stopped)
+    monkeypatch.setattr(folder, "prepare_folder", stopped)
     monkeypatch.setattr(sys, "argv", ["pitstop", "demo", "--output", str(tmp_path / "d")])
     with pytest.raises(SystemExit) as leaving:
         main()

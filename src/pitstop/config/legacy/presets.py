@@ -8,11 +8,10 @@ from typing import Any, Final
 from pitstop.config.load import LoadedConfig, load_config
 from pitstop.config.problems import shorten
 from pitstop.config.sections import RunConfig
+from pitstop.config.shipped import shipped_folder
 from pitstop.config.workloads.kinds import KINDS
 from pitstop.errors import ConfigError
 
-_PACKAGE: Final = Path(__file__).parents[2]
-_FOLDERS: Final = (_PACKAGE / "presets", _PACKAGE.parents[1] / "configs")
 # Where a run lies and how it is called is no difference between runs.
 _LEFT_OUT: Final = ("run.", "data.root", "log.")
 
@@ -36,7 +35,7 @@ class Nearest:
 
 def nearest_preset(config: RunConfig, written: Collection[str]) -> Nearest | None:
     """Find the preset of the same workload that differs in the fewest of the written settings."""
-    folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+    folder = shipped_folder("presets", in_checkout="configs")
     if folder is None:
         return None
     workload = KINDS[config.model.kind].name

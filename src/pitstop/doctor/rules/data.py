@@ -103,7 +103,9 @@ def _stage_evidence(loader: LoaderFacts | None, host: HostTime | None) -> Iterat
         place = f"one of {count_text(count, 'worker')}" if count else "the training process itself"
         yield f"making a batch takes {each} in {place}: {stages}"
         yield from _worker_evidence(loader)
-    elif host is not None:
+        if count:
+            return  # their lines are not those of the loop, which was sampled
+    if host is not None:
         for line in host.lines[:3]:
             yield f"{share_text(line.samples / host.samples)} of the wait at {line_text(line)}"
 

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -53,7 +52,7 @@ def run_script(
     steps: int | None,
     detach: bool = False,
     ablate: Part | None = None,
-    quiet_stdout: bool = False,
+    stdout: int | None = None,
 ) -> Ended:
     """Run a command to its end, or to the end of the measurement.
 
@@ -65,7 +64,7 @@ def run_script(
         steps: Training steps to measure after warm-up; None measures all.
         detach: Let the command run on, unmeasured, after that.
         ablate: Leave a part out, to measure what the run would be without it.
-        quiet_stdout: Send the command's output to stderr, for stdout carries something else.
+        stdout: Descriptor that takes the command's output; None lets it go where ours goes.
 
     Raises:
         PitstopError: There is no such command or it cannot be run, or the folder holds the record
@@ -82,7 +81,7 @@ def run_script(
     begun_s = time.monotonic()
     with _signals_passed_on() as signals, _outside_record(folder) as writer, _alive(folder) as lock:
         settings["doctor"] = {"lock": lock, "pid": os.getpid(), "command": list(command)}
-        process = _started(command, _environment(settings), quiet_stdout=quiet_stdout)
+        process = _started(command, _environment(settings), stdout=stdout)
         signals.reach(process)
         with suppress(OSError):  # where the disk is full, the command still runs
             writer.reading("source", asdict(source_of(command)))
@@ -143,13 +142,13 @@ def _require_command(name: str) -> None:
 
 
 def _started(
-    command: Sequence[str], environment: Mapping[str, str], *, quiet_stdout: bool
+    command: Sequence[str], environment: Mapping[str, str], *, stdout: int | None
 ) -> "subprocess.Popen[bytes]":
     try:
         return subprocess.Popen(  # noqa: S603 - running what the user asked for is the purpose
             list(command),
             env=environment,
-            stdout=sys.stderr.fileno() if quiet_stdout else None,
+            stdout=stdout,
             close_fds=False,  # what a shell opened for the command reaches it through us
         )
     except OSError as error:

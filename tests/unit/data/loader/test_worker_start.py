@@ -31,7 +31,7 @@ if __name__ == "__main__":
     from pitstop.data.loader.batches import build_loader
     from pitstop.data.sampling.samplers import ShuffledBatches
 
-    samples = Loaded(("pitstop.report.page.html", "pitstop.cli.demo"))
+    samples = Loaded(("pitstop.report.page.html", "pitstop.cli.demo.command"))
     order = ShuffledBatches(2, 2, seed=0, drop_last=False, shuffle=False)
     section = LoaderSection.model_validate(
         {"tune": "off", "workers": 1, "start_method": "forkserver"}

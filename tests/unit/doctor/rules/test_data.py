@@ -115,6 +115,19 @@ def test_workers_of_the_evaluation_do_not_stand_for_a_loop_that_loads_by_itself(
     assert "takes 4.00 ms in the training process itself: dataset 50.0%, collate 50.0%" in text
 
 
+def test_a_loop_that_loads_by_itself_is_shown_its_lines_beside_its_stages() -> None:
+    alone = replace(ON_CPU, loaders=(replace(LOADER, workers=0),))
+    itself = replace(WORKER, worker=-1)
+    lines = host_lines(host_line("if noise[y, x] < 0.05:", 30, part="data"))
+    found = data_wait(facts(STARVED, readings=[alone, itself, lines]))
+    assert found is not None
+    assert any("of the wait at train.py:" in line for line in found.evidence)
+    # With workers the loop's own lines wait in a queue, and say nothing about the work.
+    apart = data_wait(facts(STARVED, readings=[ON_CPU, WORKER, lines]))
+    assert apart is not None
+    assert not any("of the wait at" in line for line in apart.evidence)
+
+
 def test_workers_of_the_evaluation_do_not_stand_for_those_of_the_training() -> None:
     named = replace(ON_CPU, loaders=(replace(LOADER, pids=(WORKER.pid,)),))
     evaluating = replace(WORKER, pid=WORKER.pid + 1, read_us=10 * WORKER.read_us)

@@ -1,15 +1,5 @@
-"""What the demo does, without its text: clips, a slow run, runs in turns, a model, pictures.
+"""The engine in the demo: clips, a slow run, runs in turns, a model, pictures."""
 
-DEMO
-├── clips                   generated video with spikes beside it
-├── slow                    the run that the doctor judges
-├── turns/before-1 ...      slow and fixed settings in turns, for the comparison
-├── fixed                  trained on with the fixed settings; its pictures are in it
-├── before-and-after.html   two turns side by side
-└── report.html             the fixed run, with its pictures
-"""
-
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +7,11 @@ from typing import Any, Final
 
 import torch
 
+from pitstop.cli.demo.folder import CLIPS, FIXED, TURNS
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
-from pitstop.doctor.facts import facts_of
-from pitstop.errors import DataError
+from pitstop.doctor.pairs import PairedRuns, judge_pairs
 from pitstop.records.run import RunRecord
 from pitstop.records.store import read_run
 from pitstop.train.evaluation.pictures import draw_pictures
@@ -30,14 +20,6 @@ from pitstop.train.state.weights import read_weights
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.synthetic import MadeClips, make_clips
 
-CLIPS: Final = "clips"
-SLOW: Final = "slow"
-TURNS: Final = "turns"
-FIXED: Final = "fixed"
-COMPARED: Final = "before-and-after.html"
-REPORT: Final = "report.html"
-
-_OWN: Final = "made-by-pitstop-demo.txt"
 _CLIPS: Final = {"train": 2, "test": 1}
 _SHOWN_FRAMES: Final = 3
 
@@ -97,50 +79,28 @@ class Scale:
     steps: int = 30
     """Steps of the slow run and of each turn."""
     pairs: int = 3
-    learning_steps: int = 240
+    learning_steps: int = 160
     """Steps of the run whose frames are shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Slow and fixed settings, measured in turns. Seconds a step, what lies between included."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EngineTurns:
+    """Slow and fixed settings, measured in turns."""
 
-    before_s: tuple[float, ...]
-    after_s: tuple[float, ...]
-    steps: int
-    """Steps of each turn that were counted."""
+    pairs: PairedRuns
     largest_difference: float
     """Between weights at the end of two turns of a pair, over all pairs; 0 where bits agree."""
 
-    @property
-    def ratios(self) -> tuple[float, ...]:
-        """Speed of the fixed run over that of the slow one, pair by pair."""
-        return tuple(old / new for old, new in zip(self.before_s, self.after_s, strict=True))
+
+def generate_clips(demo: Path, scale: Scale) -> MadeClips:
+    """Generate what the engine trains on."""
+    return make_clips(demo / CLIPS, clips=_CLIPS, frames=scale.frames, size=scale.size, seed=0)
 
 
-def prepare(folder: Path, scale: Scale) -> MadeClips:
-    """Make the demo's folder anew and generate its clips.
-
-    Raises:
-        DataError: The folder holds something else, or cannot be written to.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()) and not (folder / _OWN).is_file():
-            raise DataError(
-                f"{folder} holds files that are not the demo's; name another folder with --output"
-            )
-        (folder / _OWN).write_text(
-            "`pitstop demo` made this folder and replaces what it made when it runs again.\n",
-            encoding="utf-8",
-        )
-        for name in (CLIPS, SLOW, TURNS, FIXED):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        for name in (COMPARED, REPORT):
-            (folder / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot write to {folder}: {error.strerror}") from error
-    return make_clips(folder / CLIPS, clips=_CLIPS, frames=scale.frames, size=scale.size, seed=0)
+def slow_run(clips: MadeClips, slow: Sequence[str], scale: Scale) -> RunConfig:
+    """Give the configuration of the run that is judged: the first of those in turns."""
+    place = Path(clips.root).with_name(TURNS) / "before-1"
+    return configure(place, slow, clips, steps=scale.steps)
 
 
 def configure(place: Path, overrides: Sequence[str], clips: MadeClips, *, steps: int) -> RunConfig:
@@ -174,28 +134,22 @@ def train(config: RunConfig) -> RunRecord:
 
 def train_in_turns(
     clips: MadeClips, slow: Sequence[str], fixed: Sequence[str], scale: Scale
-) -> Comparison:
+) -> EngineTurns:
     """Train with slow and with fixed settings in turns, from the same weights on the same data.
 
     Whoever goes first in one pair goes last in the next, so that a host that becomes slower or
-    faster while this runs favours neither.
+    faster while this runs favours neither. The run that was judged is the first of them.
     """
     folder = Path(clips.root).with_name(TURNS)
-    taken: dict[str, list[float]] = {"before": [], "after": []}
-    counted, largest = 0, 0.0
-    for pair in range(1, scale.pairs + 1):
-        sides = [("before", slow), ("after", fixed)]
-        for side, overrides in sides if pair % 2 else reversed(sides):
-            config = configure(folder / f"{side}-{pair}", overrides, clips, steps=scale.steps)
-            facts = facts_of(train(config).first)
-            taken[side].append(facts.total_us / facts.steps / 1e6)
-            counted = facts.steps
-        ends = [folder / f"{side}-{pair}" for side, _ in sides]
-        largest = max(largest, largest_difference(*ends))
-    return Comparison(
-        before_s=tuple(taken["before"]),
-        after_s=tuple(taken["after"]),
-        steps=counted,
+    pairs = [(folder / f"before-{n}", folder / f"after-{n}") for n in range(1, scale.pairs + 1)]
+    for place, (before, after) in enumerate(pairs):
+        sides = [(before, slow), (after, fixed)]
+        for turn, overrides in reversed(sides) if place % 2 else sides:
+            if not turn.is_dir():
+                train(configure(turn, overrides, clips, steps=scale.steps))
+    largest = max(largest_difference(before, after) for before, after in pairs)
+    return EngineTurns(
+        pairs=judge_pairs([(read_run(before), read_run(after)) for before, after in pairs]),
         largest_difference=largest,
     )
 

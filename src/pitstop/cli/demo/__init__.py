@@ -1,0 +1,1 @@
+"""The demo: somebody's slow script first, then the engine; what is said and what is done apart."""
