@@ -1,11 +1,11 @@
 """The gain of the demo's script, again and again, alone and beside a process on every core.
 
-    python benchmarks/demo_gain.py [--runs 10] [--hardware NAME] [--output FILE.json]
+    python benchmarks/demo_gain.py [--runs 10] [--hardware NAME] [--output FILE.json] [--page FILE]
 
 Each run is what `pitstop demo` does with the script: a verdict with its bound, then slow and fixed
 script in three pairs. In every second run a neighbour keeps all cores busy from before the verdict
 until after the last pair. Written down are the bound that was predicted, the gain of each pair,
-what page and terminal say of them, and all that the first run printed.
+what page and terminal say of them, and all that the first run printed, whose page can be kept.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def neighbours(count: int) -> Iterator[None]:
         yield
 
 
-def run(*, busy: bool) -> dict[str, Any]:
+def run(*, busy: bool, keep_page: Path | None) -> dict[str, Any]:
     """Show the script once, in a folder of its own."""
     lines: list[str] = []
     begun = time.perf_counter()
@@ -52,6 +52,8 @@ def run(*, busy: bool) -> dict[str, Any]:
             page = (Path("demo") / SCRIPT_PAGE).read_text(encoding="utf-8")
         finally:
             os.chdir(before)
+    if keep_page is not None:
+        keep_page.write_text(page, encoding="utf-8")
     gain = turns.pairs.gain
     said = "\n".join(lines)
     bound = re.search(r"up to ([\d.]+)x faster", said)
@@ -75,10 +77,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--hardware", default=platform.processor() or platform.machine())
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--page", type=Path)
     options = parser.parse_args()
     runs = []
     for number in range(options.runs):
-        runs.append(run(busy=number % 2 == 1))
+        keep_page = options.page if number == 0 else None
+        runs.append(run(busy=number % 2 == 1, keep_page=keep_page))
         shown = {key: value for key, value in runs[-1].items() if key != "printed"}
         print(json.dumps(shown), flush=True)
     gains = [one["gain"] for one in runs]

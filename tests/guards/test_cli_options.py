@@ -92,6 +92,10 @@ eval --json
 eval --pictures
 eval CONFIG
 eval OVERRIDES
+explain
+explain --json
+explain --lang
+explain CODE
 infer
 infer --checkpoint
 infer --json

@@ -58,7 +58,7 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
         if options.ablate is not None and verdict.steps and not ended.interrupted:
             verdict = _with_ablation(command, verdict, options, folder)
         if verdict.steps:
-            _say_next(folder)
+            _say_next(folder, verdict)
     _write(verdict, options.json_path)
     return int(_is_severe(verdict, options.fail_on)) or _code_of(ended)
 
@@ -151,10 +151,11 @@ def _unjudged(message: str, notes: tuple[str, ...] = ()) -> "Verdict":
     return verdict
 
 
-def _say_next(folder: Path) -> None:
+def _say_next(folder: Path, verdict: "Verdict") -> None:
     from pitstop.report.script import next_command
 
-    _say(next_command(folder))
+    worth = (found.code for found in verdict.findings if found.severity != "info")
+    _say(next_command(folder, code=next(worth, None)))
 
 
 def _say(text: "RenderableType") -> None:

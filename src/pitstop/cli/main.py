@@ -15,6 +15,7 @@ from pitstop.cli import (
     data,
     doctor,
     evaluate,
+    explain,
     infer,
     machine,
     plan,
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command(cls=doctor.CommandAfterDashes)(doctor.doctor)
+app.command()(explain.explain)
 app.command()(report.report)
 app.command()(watch.watch)
 app.command()(machine.machine)

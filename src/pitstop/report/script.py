@@ -29,10 +29,18 @@ def ended_early(steps: int) -> Text:
     )
 
 
-def next_command(folder: Path) -> RenderableType:
-    """Say where the record is and what to do with it, as one types it."""
+def next_command(folder: Path, *, code: str | None = None) -> RenderableType:
+    """Say where the record is and what to do with it, as one types it.
+
+    Args:
+        folder: Holds the record.
+        code: The first finding, which can be explained; None where there is none.
+    """
     command = shlex.join(("pitstop", "report", str(folder), "-o", "report.html"))
-    return Group(Text(f"record: {literal(str(folder))}"), Text(f"next: {literal(command)}"))
+    lines = [f"record: {literal(str(folder))}", f"next: {literal(command)}"]
+    if code is not None:
+        lines.insert(1, f"how to fix it: pitstop explain {code}")
+    return Group(*map(Text, lines))
 
 
 def nothing_seen(
