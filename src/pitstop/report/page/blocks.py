@@ -168,6 +168,8 @@ class ReportedFinding:
     limit: str | None
     how: str
     """Where the bound comes from."""
+    explanation: Svg | None = None
+    """What to change and how it is measured; None where the package came without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

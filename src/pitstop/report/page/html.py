@@ -270,8 +270,12 @@ class _Renderer:
             text = self._whole(page, kept, left_out)
         gallery = pictures(MOST_BYTES - len(text.encode()) - 2_000)
         if gallery is not None:
-            kept.insert(min(_PICTURES_AFTER, len(kept)), (gallery, self._section(gallery)))
-            text = self._whole(page, kept, left_out)
+            place = min(_PICTURES_AFTER, len(kept))
+            with_it = [*kept[:place], (gallery, self._section(gallery)), *kept[place:]]
+            longer = self._whole(page, with_it, left_out)
+            # A page that is full has no room for saying so of each picture either.
+            if len(longer.encode()) <= MOST_BYTES:
+                text, kept = longer, with_it
         return text, tuple(section.title for section, _ in kept)
 
     def _section(self, section: Section) -> Svg:

@@ -1,7 +1,11 @@
 """The verdict with its evidence, and the few numbers beside it."""
 
+import re
 from collections.abc import Iterable
 
+from markdown_it import MarkdownIt
+
+from pitstop.errors import PitstopError
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.units import (
     NOT_MEASURED,
@@ -13,6 +17,7 @@ from pitstop.records.units import (
     share_text,
     us_text,
 )
+from pitstop.report.explain import explain
 from pitstop.report.headroom import small_share
 from pitstop.report.page.blocks import (
     Figure,
@@ -22,6 +27,7 @@ from pitstop.report.page.blocks import (
     Section,
 )
 from pitstop.report.page.run import RunView, quartiles
+from pitstop.report.page.svg import Svg
 from pitstop.report.terminal import limit_text
 
 
@@ -143,10 +149,21 @@ def findings_section(view: RunView) -> Section | None:
             finding=finding,
             limit=None if finding.bound is None else limit_text(finding.bound),
             how=f"bound from {_shares_text(view)}",
+            explanation=_explanation(finding.code),
         )
         for finding in verdict.findings
     )
     return Section(key="findings", title="What was found", blocks=(Findings(entries=entries),))
+
+
+def _explanation(code: str) -> Svg | None:
+    """The finding's own page, as HTML; headings one level below those of the section's findings."""
+    try:
+        text = explain(code).text
+    except PitstopError:
+        return None
+    below = re.sub(r"^## ", "#### ", text, flags=re.MULTILINE)
+    return Svg(MarkdownIt("commonmark", {"html": False}).enable("table").render(below))
 
 
 def _shares_text(view: RunView) -> str:

@@ -1,8 +1,10 @@
 """Sections one by one, over records made by hand: what they say, and when they say nothing."""
 
 import re
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,13 @@ from pitstop.records.quantity import measured
 from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.script import Ended
 from pitstop.records.store import read_run
+from pitstop.report.explain import explain
 from pitstop.report.page.about import log_section, machine_section, settings_section
 from pitstop.report.page.blocks import (
     Block,
     Chart,
     Figures,
+    Findings,
     Message,
     Node,
     Section,
@@ -146,6 +150,25 @@ def test_a_part_has_the_same_share_everywhere_on_the_page(tmp_path: Path) -> Non
     assert f", {share}" in bar.svg.text
     assert {row[0].text: row[2].text for row in table.rows}["data"] == share
     assert {node.name: node.numbers[0] for node in tree.nodes}["data"] == share
+
+
+def test_a_finding_brings_its_explanation_along() -> None:
+    waiting = viewed(run_of(rank({"data": 20_000, "forward": 10_000})))
+    section = findings_section(waiting)
+    assert section is not None
+    block = section.blocks[0]
+    assert isinstance(block, Findings)
+    for entry in block.entries:
+        page = explain(entry.finding.code).text
+        assert entry.explanation is not None
+        said = unescape(re.sub(r"<[^>]+>", "", entry.explanation.text))
+        assert Counter(re.findall(r"\w+", said)) == Counter(re.findall(r"\w+", _plain(page)))
+        assert "<h4>What to change</h4>" in entry.explanation.text
+
+
+def _plain(text: str) -> str:
+    """Markdown without what only tells how it looks: fences with their language, list numbers."""
+    return re.sub(r"^```\w*$|^\d+\. ", "", text, flags=re.MULTILINE)
 
 
 def test_a_column_that_tells_nothing_of_any_row_is_not_shown() -> None:
