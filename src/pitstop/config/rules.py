@@ -92,6 +92,15 @@ def _is_estimated(config: RunConfig) -> bool:
     return loader.prefetch_bytes is not None and loader.tune == "off" and loader.workers != 0
 
 
+_WEIGHTS_INERT: Final = (
+    Rule(
+        key="model.weights_key",
+        reads=("model.weights",),
+        broken=lambda c: c.model.weights is None and c.model.weights_key is not None,
+        why="has no effect: model.weights is not set",
+    ),
+)
+
 _LOADER_INERT: Final = (
     Rule(
         key="loader.prefetch_bytes",
@@ -409,7 +418,12 @@ _RISKS: Final = (
 )
 
 COMMON: Final = RuleSet(
-    inert=_LOADER_INERT + _TRAIN_INERT + _OPTIMIZER_INERT + _SCHEDULE_INERT + _CADENCE_INERT,
+    inert=_WEIGHTS_INERT
+    + _LOADER_INERT
+    + _TRAIN_INERT
+    + _OPTIMIZER_INERT
+    + _SCHEDULE_INERT
+    + _CADENCE_INERT,
     conflicts=_CONFLICTS,
     risks=_RISKS,
 )

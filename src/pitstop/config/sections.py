@@ -135,6 +135,10 @@ class ModelSection(Section):
     weights: FilePath | None = None
     """File of weights to start from; null for random ones."""
 
+    weights_key: Word | None = None
+    """Under which name of that file the weights are, such as `params`; null for the averaged ones
+    (`params_ema`, `model_ema`) where there are any, else for `params`, `state_dict` or `model`."""
+
 
 class ScalerSection(Section):
     """The dynamic loss scale of fp16."""

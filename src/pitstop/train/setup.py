@@ -25,7 +25,7 @@ from pitstop.train.optim.schedule import scaled_lr
 from pitstop.train.ranks import Ranks
 from pitstop.train.state.checkpoint import open_checkpoint
 from pitstop.train.step import Trainer
-from pitstop.train.task import BatchT, MakesBlankBatches, Task
+from pitstop.train.task import BatchT, MakesBlankBatches, ReportsStart, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +99,11 @@ def build_trainer(
         accumulate=train.accumulate,
         records_graphs=records_cuda_graphs(train.compile),
     )
+    started = task.start_notes() if isinstance(task, ReportsStart) else ()
     return TrainerSetup(
-        trainer=trainer, messages=(rate.message, *_accumulation(task, train)), applied=applied
+        trainer=trainer,
+        messages=(rate.message, *started, *_accumulation(task, train)),
+        applied=applied,
     )
 
 

@@ -189,6 +189,15 @@ class NamesLossParts(Protocol):
 
 
 @runtime_checkable
+class ReportsStart(Protocol):
+    """A task that has something to report about the model which it built."""
+
+    def start_notes(self) -> tuple[str, ...]:
+        """Give sentences about the last `Task.build_model`, such as which weights were taken."""
+        ...
+
+
+@runtime_checkable
 class Predicts(Protocol):
     """A task that runs its model in another way where nothing is learned, such as in tiles."""
 

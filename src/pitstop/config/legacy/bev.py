@@ -218,9 +218,7 @@ _KEYS: Final[dict[str, Judge]] = {
     "model.transformer.grid_conf.zbound": keep("model.forward_bound", "z is forward in a camera"),
     "model.transformer.grid_conf.ybound": keep("model.height_bound", "y is down in a camera"),
     "model.decode_head.num_classes": no_counterpart("the 14 classes of the benchmark, always"),
-    "model.pretrained": no_counterpart(
-        "model.weights is a folder as transformers saves it (config.json, model.safetensors)"
-    ),
+    "model.pretrained": keep("model.weights"),
 }
 
 # Judges of everything that begins so; of several the longest counts.

@@ -75,8 +75,8 @@ class ClipReidModel(ModelSection):
     """Sizes of the two towers: CLIP's own, or smaller ones that start from random weights."""
 
     weights: FilePath | None = None
-    """CLIP's weights to start from: a folder that `transformers` can read, or a model's name on
-    its hub; null for random ones."""
+    """CLIP's weights to start from: OpenAI's own file (`ViT-B-16.pt`), a folder that `transformers`
+    can read, or a model's name on its hub; null for random ones."""
 
     lora_rank: Natural = 4
     """Rank of each modality's adapter; 0 for none."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -12,11 +12,9 @@ from pitstop.train.state.checkpoint import (
     Checkpoint,
     find_newest_whole,
     open_checkpoint,
-    read_state,
 )
 from pitstop.train.state.manifest import COMMON_FILE, FILE_NAME
-
-_NESTED_UNDER: Final = "params"
+from pitstop.train.state.weight_sets import describe_differences, read_weight_set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,7 @@ class Weights:
     """Optimizer steps behind them; None for a bare file, which does not say."""
     averaged: bool
     notes: tuple[str, ...] = ()
-    """Checkpoints that were passed over, and why."""
+    """Checkpoints that were passed over, and why; which of several sets of weights was taken."""
 
 
 def read_weights(path: Path) -> Weights:
@@ -38,7 +36,7 @@ def read_weights(path: Path) -> Weights:
 
     Args:
         path: A checkpoint's folder; a run's folder or its `checkpoints`, for the newest whole one;
-            or a file with a dictionary of tensors, plain or under `params`.
+            or a file of weights, as `read_weight_set` reads it.
 
     Raises:
         CheckpointError: Where there is nothing to read, or it is damaged or something else.
@@ -52,9 +50,10 @@ def read_weights(path: Path) -> Weights:
         )
     if path.name == COMMON_FILE:
         return _of_checkpoint(open_checkpoint(path.parent), ())
-    state = read_state(path)
-    tensors = _require_tensors(state.get(_NESTED_UNDER, state), path)
-    return Weights(path=path, tensors=tensors, step=None, averaged=False)
+    found = read_weight_set(path)
+    return Weights(
+        path=path, tensors=found.tensors, step=None, averaged=found.averaged, notes=found.notes
+    )
 
 
 def load_weights(model: nn.Module, weights: Weights) -> None:
@@ -63,16 +62,11 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
     Raises:
         CheckpointError: Where they are another model's; the model is as it was.
     """
-    own = model.state_dict()
-    differences = [
-        *_differing_names(own.keys() - weights.tensors.keys(), "missing there"),
-        *_differing_names(weights.tensors.keys() - own.keys(), "not known here"),
-        *_differing_shapes(own, weights.tensors),
-    ]
+    differences = describe_differences(model.state_dict(), weights.tensors)
     if differences:
         raise CheckpointError(
             f"{weights.path} is not of the model that this configuration describes: "
-            f"{'; '.join(differences)}. Use the configuration it was trained with"
+            f"{differences}. Use the configuration it was trained with"
         )
     model.load_state_dict(weights.tensors)
 
@@ -112,25 +106,4 @@ def _of_checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Weights:
 def _require_tensors(value: Any, path: Path) -> dict[str, Tensor]:
     if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
         return value
-    raise CheckpointError(
-        f"{path} holds no weights: they must be a dictionary of tensors, plain or under "
-        f"{_NESTED_UNDER}"
-    )
-
-
-def _differing_names(names: set[str], how: str) -> list[str]:
-    if not names:
-        return []
-    first = min(names)
-    if len(names) == 1:
-        return [f"{first} is {how}"]
-    return [f"{len(names)} weights are {how} (such as {first})"]
-
-
-def _differing_shapes(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:
-    shared = [name for name in own if name in other and own[name].shape != other[name].shape]
-    if not shared:
-        return []
-    first = shared[0]
-    there, here = ("x".join(map(str, tensors[first].shape)) for tensors in (other, own))
-    return [f"{len(shared)} differ in shape (such as {first}: {there} there, {here} here)"]
+    raise CheckpointError(f"{path} holds no weights: its model is no dictionary of tensors")

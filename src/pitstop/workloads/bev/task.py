@@ -31,6 +31,7 @@ from pitstop.workloads.bev.data.targets import MAP_CLASSES, VEHICLE
 from pitstop.workloads.bev.losses import Term, judge, mono_terms, surround_terms
 from pitstop.workloads.bev.metrics import CellOverlap, metric_names
 from pitstop.workloads.bev.model.lift_splat import LssNet, settings_of
+from pitstop.workloads.bev.model.published import load_published
 from pitstop.workloads.bev.pictures import draw_ground, write_cells
 
 BevSamples = MonoSamples | SurroundSamples
@@ -77,6 +78,11 @@ class BevTask:
         self._eval_samples: BevSamples | None = None
         self._frequencies: tuple[float, ...] | None = None
         self._terms: dict[torch.device, list[Term]] = {}
+        self._notes: tuple[str, ...] = ()
+
+    def start_notes(self) -> tuple[str, ...]:
+        """Say what the network starts from, where that is a file of weights."""
+        return self._notes
 
     def build_model(self) -> LssNet:
         """Make the network, with weights of the backbone where a folder is named.
@@ -241,7 +247,14 @@ class BevTask:
         )
         if isinstance(self._data, SurroundData):
             settings = replace(settings, target=(self.grid.forward, self.grid.across))
-        return LssNet(settings, kernels=section.kernels)
+        path = section.weights
+        if path is None or not path.is_file():
+            if section.weights_key is not None:
+                raise ConfigError(f"model.weights_key has no effect: {path} is no file")
+            return LssNet(settings, kernels=section.kernels)
+        model = LssNet(replace(settings, weights=None), kernels=section.kernels)
+        self._notes = load_published(model, path, key=section.weights_key)
+        return model
 
     def _loss_terms(self, device: torch.device) -> list[Term]:
         if device not in self._terms:

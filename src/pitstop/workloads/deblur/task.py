@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -87,6 +88,11 @@ class DeblurTask:
         )
         self._eval_samples: ClipSamples | None = None
         self._folder: FrameFolder | None = None
+        self._notes: tuple[str, ...] = ()
+
+    def start_notes(self) -> tuple[str, ...]:
+        """Say which weights of a file the network starts from, and what it does not have."""
+        return self._notes
 
     def build_model(self) -> VRT:
         """Make the network, with weights from a file where one is named.
@@ -97,9 +103,10 @@ class DeblurTask:
         model = build_network(self._model, self._data, self._model.kernels)
         if self._model.weights is not None:
             if isinstance(model, VRTSpike):
-                load_spike_checkpoint(model, self._model.weights)
+                load = partial(load_spike_checkpoint, model)
             else:
-                load_checkpoint(model, self._model.weights)
+                load = partial(load_checkpoint, model)
+            self._notes = load(self._model.weights, key=self._model.weights_key)
         elif self._model.start == "identity":
             model.start_from_input()
         return model

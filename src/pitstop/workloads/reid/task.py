@@ -81,6 +81,11 @@ class ReidTask:
         self._packed: PackedImages | None = None
         self._epoch_length: _EpochLength | None = None
         self._search: Search | None = None
+        self._notes: tuple[str, ...] = ()
+
+    def start_notes(self) -> tuple[str, ...]:
+        """Say which weights of a file the network starts from, where there was a choice."""
+        return self._notes
 
     def build_model(self) -> ReidModel:
         """Make the network for the people and words of the dataset, with weights where named.
@@ -91,7 +96,7 @@ class ReidTask:
         """
         model = ReidModel(self._shape(self._model), kernels=self._model.kernels)
         if self._model.weights is not None:
-            load_clip(model, self._model.weights)
+            self._notes = load_clip(model, self._model.weights, key=self._model.weights_key)
         if self._model.freeze_backbone:
             for parameter in model.backbone_parameters():
                 parameter.requires_grad = False

@@ -157,7 +157,8 @@ def _load(backbone: Any, config: Any, folder: Path) -> nn.Module:
     if not (folder / "config.json").is_file():
         raise DataError(
             f"{folder} is no folder of Swin weights: it has no config.json; give one that "
-            "transformers saved, or set model.weights to null"
+            "transformers saved, a file of Swin's authors or of mmsegmentation, or set "
+            "model.weights to null"
         )
     try:
         model, facts = backbone.from_pretrained(

@@ -112,7 +112,7 @@ def load_features(features: Features, path: Path, *, normalisation: Normalisatio
         ConfigError: When the file is not there, is another network's, or was trained for colours
             of another scale.
     """
-    saved = read_checkpoint(path)
+    saved = read_checkpoint(path).tensors
     own = features.state_dict()
     missing = [name for name in own if name not in saved]
     wrong = [name for name in own if name in saved and own[name].shape != saved[name].shape]

@@ -74,7 +74,7 @@ def build_lpips(section: LpipsSection) -> Lpips | None:
 
 
 def _read_weights(path: Path, widths: list[int]) -> list[Tensor]:
-    saved = read_checkpoint(path)
+    saved = read_checkpoint(path).tensors
     weights = []
     for place, width in enumerate(widths):
         value = saved.get(f"lin{place}.model.1.weight")

@@ -7,8 +7,7 @@ attention blocks, `alignment.py` and `spynet.py` the motion. Names and shapes of
 those of the published checkpoints.
 """
 
-import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias, Unpack
 
@@ -16,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pitstop.errors import ConfigError
+from pitstop.errors import CheckpointError, ConfigError
 from pitstop.kernels import Kernels, deform_conv, flow_warp, window_attention
 from pitstop.kernels.pairs import neighbour_pairs
+from pitstop.train.state.weight_sets import WeightSet, describe_differences, read_weight_set
 from pitstop.workloads.deblur.model.alignment import Flows, compose_flows, split_ways
 from pitstop.workloads.deblur.model.architecture import (
     ENLARGED_CHANNELS,
@@ -48,6 +48,7 @@ __all__ = [
     "VRTSettings",
     "load_checkpoint",
     "pad_frames",
+    "put_weights",
     "read_checkpoint",
 ]
 
@@ -277,35 +278,45 @@ def pad_frames(clip: Tensor) -> Tensor:
     return frames.unflatten(0, clip.shape[:2])
 
 
-def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """Read weights saved as a plain dictionary of tensors, or as one under ``params``.
+def read_checkpoint(path: Path, *, key: str | None = None) -> WeightSet:
+    """Read weights as KAIR, BasicSR and others save them.
 
     Nothing in the file is executed.
+
+    Args:
+        path: The file.
+        key: Under which name it has them; None for what is usual.
 
     Raises:
         ConfigError: When the file is not there, or holds something else.
     """
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise ConfigError(f"no checkpoint at {path}") from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ConfigError(f"{path} holds more than tensors, or is not whole: {error}") from error
-    if isinstance(saved, dict):
-        saved = saved.get("params", saved)
-    if not isinstance(saved, dict):
-        raise ConfigError(f"{path} holds a {type(saved).__name__}, not a dictionary of tensors")
-    return saved
+        return read_weight_set(path, key=key)
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
 
 
-def load_checkpoint(model: nn.Module, path: Path) -> None:
+def load_checkpoint(model: nn.Module, path: Path, *, key: str | None = None) -> tuple[str, ...]:
     """Load weights that `read_checkpoint` reads; every name and shape must fit.
+
+    Returns:
+        What should be said aloud about it.
 
     Raises:
         ConfigError: When the file is not there, holds something else, or does not fit.
     """
-    saved = read_checkpoint(path)
-    try:
-        model.load_state_dict(saved, strict=True)
-    except RuntimeError as error:
-        raise ConfigError(f"{path} does not fit the model: {error}") from error
+    saved = read_checkpoint(path, key=key)
+    put_weights(model, saved.tensors, path)
+    return saved.notes
+
+
+def put_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Put weights into a model.
+
+    Raises:
+        ConfigError: Where a name or a shape does not fit; the model is as it was.
+    """
+    differences = describe_differences(model.state_dict(), tensors)
+    if differences:
+        raise ConfigError(f"{path} does not fit the model: {differences}")
+    model.load_state_dict(tensors)

@@ -25,7 +25,7 @@ from pitstop.workloads.deblur.model.spike_branch import (
     TemporalFusion,
     TemporalSelfAttention,
 )
-from pitstop.workloads.deblur.model.vrt import VRT, pad_frames, read_checkpoint
+from pitstop.workloads.deblur.model.vrt import VRT, pad_frames, put_weights, read_checkpoint
 
 _BACKBONE: Final = "vrt."
 _BRANCH: Final = ("spike_encoder.", "spike_temporal_sa.", "cross_attn_fuse.")
@@ -112,7 +112,9 @@ class VRTSpike(VRT):
         return self.cross_attn_fuse.fuse_blocks[number - 1](features, spikes[number - 1])
 
 
-def load_spike_checkpoint(model: VRTSpike, path: Path) -> tuple[str, ...]:
+def load_spike_checkpoint(
+    model: VRTSpike, path: Path, *, key: str | None = None
+) -> tuple[str, ...]:
     """Load weights of the whole network, or of VRT alone; then the branch stays as it is.
 
     Names of the backbone may stand under ``vrt.``. Nothing in the file is executed.
@@ -123,18 +125,19 @@ def load_spike_checkpoint(model: VRTSpike, path: Path) -> tuple[str, ...]:
     Raises:
         ConfigError: When the file is not there, holds something else, or does not fit.
     """
-    saved = _unprefixed(read_checkpoint(path))
+    found = read_checkpoint(path, key=key)
+    saved = _unprefixed(found.tensors)
     own = model.state_dict()
     branch = {name for name in own if name.startswith(_BRANCH)}
     without_branch = bool(branch) and not branch & saved.keys()
     wanted = {name: own[name] for name in branch} if without_branch else {}
-    try:
-        model.load_state_dict({**wanted, **saved}, strict=True)
-    except RuntimeError as error:
-        raise ConfigError(f"{path} does not fit the model: {error}") from error
+    put_weights(model, {**wanted, **saved}, path)
     if not without_branch:
-        return ()
-    return (f"{path} has no spike branch: VRT starts from it, the branch from random weights",)
+        return found.notes
+    return (
+        *found.notes,
+        f"{path} has no spike branch: VRT starts from it, the branch from random weights",
+    )
 
 
 def _unprefixed(saved: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""CLIP's own weights, as `transformers` names them, put into our towers."""
+"""CLIP's own weights, as `transformers` or OpenAI name them, put into our towers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,21 +9,40 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pitstop.errors import ConfigError, MissingExtra
+from pitstop.train.state.weight_sets import read_weight_set
 from pitstop.workloads.reid.model.clip import ReidModel
+from pitstop.workloads.reid.model.openai_names import transformers_names
 from pitstop.workloads.reid.model.towers import CHANNELS, Block
 
 
-def load_clip(model: ReidModel, name: Path) -> None:
+def load_clip(model: ReidModel, name: Path, *, key: str | None = None) -> tuple[str, ...]:
     """Start from trained weights; what CLIP does not have stays random.
 
     Args:
         model: With the sizes of that CLIP.
-        name: A folder that `transformers` can read, or a model's name on its hub.
+        name: A file of OpenAI's weights, a folder that `transformers` can read, or a model's name
+            on its hub.
+        key: Under which name a file has the weights; None for what is usual.
+
+    Returns:
+        What should be said aloud about it.
 
     Raises:
-        ConfigError: Where it cannot be read, or has other sizes.
-        MissingExtra: Where `transformers` is not installed.
+        CheckpointError: Where a file cannot be read.
+        ConfigError: Where it is no CLIP, or has other sizes.
+        MissingExtra: Where `transformers` is not installed and needed.
     """
+    if name.is_file():
+        found = read_weight_set(name, key=key)
+        copy_clip(model, transformers_names(found.tensors, source=str(name)), source=str(name))
+        return found.notes
+    if key is not None:
+        raise ConfigError(f"model.weights_key has no effect: {name} is no file")
+    _load_folder(model, name)
+    return ()
+
+
+def _load_folder(model: ReidModel, name: Path) -> None:
     try:
         from transformers import CLIPModel
     except ImportError as error:
@@ -108,9 +127,12 @@ def _copy_image_tower(model: ReidModel, reader: _Reader) -> None:
     patches, prefix = model.patches, "vision_model.embeddings"
     name = f"{prefix}.patch_embedding.weight"
     for modality, channels in CHANNELS.items():
-        # Three equal channels through CLIP's map are one channel through the sum of its maps.
-        weight = reader[name] if channels == 3 else reader[name].sum(dim=1, keepdim=True)
+        if channels == 3:
+            reader.copy(patches.weights[modality], name)
+            continue
+        weight, offset = _for_one_channel(reader[name], patches.mean, patches.deviation)
         reader.put(patches.weights[modality], weight, name)
+        reader.put(patches.offsets[modality], offset, name)
     reader.copy(patches.class_token, f"{prefix}.class_embedding")
     name = f"{prefix}.position_embedding.weight"
     reader.put(patches.positions, _on_grid(reader[name], patches.grid), name)
@@ -128,6 +150,22 @@ def _copy_text_tower(model: ReidModel, reader: _Reader) -> None:
     reader.copy_blocks(text.blocks, "text_model")
     reader.copy_norm(text.norm, "text_model.final_layer_norm")
     reader.copy(text.text_projection, "text_projection.weight")
+
+
+def _for_one_channel(weight: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+    """Fold three equal channels, each normalised its own way, into one normalised by the means.
+
+    Args:
+        weight: CLIP's map of patches, (width, 3, patch, patch).
+        mean: Of each channel, (3, 1, 1).
+        deviation: Likewise.
+
+    Returns:
+        The map of one channel (width, 1, patch, patch), and what is added to every token.
+    """
+    wide, deviation = weight.double() / deviation.double(), deviation.double()
+    offset = (wide * (mean.double().mean() - mean.double())).sum(dim=(1, 2, 3))
+    return wide.sum(dim=1, keepdim=True) * deviation.mean(), offset
 
 
 def _on_grid(positions: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -179,6 +179,14 @@ class PatchTokens(nn.Module):
                 for name, channels in CHANNELS.items()
             }
         )
+        # CLIP normalises three channels apart, which leaves a constant where one stands for them.
+        self.offsets = nn.ParameterDict(
+            {
+                name: nn.Parameter(torch.zeros(width))
+                for name, channels in CHANNELS.items()
+                if channels == 1
+            }
+        )
         self.class_token = nn.Parameter(torch.randn(width) * width**-0.5)
         self.positions = nn.Parameter(torch.randn(1 + grid[0] * grid[1], width) * 0.02)
         self.norm = nn.LayerNorm(width, eps=_EPS)
@@ -219,7 +227,8 @@ class PatchTokens(nn.Module):
         rows, columns = self.grid
         cut = pixels.view(len(images), channels, rows, self.patch, columns, self.patch)
         cut = cut.permute(0, 2, 4, 1, 3, 5).reshape(len(images), rows * columns, -1)
-        return functional.linear(cut, weight.flatten(1))
+        offset = self.offsets[name] if channels == 1 else None
+        return functional.linear(cut, weight.flatten(1), offset)
 
 
 class ImageTrunk(nn.Module):

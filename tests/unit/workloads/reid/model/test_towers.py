@@ -100,12 +100,10 @@ def test_a_grey_image_through_one_channel_is_the_same_image_through_three() -> N
     clip = _clip()
     model = _ours(clip)
     grey = torch.randint(0, 256, (2, 1, 12, 12), dtype=torch.uint8).expand(-1, 3, -1, -1)
-    # One channel is normalised by the mean of CLIP's three; so are the three here.
-    model.patches.mean.fill_(model.patches.mean.mean())
-    model.patches.deviation.fill_(model.patches.deviation.mean())
     with torch.no_grad():
-        one, three = (model.trunk(model.patches(grey, m), m) for m in (1, 0))
+        one, three, other = (model.trunk(model.patches(grey, m), m) for m in (1, 0, 3))
     torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(other, three, rtol=1e-5, atol=1e-5)
 
 
 def test_the_text_tower_is_that_of_clip() -> None:
@@ -132,6 +130,69 @@ def test_places_are_stretched_over_another_grid() -> None:
     places = clip.state_dict()["vision_model.embeddings.position_embedding.weight"]
     torch.testing.assert_close(model.patches.positions[0], places[0])
     assert model.patches.positions.shape == (1 + GRID[0] * GRID[1], 16)
+
+
+def _openai_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What OpenAI's own code calls the weights, with what its archives hold beside them."""
+    names = {
+        "vision_model.embeddings.patch_embedding.weight": "visual.conv1.weight",
+        "vision_model.embeddings.class_embedding": "visual.class_embedding",
+        "vision_model.embeddings.position_embedding.weight": "visual.positional_embedding",
+        "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
+        "text_model.embeddings.position_embedding.weight": "positional_embedding",
+        "logit_scale": "logit_scale",
+    }
+    found = {"input_resolution": torch.tensor(12), "vocab_size": torch.tensor(20)}
+    for name, value in state.items():
+        if name.endswith("_projection.weight"):
+            found["visual.proj" if "visual" in name else "text_projection"] = value.T.clone()
+        elif "q_proj" in name:
+            parts = [state[name.replace("q_proj", f"{letter}_proj")] for letter in "qkv"]
+            place = _openai_place(name).replace("self_attn.q_proj.", "attn.in_proj_")
+            found[place] = torch.cat(parts)
+        elif "k_proj" not in name and "v_proj" not in name:
+            found[names.get(name) or _openai_place(name)] = value
+    return found
+
+
+def _openai_place(name: str) -> str:
+    for ours, theirs in (
+        ("vision_model.encoder.layers", "visual.transformer.resblocks"),
+        ("text_model.encoder.layers", "transformer.resblocks"),
+        ("layer_norm1", "ln_1"),
+        ("layer_norm2", "ln_2"),
+        ("self_attn.out_proj", "attn.out_proj"),
+        ("mlp.fc1", "mlp.c_fc"),
+        ("mlp.fc2", "mlp.c_proj"),
+        ("vision_model.pre_layrnorm", "visual.ln_pre"),
+        ("vision_model.post_layernorm", "visual.ln_post"),
+        ("text_model.final_layer_norm", "ln_final"),
+    ):
+        name = name.replace(ours, theirs)
+    return name
+
+
+@pytest.mark.parametrize("wrap", [dict, lambda state: {"model": state}])
+def test_a_file_of_openais_is_read_to_the_bit(tmp_path: Any, wrap: Any) -> None:
+    clip = _clip()
+    torch.save(wrap(_openai_names(clip.state_dict())), tmp_path / "ViT.pt")
+    found = ReidModel(small_shape(rank=0, grid=(3, 3))).eval()
+    assert load_clip(found, tmp_path / "ViT.pt") == ()
+    images = torch.randint(0, 256, (2, 4, 3, 12, 12), dtype=torch.uint8)
+    captions = random_batch(2).tokens
+    wanted = _ours(clip)
+    with torch.no_grad():
+        assert torch.equal(found.trunk(found.patches(images)), wanted.trunk(wanted.patches(images)))
+        assert torch.equal(found.text(captions), wanted.text(captions))
+
+
+def test_a_resnet_of_openais_is_refused_by_name(tmp_path: Any) -> None:
+    state = {**_openai_names(_clip().state_dict()), "visual.layer1.0.conv1.weight": torch.ones(1)}
+    torch.save(state, tmp_path / "RN50.pt")
+    with pytest.raises(ConfigError, match=r"1 of its .* such as visual\.layer1\.0\.conv1.*ResNets"):
+        load_clip(ReidModel(small_shape(grid=(3, 3))), tmp_path / "RN50.pt")
+    with pytest.raises(ConfigError, match="weights_key has no effect"):
+        load_clip(ReidModel(small_shape(grid=(3, 3))), tmp_path, key="params")
 
 
 def test_weights_are_read_from_a_folder(tmp_path: Any) -> None:
