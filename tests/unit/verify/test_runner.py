@@ -90,7 +90,24 @@ def test_whoever_ends_the_runner_ends_the_trial(tmp_path: Path, number: signal.S
         assert runner.poll() is None
     os.kill(runner.pid, number)
     runner.wait(60)
-    assert is_gone(pids_in(tmp_path)[0])
+    assert all(is_gone(pid) for pid in pids_in(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_program_that_holds_too_much_is_ended(tmp_path: Path) -> None:
+    code = "held = bytearray(b'1' * (300 << 20)); import signal; signal.pause()"
+    arguments = (sys.executable, "-c", code)
+    program = Program(arguments=arguments, folder=tmp_path, memory_limit_bytes=200 << 20)
+    ended = ChildRunner().run(program)
+    assert (ended.status, ended.reason) == ("out of memory", "ended with more than 200 MiB")
+
+
+def test_a_program_has_the_environment_it_was_given(tmp_path: Path) -> None:
+    code = "import os; print(os.environ['NAME'], os.environ.get('HOME'))"
+    arguments = (sys.executable, "-c", code)
+    environment = {"NAME": "value"}
+    ChildRunner().run(Program(arguments=arguments, folder=tmp_path, environment=environment))
+    assert (tmp_path / OUTPUT).read_text() == "value None\n"
 
 
 def test_a_program_that_is_not_there_is_a_result(tmp_path: Path) -> None:
