@@ -19,6 +19,7 @@ from pitstop_probe.failures import note_failures
 from pitstop_probe.hooks.imports import when_imported
 from pitstop_probe.hooks.patches import replace
 from pitstop_probe.hooks.start_up import ImportClock
+from pitstop_probe.interventions.apply import intervene
 from pitstop_probe.measurement import Measurement, Settings, was_measured
 
 VARIABLE = "PITSTOP_PROBE"
@@ -47,6 +48,10 @@ def from_environment() -> None:
         imports=ImportClock(),
     )
     settings.doctor = doctor_of(values)
+    settings.loss_every = values.get("loss_every")
+    wanted = values.get("interventions")
+    if wanted is not None:  # before the measurement, which observes what is there then
+        when_imported("torch", lambda torch: intervene(torch, wanted, settings.folder))
     if _is_wanted(settings):
         note_failures(values["folder"])
         when_imported("torch", lambda torch: _is_wanted(settings) and start(torch, settings))

@@ -101,6 +101,8 @@ class Settings:
         self.imports = imports
         self.doctor: Optional["Doctor"] = None
         """Who waits for the record, in another process."""
+        self.loss_every: Optional[int] = None
+        """Steps from one kept loss to the next; None for as many as cost little."""
 
 
 class Measurement:
@@ -360,6 +362,8 @@ class Measurement:
         return min(following, self._busy_from)
 
     def _loss_every(self, steps: int) -> int:
+        if self._settings.loss_every is not None:
+            return self._settings.loss_every
         if self.tracker.rate is not SHORT:
             return _LOSS_EVERY
         return _LOSS_EVERY_OF_SHORT[steps >= LATER[0]]

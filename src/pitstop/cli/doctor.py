@@ -42,7 +42,7 @@ class CommandAfterDashes(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take off what follows the dashes before options are looked for."""
-        refuse_without_dashes(args, self._takes_value())
+        refuse_without_dashes(args, self._takes_value(), of=self.name or "doctor")
         if "--" in args:
             place = args.index("--")
             ctx.meta[_COMMAND] = args[place + 1 :]
@@ -57,6 +57,16 @@ class CommandAfterDashes(TyperCommand):
             for name in (*option.opts, *option.secondary_opts)
             if name.startswith("-")
         }
+
+
+def command_after_dashes(ctx: typer.Context) -> list[str] | None:
+    """Give what followed the dashes; None where there were none."""
+    return ctx.meta.get(_COMMAND)
+
+
+def words_before_dashes(ctx: typer.Context) -> list[str]:
+    """Give our own arguments, as they were typed."""
+    return ctx.meta[_OWN]
 
 
 def doctor(  # noqa: PLR0913 - one parameter an option
@@ -106,7 +116,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
     json: JsonPath = None,
 ) -> None:
     """Name what slows a training down, with evidence and the most a fix can gain."""
-    command: list[str] | None = ctx.meta.get(_COMMAND)
+    command = command_after_dashes(ctx)
     if command is not None:
         from pitstop.cli.doctor_script import ScriptOptions, diagnose_script
 
@@ -115,7 +125,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         if record == "":
             raise typer.BadParameter("name a folder", param_hint="--record")
         refuse_given(ctx, _OF_LOGS, "a log, not for a command")
-        refuse_unrunnable(ctx.meta[_OWN], command)
+        refuse_unrunnable(words_before_dashes(ctx), command)
         options = ScriptOptions(
             steps=steps,
             detach=detach,

@@ -20,12 +20,15 @@ _LAUNCHERS: Final = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|ligh
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
-def refuse_without_dashes(args: Sequence[str], takes_value: Mapping[str, bool]) -> None:
+def refuse_without_dashes(
+    args: Sequence[str], takes_value: Mapping[str, bool], *, of: str = "doctor"
+) -> None:
     """Refuse a command that stands where runs and logs stand, and say what was meant.
 
     Args:
         args: All that followed ``pitstop doctor``.
         takes_value: The doctor's own options, and whether each takes a value.
+        of: Our command, where it is another than the doctor.
 
     Raises:
         PitstopError: The first of them that is no option is a command.
@@ -40,11 +43,11 @@ def refuse_without_dashes(args: Sequence[str], takes_value: Mapping[str, bool]) 
         names = ", ".join(dict.fromkeys(word.partition("=")[0] for word in known))
         aside = f"; {names} then goes to the command; put options of pitstop before --"
     missing = _missing(command[0]) if Path(command[0]).suffix in _INTERPRETERS else ""
-    meant = _did_you_mean(own, command)
+    meant = _did_you_mean(own, command, of=of)
     raise PitstopError(f"put the command after --; {meant}{missing}{aside}")
 
 
-def refuse_unrunnable(own: Sequence[str], command: Sequence[str]) -> None:
+def refuse_unrunnable(own: Sequence[str], command: Sequence[str], *, of: str = "doctor") -> None:
     """Refuse a script without its interpreter, and an assignment that only a shell understands.
 
     Raises:
@@ -53,15 +56,16 @@ def refuse_unrunnable(own: Sequence[str], command: Sequence[str]) -> None:
     first = command[0]
     if _ASSIGNMENT.fullmatch(first) and shutil.which(first) is None:
         name = first.partition("=")[0]
-        meant = _did_you_mean(own, command)
+        meant = _did_you_mean(own, command, of=of)
         raise PitstopError(f"{name}=... before a command works in a shell only; {meant}")
     if Path(first).suffix in _INTERPRETERS and not _runs_by_itself(first):
         raise PitstopError(
-            f"{first!r} does not run by itself; {_did_you_mean(own, command)}{_missing(first)}"
+            f"{first!r} does not run by itself; "
+            f"{_did_you_mean(own, command, of=of)}{_missing(first)}"
         )
 
 
-def _did_you_mean(own: Sequence[str], command: Sequence[str]) -> str:
+def _did_you_mean(own: Sequence[str], command: Sequence[str], *, of: str) -> str:
     from pitstop_probe.masking import MASK, mask_command
 
     interpreter = _INTERPRETERS.get(Path(command[0]).suffix)
@@ -69,7 +73,7 @@ def _did_you_mean(own: Sequence[str], command: Sequence[str]) -> str:
         command = [interpreter, *command]
     elif _ASSIGNMENT.fullmatch(command[0]):
         command = ["env", *command]
-    shown = mask_command(["pitstop", "doctor", *own, "--", *command])
+    shown = mask_command(["pitstop", of, *own, "--", *command])
     hidden = f" ({MASK} stands for what you typed)" if MASK in " ".join(shown) else ""
     return f"did you mean: {shlex.join(shown)}{hidden}"
 

@@ -1,4 +1,4 @@
-"""``pitstop tune``: the fastest settings of a configuration, found by trying, with their gains."""
+"""``pitstop tune``: the fastest settings of a configuration or of a script, with their gains."""
 
 import sys
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pitstop.cli.entrances import is_command
-from pitstop.cli.output import JsonPath, require_place, require_torch, write_record
-from pitstop.cli.train import Config, Overrides
+from pitstop.cli.doctor import command_after_dashes, words_before_dashes
+from pitstop.cli.entrances import refuse_unrunnable
+from pitstop.cli.output import JsonPath, Overrides, require_place, require_torch, write_record
 from pitstop.errors import PitstopError
 
 if TYPE_CHECKING:
     from pitstop.records.verify.verification import Claim
+    from pitstop.tune.configured import TuningRequest
 
 _EXACT: "frozenset[Claim]" = frozenset({"exact"})
 _USUAL: "frozenset[Claim]" = frozenset({"exact", "rounding"})
@@ -20,11 +21,17 @@ _ALL: "frozenset[Claim]" = frozenset({"exact", "rounding", "training"})
 
 
 def tune(  # noqa: PLR0913 - one parameter an option
-    config: Config,
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG | -- CMD ...]", help="YAML file.")
+    ] = None,
     overrides: Overrides = None,
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The tuned file; default CONFIG-tuned.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The tuned file, CONFIG-tuned by default; of CMD the report."
+        ),
     ] = None,
     trials: Annotated[int, typer.Option(min=2, help="Most trials of the search.")] = 24,
     minutes: Annotated[float, typer.Option(min=0, help="Most time of the search.")] = 30.0,
@@ -41,39 +48,55 @@ def tune(  # noqa: PLR0913 - one parameter an option
     ] = Path("runs/tune"),
     json: JsonPath = None,
 ) -> None:
-    """Tune a configuration: try settings in short runs, keep what is faster, write it down."""
-    _refuse_scripts(config)
-    require_torch("tuning")
-    require_place(json)
-    tuned = output or config.with_name(f"{config.stem}-tuned.yaml")
+    """Tune a configuration or a script: try changes in short runs, keep what is faster."""
     if allow_training and exact_only:
         raise PitstopError("--allow-training and --exact-only exclude each other; leave one out")
-    from pitstop.report.terminal import make_console
-    from pitstop.report.tuning import trial_line, tuning_report
-    from pitstop.tune.configured import TuningRequest, run_study, write_tuned
     from pitstop.tune.tuning import Budget
+
+    allowed = _EXACT if exact_only else _ALL if allow_training else _USUAL
+    budget = Budget(most_trials=trials, most_s=60 * minutes)
+    command = command_after_dashes(ctx)
+    if command is not None:
+        from pitstop.cli.tune_script import ScriptOptions, tune_script
+
+        if config is not None or not command:
+            raise typer.BadParameter("give either a configuration, or a command after --")
+        if allow_training:
+            raise PitstopError("--allow-training is for a configuration; leave it out")
+        refuse_unrunnable(words_before_dashes(ctx), command, of="tune")
+        options = ScriptOptions(
+            allowed=allowed, budget=budget, steps=steps, trial_limit_s=60 * trial_minutes,
+            work_dir=work_dir, output=output, json_path=json,
+        )  # fmt: skip
+        tune_script(tuple(command), options)
+        return
+    if config is None:
+        raise typer.BadParameter("name a configuration, or a command after --")
+    require_torch("tuning")
+    require_place(json)
+    from pitstop.tune.configured import TuningRequest
 
     study = TuningRequest(
         config=config,
         overrides=tuple(overrides or ()),
         folder=work_dir / config.stem,
-        allowed=_EXACT if exact_only else _ALL if allow_training else _USUAL,
+        allowed=allowed,
         steps=steps,
         trial_limit_s=60 * trial_minutes,
-        budget=Budget(most_trials=trials, most_s=60 * minutes),
+        budget=budget,
     )
+    _tune_config(study, output or config.with_name(f"{config.stem}-tuned.yaml"), json)
+
+
+def _tune_config(study: "TuningRequest", tuned: Path, json_path: str | None) -> None:
+    from pitstop.report.terminal import make_console
+    from pitstop.report.tuning import trial_line, tuning_report
+    from pitstop.tune.configured import run_study, write_tuned
+
     console = make_console(sys.stderr)
     tuning = run_study(study, lambda trial: console.print(trial_line(trial)))
     gained = len(tuning.rows) > 1
     if gained:
         write_tuned(tuning, study, tuned)
-    if not write_record(tuning, json):
+    if not write_record(tuning, json_path):
         make_console().print(tuning_report(tuning, str(tuned) if gained else None))
-
-
-def _refuse_scripts(target: Path) -> None:
-    if is_command(str(target)):
-        raise PitstopError(
-            f"{target} is a script or a program, and only configurations are tuned; "
-            "`pitstop doctor -- COMMAND` says what holds a script back"
-        )

@@ -19,7 +19,7 @@ def tuning_report(tuning: Tuning, written: str | None) -> RenderableType:
         written: The tuned configuration; None where nothing was gained and none was written.
     """
     parts: list[RenderableType] = [Text(result_line(tuning), style="bold"), Text(), _table(tuning)]
-    parts += [Text(), *(Text(line) for line in _ending_lines(tuning))]
+    parts += [Text(), *(Text(line) for line in ending_lines(tuning))]
     if tuning.left_out:
         parts += [Text(), Text("not tried", style="bold")]
         parts += [Text(f"  {literal(line)}") for line in tuning.left_out]
@@ -42,12 +42,12 @@ def result_line(tuning: Tuning) -> str:
     )
 
 
-def trial_line(trial: Trial) -> str:
-    """Say what came of one trial."""
+def trial_line(trial: Trial, *, of: str = "samples") -> str:
+    """Say what came of one trial; its times are of samples, or of steps."""
     settings = literal(" ".join(trial.overrides)) or "as given"
     if trial.wall_s is None:
         return f"{settings}: {trial.end}: {literal(trial.reason)}"
-    return f"{settings}: {rate_text(1 / trial.wall_s, 'samples/s')}"
+    return f"{settings}: {rate_text(1 / trial.wall_s, f'{of}/s')}"
 
 
 def _table(tuning: Tuning) -> Table:
@@ -79,7 +79,8 @@ def _cells(row: GainRow, *, has_device: bool) -> list[str]:
     ]
 
 
-def _ending_lines(tuning: Tuning) -> list[str]:
+def ending_lines(tuning: Tuning) -> list[str]:
+    """Say how many trials there were, how they ended, and why no more were made."""
     ends = Counter(trial.end for trial in tuning.trials)
     took_s = sum(trial.took_s for trial in tuning.trials)
     failed = ", ".join(f"{count} {end}" for end, count in ends.items() if end != "measured")

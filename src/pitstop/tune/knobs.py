@@ -7,7 +7,7 @@ over the configuration and checked by its rules before it is tried, so a knob ne
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from pitstop.config.sections import RunConfig
 from pitstop.config.workloads.deblur import DeblurLoss
@@ -31,12 +31,16 @@ class Situation:
     """Host memory that a cache could have; None where that is not known."""
 
 
+At = TypeVar("At")
+"""What the choices of a knob depend on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class Knob(Generic[At]):
     """One thing to change."""
 
     name: str
-    choices: Callable[[Situation], tuple[Choice, ...]]
+    choices: Callable[[At], tuple[Choice, ...]]
     """One that is empty or has one choice only is left alone."""
     side: Side = "step"
     ordered: bool = False
@@ -165,7 +169,7 @@ def _around(own: int, counts: list[int], key: str) -> tuple[Choice, ...]:
     return tuple(OWN if count == own else (f"{key}={count}",) for count in counts)
 
 
-KNOBS: Final[tuple[Knob, ...]] = (
+KNOBS: Final[tuple[Knob[Situation], ...]] = (
     Knob(
         name="micro-batch",
         choices=_batches,

@@ -32,6 +32,8 @@ _WORTH: Final = 0.005
 """A gain below this is not worth a setting that is not the user's own."""
 _PLAIN: Final = 0.1
 """A gain above this is believed at the first trial; a smaller one is measured twice."""
+_MOSTLY: Final = 0.5
+"""Share of the wall clock beside the step from which on that is tried first."""
 _MOST_REPEATS: Final = 3
 """Trials of a point after which a difference that is still within the noise counts as none."""
 
@@ -155,14 +157,16 @@ class Search:
     def _order(self) -> list[int]:
         """Axes that can gain: those of the step first, for it decides how fast a loader must be.
 
-        Among these, the one that promises most first.
+        Where most of the time goes by beside the step, those of the run come first: what is left of
+        the step decides little. Among these, the one that promises most first.
         """
         open_axes = [
             index
             for index, axis in enumerate(self._axes)
             if axis.choices > 1 and self._headroom(axis.side) > _WORTH
         ]
-        return sorted(open_axes, key=lambda index: _rank(self._axes[index]))
+        first: Side = "run" if self._headroom("run") > _MOSTLY else "step"
+        return sorted(open_axes, key=lambda index: _rank(self._axes[index], first))
 
     def _headroom(self, side: Side) -> float:
         """Most of the wall clock that a side can save at the incumbent, as a share."""
@@ -241,5 +245,5 @@ class Search:
         return statistics.median(answer.on(side) for answer in self._answers[point])
 
 
-def _rank(axis: Axis) -> tuple[bool, float]:
-    return axis.side == "run", 0.0 if axis.promise is None else -axis.promise
+def _rank(axis: Axis, first: Side) -> tuple[bool, float]:
+    return axis.side != first, 0.0 if axis.promise is None else -axis.promise

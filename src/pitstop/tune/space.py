@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pitstop.tune.knobs import OWN, Choice, Knob, Situation
+from pitstop.tune.knobs import OWN, At, Choice, Knob
 from pitstop.tune.search import Axis, Point
 
 Objection = Callable[[Choice], str | None]
@@ -14,7 +15,7 @@ Objection = Callable[[Choice], str | None]
 class Space:
     """Knobs with their open choices."""
 
-    knobs: tuple[Knob, ...]
+    knobs: tuple[Knob[Any], ...]
     choices: tuple[tuple[Choice, ...], ...]
     """For each knob; the configuration's own is among them."""
     left_out: tuple[str, ...]
@@ -45,9 +46,9 @@ class Space:
         return tuple(choices.index(OWN) for choices in self.choices)
 
 
-def open_space(knobs: Sequence[Knob], at: Situation, objection: Objection) -> Space:
+def open_space(knobs: Sequence[Knob[At]], at: At, objection: Objection) -> Space:
     """Ask every knob for its choices, and leave out what cannot or may not be tried."""
-    kept: list[Knob] = []
+    kept: list[Knob[At]] = []
     choices: list[tuple[Choice, ...]] = []
     left_out: list[str] = []
     for knob in knobs:

@@ -45,6 +45,8 @@ class Tuner:
     """What a choice claims of the arithmetic."""
     trials: Trials
     budget: Budget
+    holds: Callable[[GainRow], bool] = lambda row: row.gain >= 1
+    """Whether what was measured in turns is a gain; what is none is left out."""
     progress: Callable[[Trial], None] = lambda _: None
     """Told of every trial when it has ended."""
     _tried: list[Trial] = field(default_factory=list, init=False)
@@ -59,7 +61,9 @@ class Tuner:
         way = self._way(search)
         rows = self._table(way)
         notes: list[str] = []
-        while harmful := next((at for at, row in enumerate(rows[1:], 1) if row.gain < 1), None):
+        while harmful := next(
+            (at for at, row in enumerate(rows) if at and not self.holds(row)), None
+        ):
             notes.append(
                 f"{' '.join(rows[harmful].overrides)} was faster in the search and not in the "
                 "turns; it was left out"

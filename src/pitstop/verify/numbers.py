@@ -70,7 +70,10 @@ def compare_numerically(
         norms = [_norm(side[0]) for side in gradients[:2]]
         scale = norms[1] / norms[0] if norms[0] else None
     return NumericalComparison(
-        loss_ratio=_ratio(_loss_distance(base, candidate), _loss_distance(base, other_seed)),
+        loss_ratio=_ratio(
+            loss_distance(base.losses, candidate.losses),
+            loss_distance(base.losses, other_seed.losses),
+        ),
         gradient_ratios=tuple(ratios),
         gradient_scale=scale,
         most=MOST_RATIO,
@@ -112,14 +115,18 @@ def _norm(gradients: Gradients) -> float:
     return float(np.sqrt(sum(float(np.sum(v.astype(float) ** 2)) for v in gradients.values())))
 
 
-def _loss_distance(one: TrialResult, other: TrialResult) -> float | None:
-    steps = [step for step in one.losses if step in other.losses]
-    if not steps:
+def loss_distance(
+    one: Mapping[int, float | None], other: Mapping[int, float | None]
+) -> float | None:
+    """Give the mean gap over the steps that both have; None where there is none.
+
+    Infinite where a loss was not finite.
+    """
+    pairs = [(one[step], other[step]) for step in one if step in other]
+    if not pairs:
         return None
-    gaps = []
-    for step in steps:
-        first, second = one.losses[step], other.losses[step]
-        if first is None or second is None:
-            return float("inf")
-        gaps.append(abs(first - second))
+    gaps = [
+        float("inf") if first is None or second is None else abs(first - second)
+        for first, second in pairs
+    ]
     return float(np.mean(gaps))

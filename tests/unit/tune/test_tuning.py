@@ -42,7 +42,7 @@ class FakeTrials:
         )
 
 
-def knob(name: str, *choices: str, own: int = 0, ordered: bool = False) -> Knob:
+def knob(name: str, *choices: str, own: int = 0, ordered: bool = False) -> Knob[Situation]:
     offered: list[Choice] = [(choice,) for choice in choices]
     offered.insert(own, OWN)
     return Knob(
@@ -57,12 +57,14 @@ def config(tmp_path: Path) -> RunConfig:
     return line_config(tmp_path)
 
 
-def space_of(config: RunConfig, *knobs: Knob) -> Space:
+def space_of(config: RunConfig, *knobs: Knob[Situation]) -> Space:
     situation = Situation(config=config, cores=2, has_gpu=False)
     return open_space(knobs, situation, lambda _: None)
 
 
-def tuner(config: RunConfig, trials: FakeTrials | JournaledTrials, *knobs: Knob) -> Tuner:
+def tuner(
+    config: RunConfig, trials: FakeTrials | JournaledTrials, *knobs: Knob[Situation]
+) -> Tuner:
     return Tuner(
         source="run.yaml",
         space=space_of(config, *knobs),
@@ -193,7 +195,9 @@ def test_choices_that_may_not_be_tried_are_named_with_their_reason(config: RunCo
 
 @pytest.mark.parametrize("has_gpu", [False, True])
 @pytest.mark.parametrize("each", KNOBS, ids=lambda each: each.name)
-def test_every_choice_is_a_setting_that_loads(each: Knob, tmp_path: Path, *, has_gpu: bool) -> None:
+def test_every_choice_is_a_setting_that_loads(
+    each: Knob[Situation], tmp_path: Path, *, has_gpu: bool
+) -> None:
     base = {
         "train__batch_size": 2,
         "train__accumulate": 3,

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
@@ -33,6 +33,19 @@ from pitstop_probe.attach import VARIABLE
 from pitstop_probe.doctor import LOCK, hold
 
 Part = Literal["data", "sync", "log"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interventions:
+    """Changes to a script from outside, as `pitstop_probe.interventions` takes them."""
+
+    changes: tuple[str, ...] = ()
+    """Settings as ``name=value``."""
+    loaders: tuple[str, ...] | None = None
+    """Lines whose DataLoaders are changed; None for all."""
+    seed: int = 0
+    """Added to every seed."""
+
 
 _PROBE: Final = Path(pitstop_probe.__file__).parent
 _READ_EVERY_S: Final = 1.0
@@ -70,7 +83,7 @@ def run_script(
         PitstopError: There is no such command or it cannot be run, or the folder holds the record
             of another run or cannot be written to.
     """
-    _require_command(command[0])
+    require_command(command[0])
     folder = fresh_folder(folder)
     settings: dict[str, Any] = {
         "folder": str(folder),
@@ -98,6 +111,40 @@ def run_script(
             with suppress(OSError):  # where the disk is full, the command's end still counts
                 writer.reading("ended", asdict(ended))
     return ended
+
+
+@contextmanager
+def probe_environment(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    steps: int,
+    loss_every: int,
+    interventions: Interventions,
+) -> Iterator[dict[str, str]]:
+    """Give the environment in which a command that somebody else starts is measured and changed.
+
+    It ends itself after so many steps, as under `run_script`.
+
+    Args:
+        command: What will be run.
+        folder: Where its record goes; exists.
+        steps: Training steps to measure after warm-up.
+        loss_every: Steps from one kept loss to the next.
+        interventions: What to change in it.
+
+    Raises:
+        PitstopError: The folder cannot be written to.
+    """
+    with _alive(folder) as lock:
+        settings = {
+            "folder": str(folder),
+            "steps": steps,
+            "loss_every": loss_every,
+            "interventions": asdict(interventions),
+            "doctor": {"lock": lock, "pid": os.getpid(), "command": list(command)},
+        }
+        yield _environment(settings)
 
 
 def seen_without_steps(folder: Path) -> tuple[Untrained, ...]:
@@ -131,7 +178,12 @@ def first_failure(folder: Path) -> str | None:
     return None
 
 
-def _require_command(name: str) -> None:
+def require_command(name: str) -> None:
+    """Refuse what is no command, before anything is prepared for it.
+
+    Raises:
+        PitstopError: It is not there, or cannot be run.
+    """
     if shutil.which(name) is not None:
         return
     if os.sep in name and Path(name).is_file():

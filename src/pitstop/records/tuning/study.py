@@ -6,12 +6,24 @@ from typing import Literal
 from pitstop.records.verify.trial import TrialStatus
 from pitstop.records.verify.verification import Claim
 
-TrialEnd = Literal["measured", "refused"] | TrialStatus
+TrialEnd = Literal["measured", "refused", "loss differs"] | TrialStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodePlace:
+    """A line of somebody's script where a change took hold."""
+
+    change: str
+    """As in the trial's settings."""
+    place: str
+    """File and line."""
+    name: str
+    """What was changed there: a class, a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One short run of a configuration with some settings changed. Times are of one sample."""
+    """One short run with some settings changed. Times are of one sample; of a script, of a step."""
 
     overrides: tuple[str, ...]
     """Changed settings, as one writes them on a command line; none for the configuration itself."""
@@ -31,6 +43,12 @@ class Trial:
     """The whole trial."""
     reason: str = ""
     """Why it was not measured."""
+    losses: dict[int, float | None] = field(default_factory=dict)
+    """By step, of somebody's script; None where it was not finite."""
+    changed: tuple[CodePlace, ...] = ()
+    """Where the changes took hold, in somebody's script."""
+    loss_note: str = ""
+    """What the losses beside those of the untouched script say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

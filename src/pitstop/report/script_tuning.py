@@ -1,0 +1,81 @@
+"""A study of somebody's script as text: the lines to change, what each gained, what else to do."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pitstop.records.tuning.script import Advice, CodeChange, ScriptTuning
+from pitstop.records.units import count_text, seconds_text, speedup_text
+from pitstop.report.printable import literal
+from pitstop.report.tuning import ending_lines
+
+
+def script_tuning_report(found: ScriptTuning) -> RenderableType:
+    """Lay out a study: result first, lines to change, evidence, advice."""
+    parts: list[RenderableType] = [Text(result_line(found), style="bold")]
+    if found.changes:
+        parts += [Text(), Text("change these lines", style="bold")]
+        parts += [Text(f"  {literal(line)}") for line in change_lines(found)]
+        parts += [Text(), _table(found)]
+    parts += [Text(), *(Text(line) for line in ending_lines(found.tuning))]
+    if found.advice:
+        parts += [Text(), Text("what no change from outside fixes", style="bold")]
+        parts += [Text(f"  {literal(line)}") for each in found.advice for line in _advice(each)]
+    if found.tuning.left_out:
+        parts += [Text(), Text("not tried", style="bold")]
+        parts += [Text(f"  {literal(line)}") for line in found.tuning.left_out]
+    parts += [Text(f"note: {literal(note)}") for note in found.tuning.notes]
+    return Group(*parts)
+
+
+def result_line(found: ScriptTuning) -> str:
+    """Say what the study gained."""
+    if not found.changes:
+        return "nothing that was tried makes this script faster beyond noise"
+    first, last = found.tuning.rows[0], found.tuning.rows[-1]
+    return (
+        f"{speedup_text(last.cumulative_gain)} faster with "
+        f"{count_text(len(found.changes), 'change')} (measured in turns): "
+        f"{seconds_text(first.wall_s)} a step to {seconds_text(last.wall_s)}"
+    )
+
+
+def change_lines(found: ScriptTuning) -> list[str]:
+    """Give the lines to change, each with its place and what it gained."""
+    lines: list[str] = []
+    for change in found.changes:
+        where = ", ".join(place.place for place in change.places)
+        gain = f"{speedup_text(change.gain)}, {change.loss}"
+        lines.append(f"{where + '  ' if where else ''}{change.text}  ({gain})")
+    return lines
+
+
+def _table(found: ScriptTuning) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("change")
+    for heading in ("a step", "gain", "in turns", "cumulative", "pays after"):
+        table.add_column(heading, justify="right")
+    table.add_column("loss")
+    table.add_row("as it is", seconds_text(found.tuning.rows[0].wall_s))
+    for row, change in zip(found.tuning.rows[1:], found.changes, strict=True):
+        pays = "" if row.break_even_steps is None else count_text(row.break_even_steps, "step")
+        table.add_row(
+            literal(" ".join(row.overrides)),
+            seconds_text(row.wall_s),
+            speedup_text(row.gain),
+            _spread(change),
+            speedup_text(row.cumulative_gain),
+            pays,
+            literal(change.loss),
+        )
+    return table
+
+
+def _spread(change: CodeChange) -> str:
+    return f"{speedup_text(change.gain_low)} to {speedup_text(change.gain_high)}"
+
+
+def _advice(advice: Advice) -> list[str]:
+    where = f" ({', '.join(advice.places)})" if advice.places else ""
+    lines = [f"{advice.code} {advice.summary}{where}"]
+    return [*lines, f"  {advice.remedy}"] if advice.remedy else lines

@@ -1,0 +1,312 @@
+"""What may be changed in a script from outside, as data.
+
+An intervention says where it applies, which choices it has, what it claims of the arithmetic, and
+what the user would write. `pitstop_probe.interventions` makes the change inside the script's
+process; names and values are the same there. Those that begin with ``env.`` are variables of the
+environment.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from ctypes.util import find_library
+from dataclasses import dataclass
+from typing import Final
+
+from pitstop.records.tuning.script import ScriptSeen
+from pitstop.records.verify.verification import Claim
+from pitstop.tune.knobs import OWN, Choice, Knob
+from pitstop.tune.space import Space
+
+ENVIRONMENT: Final = "env."
+
+# Memory is kept instead of being returned after each step and zeroed by the kernel at the next.
+_KEEP_MEMORY: Final = (
+    f"{ENVIRONMENT}MALLOC_MMAP_MAX_=0",
+    f"{ENVIRONMENT}MALLOC_TRIM_THRESHOLD_=68719476736",
+)
+_HUGE_PAGES: Final = (f"{ENVIRONMENT}THP_MEM_ALLOC_ENABLE=1",)
+_EXPANDABLE: Final = (f"{ENVIRONMENT}PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+
+VARIABLES: Final = tuple(
+    word.removeprefix(ENVIRONMENT).partition("=")[0]
+    for word in (*_KEEP_MEMORY, *_HUGE_PAGES, *_EXPANDABLE, f"{ENVIRONMENT}LD_PRELOAD=")
+)
+"""Variables that a change may set; one that the user has set is left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    """What choices depend on."""
+
+    seen: ScriptSeen
+    cores: int
+    """Cores that the script may use."""
+    is_linux: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervention:
+    """One thing to change from outside."""
+
+    knob: Knob[At]
+    why_not: Callable[[At], str | None]
+    """Why it does not apply; None where it does."""
+
+
+def open_script_space(at: At, allowed: frozenset[Claim]) -> Space:
+    """Ask every intervention for its choices; what does not apply is named with its reason."""
+    knobs: list[Knob[At]] = []
+    choices: list[tuple[Choice, ...]] = []
+    left_out: list[str] = []
+    for each in INTERVENTIONS:
+        why = each.why_not(at)
+        offered = () if why else each.knob.choices(at)
+        refused = [one for one in offered if one != OWN and claim_of_change(one) not in allowed]
+        left_out += [f"{' '.join(one)}: changes the {claim_of_change(one)}" for one in refused]
+        offered = tuple(one for one in offered if one not in refused)
+        if why:
+            left_out.append(f"{each.knob.name}: {why}")
+        if len(offered) > 1:
+            knobs.append(each.knob)
+            choices.append(offered)
+    return Space(knobs=tuple(knobs), choices=tuple(choices), left_out=tuple(left_out))
+
+
+def claim_of_change(choice: Sequence[str]) -> Claim:
+    """Say what changes claim together: that of the weakest."""
+    names = [word.partition("=")[0] for word in choice]
+    is_exact = all(name.startswith(ENVIRONMENT) or name in _EXACT for name in names)
+    return "exact" if is_exact else "rounding"
+
+
+_EXACT: Final = frozenset(
+    {
+        "loader.workers",
+        "loader.prefetch",
+        "loader.persistent",
+        "loader.pin",
+        "non_blocking",
+        "anomaly_detection",
+    }
+)
+
+
+def _needs_loader(at: At) -> str | None:
+    if not at.seen.train_loaders:
+        return "no DataLoader that the script builds feeds its training"
+    if all(site.is_stream for site in at.seen.train_loaders):
+        return "its dataset is a stream: each worker would give all of it"
+    return "there is one core only" if at.cores < 2 else None
+
+
+def _needs_gpu(at: At) -> str | None:
+    return None if at.seen.on_gpu else "it trains without a GPU"
+
+
+def _needs_pinning(at: At) -> str | None:
+    return _needs_gpu(at) or _needs_loader(at)
+
+
+def _needs_way(at: At) -> str | None:
+    if not at.seen.optimizers:
+        return "it builds no optimizer of torch's"
+    if not any(site.takes for site in at.seen.optimizers):
+        return f"{at.seen.optimizers[0].name} has neither a fused nor a foreach update"
+    return None
+
+
+def _needs_model(at: At) -> str | None:
+    return None if at.seen.models else "no model of an optimizer of torch's was found"
+
+
+def _needs_float32(at: At) -> str | None:
+    if at.seen.autocast is not None:
+        return f"it uses autocast ({at.seen.autocast}) already"
+    if not all(site.is_float32 for site in at.seen.models):
+        return "its weights are not in float32"
+    return _needs_model(at)
+
+
+def _needs_pictures(at: At) -> str | None:
+    if any(site.volumes for site in at.seen.models):
+        return "it convolves volumes, which have another layout"
+    has_convolutions = any(site.convolves for site in at.seen.models)
+    return _needs_model(at) or (None if has_convolutions else "its model does not convolve")
+
+
+def _needs_no_compile(at: At) -> str | None:
+    return "it is compiled already" if at.seen.is_compiled else _needs_model(at)
+
+
+def _needs_cpu(at: At) -> str | None:
+    if at.seen.on_gpu:
+        return "it trains on a GPU"
+    return "there is one core only" if at.cores < 2 else None
+
+
+def _needs_linux(at: At) -> str | None:
+    return None if at.is_linux else "it is a matter of Linux"
+
+
+def _needs_anomaly(at: At) -> str | None:
+    return None if at.seen.anomaly_detection else "the script does not switch it on"
+
+
+def _workers(at: At) -> tuple[Choice, ...]:
+    """Own first, then upwards and downwards; new workers live as long as their loader."""
+    own = max(site.workers for site in at.seen.train_loaders)
+    counts = sorted({0, 1, 2, at.cores // 2, at.cores - 1, at.cores, own})
+    kept = () if own else ("loader.persistent=true",)
+    return tuple(
+        OWN if count == own else (f"loader.workers={count}", *(kept if count else ()))
+        for count in counts
+    )
+
+
+def _prefetch(_: At) -> tuple[Choice, ...]:
+    return (OWN, ("loader.prefetch=4",), ("loader.prefetch=8",))
+
+
+def _lives(at: At) -> tuple[Choice, ...]:
+    has_workers = any(site.workers for site in at.seen.train_loaders)
+    return (OWN, ("loader.persistent=true",)) if has_workers else ()
+
+
+def _ways(at: At) -> tuple[Choice, ...]:
+    """Fused where there is such a thing: foreach is a way to launch less on a GPU."""
+    known = dict.fromkeys(way for site in at.seen.optimizers for way in site.takes)
+    if not at.seen.on_gpu and "fused" in known:
+        known = {"fused": None}
+    used = {site.way for site in at.seen.optimizers}
+    return (OWN, *((f"optimizer={way}",) for way in known if way not in used))
+
+
+def _threads(at: At) -> tuple[Choice, ...]:
+    counts = sorted({1, at.cores // 2, at.cores, at.seen.threads})
+    return tuple(OWN if n == at.seen.threads else (f"threads={n}",) for n in counts)
+
+
+def _allocators(at: At) -> tuple[Choice, ...]:
+    libraries = [found for name in ("tcmalloc", "jemalloc") if (found := find_library(name))]
+    preloaded = [(f"{ENVIRONMENT}LD_PRELOAD={found}",) for found in libraries]
+    offered: list[Choice] = [_KEEP_MEMORY, _HUGE_PAGES, *preloaded]
+    taken = set(at.seen.environment)
+    names = {one: {w.removeprefix(ENVIRONMENT).partition("=")[0] for w in one} for one in offered}
+    return (OWN, *(one for one in offered if not names[one] & taken))
+
+
+def _switch(*choice: str) -> Callable[[At], tuple[Choice, ...]]:
+    return lambda _: (OWN, choice)
+
+
+INTERVENTIONS: Final[tuple[Intervention, ...]] = (
+    Intervention(
+        knob=Knob(
+            name="workers",
+            choices=_workers,
+            side="run",
+            ordered=True,
+            asked_by=("DATA001", "DATA004"),
+        ),
+        why_not=_needs_loader,
+    ),
+    Intervention(
+        knob=Knob(
+            name="prefetch", choices=_prefetch, side="run", ordered=True, asked_by=("DATA001",)
+        ),
+        why_not=_needs_loader,
+    ),
+    Intervention(
+        knob=Knob(name="worker lives", choices=_lives, side="run", asked_by=("DATA002",)),
+        why_not=_needs_loader,
+    ),
+    Intervention(
+        knob=Knob(
+            name="pinned memory",
+            choices=_switch("loader.pin=true", "non_blocking=true"),
+            asked_by=("COPY001",),
+        ),
+        why_not=_needs_pinning,
+    ),
+    Intervention(
+        knob=Knob(name="anomaly detection", choices=_switch("anomaly_detection=false")),
+        why_not=_needs_anomaly,
+    ),
+    Intervention(
+        knob=Knob(name="optimizer", choices=_ways, asked_by=("OPT001", "LAUNCH001")),
+        why_not=_needs_way,
+    ),
+    Intervention(
+        knob=Knob(
+            name="autocast", choices=_switch("autocast=bf16"), asked_by=("PREC001", "TENSOR001")
+        ),
+        why_not=_needs_float32,
+    ),
+    Intervention(
+        knob=Knob(name="TF32", choices=_switch("tf32=true"), asked_by=("PREC001",)),
+        why_not=_needs_gpu,
+    ),
+    Intervention(
+        knob=Knob(name="cuDNN benchmark", choices=_switch("cudnn_benchmark=true")),
+        why_not=_needs_gpu,
+    ),
+    Intervention(
+        knob=Knob(name="channels last", choices=_switch("channels_last=true")),
+        why_not=_needs_pictures,
+    ),
+    Intervention(knob=Knob(name="threads", choices=_threads, ordered=True), why_not=_needs_cpu),
+    Intervention(knob=Knob(name="host allocator", choices=_allocators), why_not=_needs_linux),
+    Intervention(
+        knob=Knob(name="device allocator", choices=_switch(*_EXPANDABLE), asked_by=("MEM003",)),
+        why_not=_needs_gpu,
+    ),
+    Intervention(
+        knob=Knob(
+            name="compile",
+            choices=_switch("compile=models"),
+            asked_by=("LAUNCH001", "TRAFFIC001"),
+        ),
+        why_not=_needs_no_compile,
+    ),
+)
+"""What is tried, the cheap before the dear where the doctor promises alike."""
+
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    "loader.workers": "num_workers={value}",
+    "loader.prefetch": "prefetch_factor={value}",
+    "loader.persistent": "persistent_workers=True",
+    "loader.pin": "pin_memory=True",
+}
+_LINES: Final[Mapping[str, str]] = {
+    "optimizer": "give {name} {value}=True",
+    "autocast": 'call {name} inside torch.autocast("{device}", dtype=torch.bfloat16), '
+    "and take its result .float()",
+    "tf32": 'torch.set_float32_matmul_precision("high")',
+    "cudnn_benchmark": "torch.backends.cudnn.benchmark = True",
+    "channels_last": "{name}.to(memory_format=torch.channels_last), and its input likewise",
+    "threads": "torch.set_num_threads({value})",
+    "compile": "before this line: {name}.compile()",
+    "anomaly_detection": "leave out anomaly detection",
+    "non_blocking": ".to(device, non_blocking=True)",
+}
+
+
+def line_for(choice: Sequence[str], *, name: str, device: str) -> str:
+    """Say what the user writes in the place of a change.
+
+    Args:
+        choice: The change.
+        name: What was changed, as noted there.
+        device: Of the weights: ``cpu`` or ``cuda``.
+    """
+    words = [word.partition("=")[::2] for word in choice]
+    variables = [word.removeprefix(ENVIRONMENT) for word in choice if word.startswith(ENVIRONMENT)]
+    if variables:
+        return f"{' '.join(variables)} before the command"
+    given = [_ARGUMENTS[key].format(value=value) for key, value in words if key in _ARGUMENTS]
+    lines = [f"give DataLoader {', '.join(given)}"] if given else []
+    lines += [
+        _LINES[key].format(value=value, name=name, device=device)
+        for key, value in words
+        if key in _LINES
+    ]
+    return "; ".join(lines)

@@ -1,0 +1,194 @@
+"""A study of somebody's script: what it builds, what may be changed, and the lines to change."""
+
+import hashlib
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from pitstop.errors import PitstopError, RecordError
+from pitstop.measure.host.limits import read_host_limits
+from pitstop.records.store import from_json
+from pitstop.records.tuning.script import CodeChange, ScriptSeen, ScriptTuning
+from pitstop.records.tuning.study import CodePlace, GainRow, Trial, Tuning
+from pitstop.records.verify.verification import Claim
+from pitstop.tune.journal import JournaledTrials, StudyHead, TrialJournal
+from pitstop.tune.knobs import OWN
+from pitstop.tune.script.interventions import (
+    INTERVENTIONS,
+    At,
+    claim_of_change,
+    line_for,
+    open_script_space,
+)
+from pitstop.tune.script.losses import CheckedTrials, LossMeasure
+from pitstop.tune.script.trial import SEED, ScriptTrials
+from pitstop.tune.tuning import Budget, Tuner
+from pitstop.verify.numbers import loss_distance
+from pitstop.verify.runner import ChildRunner, Runner
+
+JOURNAL: Final = "journal.jsonl"
+SEEN: Final = "seen.json"
+_OTHER_SEED: Final = (f"{SEED}=1",)
+_MOST_OF_MEMORY: Final = 0.8
+"""Of what is free when the study begins, for all processes of a trial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptStudy:
+    """What to tune, and how long."""
+
+    command: tuple[str, ...]
+    folder: Path
+    """Where the journal lies and trials write."""
+    allowed: frozenset[Claim]
+    """What a change may claim of the arithmetic."""
+    steps: int
+    """Measured steps of a trial."""
+    trial_limit_s: float
+    budget: Budget
+
+
+def run_script_study(
+    study: ScriptStudy, progress: Callable[[Trial], None], *, runner: Runner | None = None
+) -> ScriptTuning:
+    """Tune a script; trials of an earlier start of the same study are not repeated.
+
+    Raises:
+        PitstopError: The script cannot be measured as it is, or the folder is another's.
+    """
+    limits = read_host_limits()
+    free_bytes = min(psutil.virtual_memory().available, limits.memory_bytes)
+    trials = ScriptTrials(
+        command=study.command,
+        folder=study.folder / "trials",
+        seen_path=study.folder / SEEN,
+        steps=study.steps,
+        limit_s=study.trial_limit_s,
+        memory_limit_bytes=int(_MOST_OF_MEMORY * free_bytes),
+        runner=runner or ChildRunner(),
+    )
+    journal = TrialJournal(study.folder / JOURNAL, _head(study))
+    journaled = JournaledTrials(journal=journal, trials=trials)
+    first = _first(journaled, study)
+    seen = _read_seen(trials.seen_path)
+    trials.loaders = tuple(site.place for site in seen.train_loaders)
+    at = At(seen=seen, cores=limits.cores, is_linux=sys.platform == "linux")
+    checked = _checked(journaled, first, seen, progress)
+    tuning = Tuner(
+        source=shlex.join(study.command),
+        space=open_script_space(at, study.allowed),
+        claim_of=claim_of_change,
+        trials=checked,
+        budget=study.budget,
+        holds=_holds,
+        progress=progress,
+    ).run()
+    return _described(tuning, seen, checked.measure)
+
+
+def _holds(row: GainRow) -> bool:
+    """Tell whether a change was faster in every turn: nobody is asked to edit code for noise."""
+    return row.gain_low > 1
+
+
+def _head(study: ScriptStudy) -> StudyHead:
+    """Name all that trials have in common: the command, where it runs, and the script as it is."""
+    parts = [shlex.join(study.command), str(Path.cwd())]
+    for word in study.command:
+        with suppress(OSError, ValueError):
+            if Path(word).suffix == ".py":
+                parts.append(hashlib.sha256(Path(word).read_bytes()).hexdigest())
+    return StudyHead(config="\n".join(parts), steps=study.steps)
+
+
+def _first(trials: JournaledTrials, study: ScriptStudy) -> Trial:
+    """Run the script as it is.
+
+    Raises:
+        PitstopError: It cannot be measured.
+    """
+    first = trials.run(OWN)
+    if first.end != "measured":
+        raise PitstopError(
+            f"{shlex.join(study.command)} cannot be measured as it is ({first.end}): {first.reason}"
+        )
+    return first
+
+
+def _read_seen(path: Path) -> ScriptSeen:
+    try:
+        return from_json(path.read_text(encoding="utf-8"), ScriptSeen)
+    except (OSError, RecordError) as error:
+        raise PitstopError(
+            f"{path} is missing or damaged, though its journal has trials; remove {path.parent}"
+        ) from error
+
+
+def _checked(
+    trials: JournaledTrials, first: Trial, seen: ScriptSeen, progress: Callable[[Trial], None]
+) -> CheckedTrials:
+    """Run the script as it is once more, and with other seeds: the measure of every loss."""
+    again, other = trials.run(OWN), trials.run(_OTHER_SEED)
+    progress(other)  # the tuner reports the others, as its first
+    measure = LossMeasure(
+        base=first.losses,
+        repeat_distance=loss_distance(first.losses, again.losses),
+        seed_distance=loss_distance(first.losses, other.losses),
+        draws=any(site.draws for site in seen.train_loaders),
+    )
+    untouched = [one for one in (first, again) if one.end == "measured"]
+    return CheckedTrials(trials=trials, measure=measure, untouched=untouched)
+
+
+def _described(tuning: Tuning, seen: ScriptSeen, measure: LossMeasure) -> ScriptTuning:
+    changes = tuple(_change(row, tuning, seen) for row in tuning.rows[1:])
+    fixed = {
+        code
+        for row in tuning.rows[1:]
+        for each in INTERVENTIONS
+        if each.knob.name == row.knob
+        for code in each.knob.asked_by
+    }
+    return ScriptTuning(
+        command=tuning.source,
+        tuning=tuning,
+        seen=seen,
+        changes=changes,
+        advice=tuple(each for each in seen.findings if each.code not in fixed),
+        repeat_distance=measure.repeat_distance,
+        seed_distance=measure.seed_distance,
+    )
+
+
+def _change(row: GainRow, tuning: Tuning, seen: ScriptSeen) -> CodeChange:
+    measured = [each for each in tuning.trials if each.end == "measured"]
+    places = tuple(
+        dict.fromkeys(
+            place
+            for trial in measured
+            for place in trial.changed
+            if place.change in row.overrides and place.place
+        )
+    )
+    notes = [each.loss_note for each in measured if set(row.overrides) <= set(each.overrides)]
+    name = places[0].name if places else ""
+    device = "cuda" if seen.on_gpu else "cpu"
+    return CodeChange(
+        text=line_for(row.overrides, name=name, device=device),
+        places=_lines(places),
+        gain=row.gain,
+        gain_low=row.gain_low,
+        gain_high=row.gain_high,
+        loss=notes[-1] if notes else "",
+    )
+
+
+def _lines(places: Sequence[CodePlace]) -> tuple[CodePlace, ...]:
+    """Give each line once, whatever number of changes took hold there."""
+    return tuple({one.place: one for one in places}.values())

@@ -1,0 +1,1 @@
+"""Changes made to somebody's training from outside, to measure what each would gain."""
