@@ -12,6 +12,7 @@ from pitstop.config.sections import RunConfig
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.plan.advice import advise
 from pitstop.plan.calibration import MeasuredRun, at_measured_pace, calibrate
+from pitstop.plan.child_process import children_end_with_us
 from pitstop.plan.dry_run.request import Answer, Request, trace_all
 from pitstop.plan.host.total import Host, plan_host, start_method
 from pitstop.plan.host.trial import TrialAnswer, TrialRequest, try_processes
@@ -57,9 +58,10 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
     requests = [_request(wanted, extra) for extra in [(), *questions, *changes]]
     requests.append(replace(requests[0], part="evaluation"))
     requests += [] if run is None else [_request(wanted, run.overrides())]
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, children_end_with_us():
         trial = pool.submit(_try_host, wanted, config)
         answers = deque(trace_all(requests))
+        tried = trial.result()
     own = answers.popleft().require()
     asked = [answers.popleft() for _ in questions]
     others = [answers.popleft() for _ in changes]
@@ -71,7 +73,7 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
     if run is not None and of_run is not None:
         run.require_same_model(of_run, work_settings(config))
         plan = calibrate(plan, run, of_run)
-    plan = _with_host(plan, config, trial.result(), wanted)
+    plan = _with_host(plan, config, tried, wanted)
     notes = [*plan.notes, *_failures(changes, others)]
     if own.fused_operations:
         notes.append(f"assumes the fused kernels {', '.join(own.fused_operations)}")
@@ -124,7 +126,7 @@ def _request(wanted: Wanted, extra: Sequence[str]) -> Request:
 
 
 def _variants(config: RunConfig) -> list[tuple[str, ...]]:
-    """Changes that get a dry run of their own: twice the batch first."""
+    """Changes that get a dry run of their own: twice the batch first, where that says something."""
     train = config.train
     ways = [
         (f"train.recompute={recompute}", f"train.precision={precision}")
@@ -134,7 +136,13 @@ def _variants(config: RunConfig) -> list[tuple[str, ...]]:
         and (recompute in _RECOMPUTE)
         and precision in {train.precision, *_PRECISIONS}
     ]
-    return [(f"train.batch_size={2 * train.batch_size}",), *ways]
+    twice = [(f"train.batch_size={2 * train.batch_size}",)] if _own_grows(config) else []
+    return [*twice, *ways]
+
+
+def _own_grows(config: RunConfig) -> bool:
+    """Whether the configured way is the same at another batch: a size decides otherwise there."""
+    return not isinstance(config.train.recompute, int)
 
 
 def _policy(recompute: str | int | tuple[str, ...]) -> str:
@@ -144,10 +152,9 @@ def _policy(recompute: str | int | tuple[str, ...]) -> str:
 def _with_table(
     plan: MemoryPlan, others: Sequence[Answer], wanted: Wanted, config: RunConfig
 ) -> MemoryPlan:
-    own = plan.trace
-    twice, *rest = others
-    own_grows = not isinstance(config.train.recompute, int)
-    law = batch_law(own, twice.trace if own_grows else None)
+    own, own_grows = plan.trace, _own_grows(config)
+    rest = deque(others)
+    law = batch_law(own, rest.popleft().trace if own_grows else None)
     traces = [own, *(answer.trace for answer in rest if answer.trace is not None)]
     table = plan_table(
         traces,

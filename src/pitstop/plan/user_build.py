@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from pitstop.plan.child_process import children_end_with_us
 from pitstop.plan.dry_run.request import Request, trace_in_child
 from pitstop.plan.memory import Gpu, plan_memory
 from pitstop.plan.speed import Ceilings, plan_speed
@@ -35,6 +36,7 @@ def plan_build(
         precision=precision,
         optimizer=optimizer,
     )
-    trace = trace_in_child(request).require()
+    with children_end_with_us():
+        trace = trace_in_child(request).require()
     plan = plan_memory(build, trace, gpu)
     return plan if ceilings is None else replace(plan, speed=plan_speed(trace, ceilings))

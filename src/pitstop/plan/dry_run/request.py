@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pitstop.errors import PitstopError
-from pitstop.plan.child_process import ask_child
+from pitstop.plan.child_process import ask_child, children_end_with_us
 from pitstop.records.plans.evaluation import EvaluationTrace
 from pitstop.records.plans.plan import StepTrace
 
@@ -56,7 +56,7 @@ class Answer:
 
 def trace_all(requests: Sequence[Request]) -> list[Answer]:
     """Run all requests, two at a time; answers in the order of the requests."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool, children_end_with_us():
         return list(pool.map(trace_in_child, requests))
 
 
