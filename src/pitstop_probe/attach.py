@@ -21,6 +21,7 @@ from pitstop_probe.hooks.patches import replace
 from pitstop_probe.hooks.start_up import ImportClock
 from pitstop_probe.interventions.apply import intervene
 from pitstop_probe.measurement import Measurement, Settings, was_measured
+from pitstop_probe.step_memory.recorder import StepMemory
 
 VARIABLE = "PITSTOP_PROBE"
 
@@ -52,9 +53,10 @@ def from_environment() -> None:
     wanted = values.get("interventions")
     if wanted is not None:  # before the measurement, which observes what is there then
         when_imported("torch", lambda torch: intervene(torch, wanted, settings.folder))
+    begin = _record_memory if values.get("memory") else start
     if _is_wanted(settings):
         note_failures(values["folder"])
-        when_imported("torch", lambda torch: _is_wanted(settings) and start(torch, settings))
+        when_imported("torch", lambda torch: _is_wanted(settings) and begin(torch, settings))
 
 
 def _is_wanted(settings: Settings) -> bool:
@@ -75,6 +77,11 @@ def attach(folder: str, steps: Optional[int] = None) -> Measurement:
     if torch is None:
         raise RuntimeError("import torch before attaching: there is nothing to observe yet")
     return start(torch, Settings(folder, steps, detach=True))
+
+
+def _record_memory(torch: Any, settings: Settings) -> None:
+    """Record what the first steps hold, and nothing else; written at the end at the latest."""
+    atexit.register(StepMemory(torch, settings).close)
 
 
 def start(torch: Any, settings: Settings) -> Measurement:

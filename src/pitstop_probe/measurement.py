@@ -67,8 +67,8 @@ _LOSS_EVERY_OF_SHORT = (64, 256)
 _PATIENCE = 3
 # What a script that was ended early exits with: to a shell that is no success.
 ENDED_EARLY = 3
-_ENDED = "ended-by-pitstop"
-_MEASURED = "measured-by-pitstop"
+ENDED = "ended-by-pitstop"
+MEASURED = "measured-by-pitstop"
 
 
 class Settings:
@@ -458,22 +458,14 @@ class Measurement:
     def _leave(self) -> None:
         """End the script where that is asked for and it is the one that was meant."""
         settings = self._settings
-        mark(settings.folder, _MEASURED)
+        mark(settings.folder, MEASURED)
         if settings.detach:
             return
         is_rank = describe_process()["world_size"] > 1
         if settings.doctor is None or settings.doctor.ends_this(is_rank=is_rank):
-            mark(settings.folder, _ENDED)
-            self._end_script()
+            mark(settings.folder, ENDED)
+            end_script(self._torch)
         say("measured; the rest of the command runs on, unmeasured")
-
-    def _end_script(self) -> None:
-        """End at this border, in the way a script ends itself, so that it can clean up."""
-        code = _exit_code()
-        if threading.current_thread() is not threading.main_thread():
-            end_at_once(code)  # leaving this thread would leave the others waiting for it
-        _Ending(self._torch, code)
-        raise SystemExit(code)
 
     def _write_summary(self) -> None:
         setup = self._setup()
@@ -577,6 +569,15 @@ def _next_loss_step(steps: int, every: int) -> int:
     return steps + every - (steps + 1) % every
 
 
+def end_script(torch: Any) -> None:
+    """End at this border, in the way a script ends itself, so that it can clean up."""
+    code = _exit_code()
+    if threading.current_thread() is not threading.main_thread():
+        end_at_once(code)  # leaving this thread would leave the others waiting for it
+    _Ending(torch, code)
+    raise SystemExit(code)
+
+
 class _Ending:
     """Ends a script that has caught its own end: again at the next steps, then for good."""
 
@@ -630,4 +631,4 @@ def mark(folder: str, name: str) -> None:
 
 def was_measured(folder: str) -> bool:
     """Whether a training has been measured for as long as was asked for."""
-    return os.path.exists(os.path.join(folder, _MEASURED))
+    return os.path.exists(os.path.join(folder, MEASURED))

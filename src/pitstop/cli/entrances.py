@@ -50,6 +50,11 @@ def refuse_without_dashes(
 def refuse_unrunnable(own: Sequence[str], command: Sequence[str], *, of: str = "doctor") -> None:
     """Refuse a script without its interpreter, and an assignment that only a shell understands.
 
+    Args:
+        own: Options of pitstop's command.
+        command: What followed ``--``.
+        of: Our command, where it is another than the doctor.
+
     Raises:
         PitstopError: The command cannot run as it stands, and what was meant is known.
     """

@@ -1,12 +1,22 @@
 """``pitstop plan``: will it fit, how fast will it be, before it runs and without a GPU."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from pitstop.cli.entrances import is_command
-from pitstop.cli.output import JsonPath, Overrides, require_place, require_torch, show
+from pitstop.cli.doctor import command_after_dashes, words_before_dashes
+from pitstop.cli.entrances import refuse_unrunnable
+from pitstop.cli.output import (
+    JsonPath,
+    Overrides,
+    refuse_given,
+    require_place,
+    require_torch,
+    show,
+    write_record,
+)
 from pitstop.errors import ConfigError, PitstopError
 
 if TYPE_CHECKING:
@@ -15,10 +25,24 @@ if TYPE_CHECKING:
     from pitstop.records.plans.plan import MemoryPlan
 
 
+_NOT_OF_SCRIPTS: Final = {
+    "ranks": "--ranks",
+    "precision": "--precision",
+    "optimizer": "--optimizer",
+    "host_memory": "--host-memory",
+    "calibrate": "--calibrate",
+}
+
+
 def plan(  # noqa: PLR0913 - one parameter an option
+    ctx: typer.Context,
     target: Annotated[
-        str, typer.Argument(metavar="CONFIG|MODULE:FUNCTION", help="YAML file, or your build().")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG | MODULE:FUNCTION | -- CMD ...]",
+            help="YAML file, your build(), or a training script to run.",
+        ),
+    ] = None,
     overrides: Overrides = None,
     *,
     gpu_memory: Annotated[
@@ -32,7 +56,7 @@ def plan(  # noqa: PLR0913 - one parameter an option
     ] = None,
     ranks: Annotated[int, typer.Option(min=1, help="GPUs that exchange gradients.")] = 1,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Of your build(): samples in its batch.")
+        int | None, typer.Option(min=1, help="Of your build() or script: samples in its batch.")
     ] = None,
     precision: Annotated[str, typer.Option(help="Of your build(): fp32, tf32, bf16, fp16.")] = (
         "fp32"
@@ -51,10 +75,17 @@ def plan(  # noqa: PLR0913 - one parameter an option
     json: JsonPath = None,
 ) -> None:
     """Plan a run: who holds device memory at its peak, does it fit, how long is a step."""
-    _refuse_scripts(target)
     require_torch("planning")
     require_place(json)
+    command = command_after_dashes(ctx)
+    if (target is None) == (not command):
+        raise typer.BadParameter("name a configuration, a build function, or a command after --")
     device, ceilings = _gpu(gpu, gpu_memory)
+    if command:
+        refuse_given(ctx, _NOT_OF_SCRIPTS, "a configuration or a build(), not for a script")
+        refuse_unrunnable(words_before_dashes(ctx), command, of="plan")
+        _plan_script(tuple(command), device, (batch_size, tuple(what_if or ()), table), json)
+    assert target is not None
     if ":" in target and not Path(target).exists():
         from pitstop.plan.user_build import plan_build
 
@@ -83,12 +114,31 @@ def plan(  # noqa: PLR0913 - one parameter an option
     _show(made, json)
 
 
-def _refuse_scripts(target: str) -> None:
-    if is_command(target):
-        raise PitstopError(
-            f"{target} is a script, and scripts are not planned; write a function "
-            "build() -> (model, batch) and give it as pitstop plan MODULE:build"
+def _plan_script(
+    command: tuple[str, ...],
+    device: "Gpu",
+    options: tuple[int | None, tuple[str, ...], bool],
+    json: str | None,
+) -> NoReturn:
+    """Run a script's first steps and plan from them; its output is its own, ours is on stderr."""
+    from pitstop.plan.script.planned import WantedScript, plan_script
+    from pitstop.report.plan import plan_report
+    from pitstop.report.terminal import make_console
+
+    batch_size, what_if, with_table = options
+    made = plan_script(
+        WantedScript(
+            command=command,
+            gpu=device,
+            batch_size=batch_size,
+            what_if=what_if,
+            with_table=with_table,
+            stdout=sys.stderr.fileno() if json == "-" else None,
         )
+    )
+    make_console(sys.stderr).print(plan_report(made))
+    write_record(made, json)
+    raise typer.Exit(0 if made.verdict == "fits" else 1)
 
 
 def _show(made: "MemoryPlan", json: str | None) -> None:

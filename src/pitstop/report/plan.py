@@ -47,7 +47,7 @@ def verdict_lines(plan: MemoryPlan) -> list[str]:
     trace = plan.trace
     place = ", ".join(trace.peak_place) or "outside the step"
     largest = max(plan.ledger, key=lambda row: row.num_bytes)
-    basis = "by the errors of earlier plans"
+    basis = plan.interval_basis
     if plan.calibration is not None:
         basis = f"calibrated by {plan.calibration.run} (x {plan.calibration.factor:.3f})"
     return [

@@ -661,13 +661,13 @@ class Models:
 
     def _read_autocast(self) -> None:
         self._autocast_read = True
-        for is_enabled, dtype in _autocasts(self._torch):
+        for is_enabled, dtype in autocasts(self._torch):
             if is_enabled():
                 self.autocast = str(dtype()).replace("torch.", "")
                 return
 
 
-def _autocasts(torch: Any) -> List[Tuple[Callable[[], bool], Callable[[], Any]]]:
+def autocasts(torch: Any) -> List[Tuple[Callable[[], bool], Callable[[], Any]]]:
     """Say of each device how to ask whether autocast is on and for its format."""
     if hasattr(torch, "get_autocast_dtype"):
         is_enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype

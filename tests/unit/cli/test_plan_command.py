@@ -185,8 +185,41 @@ def test_misuse_is_answered_in_one_sentence(words: tuple[str, ...], message: str
     assert message in text
 
 
-@pytest.mark.parametrize("words", [("--", "python", "train.py"), ("train.py",)])
-def test_a_script_is_answered_with_the_form_that_can_be_planned(words: tuple[str, ...]) -> None:
+def test_a_script_without_dashes_is_answered_with_the_whole_line() -> None:
+    code, text = run("--gpu", "H200", "train.py", "--lr", "1")
+    assert code == 2
+    assert "did you mean: pitstop plan --gpu H200 -- python train.py --lr 1" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ranks", "2", "--", "python", "train.py"), "--ranks is for a configuration"),
+        (("--", "train.py"), "does not run by itself; did you mean: pitstop plan"),
+        ((CONFIG, "--", "python", "train.py"), "or a command after --"),
+        ((), "or a command after --"),
+    ],
+)
+def test_options_that_do_nothing_for_a_script_are_refused(
+    words: tuple[str, ...], message: str
+) -> None:
     code, text = run("--gpu", "H200", *words)
     assert code == 2
-    assert "build() -> (model, batch)" in text
+    assert message in " ".join(text.split())
+
+
+def test_a_size_that_decides_on_recomputation_needs_no_run_at_twice_the_batch(
+    made_up: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Request] = []
+
+    def trace_all(requests: Sequence[Request]) -> list[Answer]:
+        asked.extend(requests)
+        return [answer(request) for request in requests]
+
+    monkeypatch.setattr(configured_run, "trace_all", trace_all)
+    for policy, expected in (("full", 1), ("20GiB", 0)):
+        asked.clear()
+        code, text = run(CONFIG, f"train.recompute={policy}", "--gpu-memory", "200GiB")
+        twice = [one for one in asked if any("train.batch_size=" in word for word in one.overrides)]
+        assert (code, len(twice)) == (0, expected), text

@@ -83,18 +83,33 @@ def run_script(
         PitstopError: There is no such command or it cannot be run, or the folder holds the record
             of another run or cannot be written to.
     """
+    settings = {"steps": steps, "detach": detach, "ablate": ablate}
+    return _run(command, folder, settings, stdout=stdout)
+
+
+def record_memory(command: Sequence[str], folder: Path, *, stdout: int | None = None) -> Ended:
+    """Run the first steps of a command, to record what they hold in memory and nothing else.
+
+    Nothing is compiled on the way. What is ended, and what is raised, is as of `run_script`.
+
+    Args:
+        command: What to run, as in a shell.
+        folder: Where its record goes.
+        stdout: Descriptor that takes the command's output; None lets it go where ours goes.
+    """
+    return _run(command, folder, {"memory": True}, stdout=stdout)
+
+
+def _run(
+    command: Sequence[str], folder: Path, settings: Mapping[str, Any], *, stdout: int | None
+) -> Ended:
     require_command(command[0])
     folder = fresh_folder(folder)
-    settings: dict[str, Any] = {
-        "folder": str(folder),
-        "steps": steps,
-        "detach": detach,
-        "ablate": ablate,
-    }
     begun_s = time.monotonic()
     with _signals_passed_on() as signals, _outside_record(folder) as writer, _alive(folder) as lock:
-        settings["doctor"] = {"lock": lock, "pid": os.getpid(), "command": list(command)}
-        process = _started(command, _environment(settings), stdout=stdout)
+        sender = {"lock": lock, "pid": os.getpid(), "command": list(command)}
+        environment = _environment({**settings, "folder": str(folder), "doctor": sender})
+        process = _started(command, environment, stdout=stdout)
         signals.reach(process)
         with suppress(OSError):  # where the disk is full, the command still runs
             writer.reading("source", asdict(source_of(command)))
@@ -226,6 +241,8 @@ def _environment(settings: Mapping[str, Any]) -> dict[str, str]:
     environment["PYTHONPATH"] = inject if not before else inject + os.pathsep + before
     environment["PITSTOP_PROBE_PATH"] = str(_PROBE)
     environment[VARIABLE] = json.dumps(settings)
+    if settings.get("memory"):
+        environment["TORCHDYNAMO_DISABLE"] = "1"  # inside compiled code nothing is seen
     return environment
 
 

@@ -159,9 +159,10 @@ class MemoryPlan:
     """Most that the device has to hold: pieces, the allocator's rounding, libraries."""
     low_bytes: int
     high_bytes: int
-    """Between which that lies, by the record of past errors."""
+    """Between which that lies, by `interval_basis`."""
     ledger: tuple[LedgerRow, ...]
     trace: StepTrace
+    interval_basis: str = "by the errors of earlier plans"
     table: tuple[PlanRow, ...] = ()
     batch_growth: float | None = None
     """What twice the batch adds, as a share of what belongs to the samples; 1 is a straight line,
