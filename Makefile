@@ -26,11 +26,11 @@ UV_BIN := .venv-uv/bin
 setup: $(READY)
 
 $(DEMO_READY): pyproject.toml constraints.txt
-	@$(PYTHON) scripts/set_up.py $(VENV) train
+	@$(PYTHON) scripts/set_up.py $(VENV) torch,train
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) scripts/set_up.py $(VENV) train,bev,reid,lowbit,tensorboard,dev
+	@$(PYTHON) scripts/set_up.py $(VENV) torch,train,bev,reid,lowbit,tensorboard,dev
 	@touch $(DEMO_READY) $@
 
 demo: $(DEMO_READY)

@@ -1,7 +1,7 @@
 """Makes the virtual environment that the Makefile's targets run in.
 
-    python scripts/set_up.py .venv train            what the demo needs
-    python scripts/set_up.py .venv train,dev,...    what else is named
+    python scripts/set_up.py .venv torch,train           what the demo needs
+    python scripts/set_up.py .venv torch,train,dev,...   what else is named
 
 Runs before anything is installed: standard library only. Says what it is about to fetch where that
 is large, and why it failed in one message; pip's own output goes into setup.log.

@@ -3,7 +3,7 @@
 PitstopError
 ├── ConfigError      a configuration file or override cannot be used
 ├── RecordError      a run record cannot be read
-├── MissingExtra     an optional part of pitstop is not installed
+├── MissingPackage   an optional part of pitstop needs a package that is not installed
 ├── MeasureError     a measurement was asked for that this machine cannot give
 ├── DataError        samples cannot be read, or a place in them cannot be found again
 └── CheckpointError  a checkpoint cannot be written or read
@@ -37,17 +37,26 @@ class CheckpointError(PitstopError):
     """A checkpoint that cannot be written or read; the state of training is as it was."""
 
 
-class MissingExtra(PitstopError):  # noqa: N818 - reads as the fact it states
-    """An optional part that is not installed.
+def install_hint(package: str) -> str:
+    """Say how to get a package and leave every other as it is.
+
+    An extra of pitstop would let pip choose another torch than the one that somebody has built or
+    picked for a GPU; so packages are named, and torch is left to its owner.
+    """
+    if package == "torch":
+        return "install torch 2.11 or later as pytorch.org says"
+    return f"install it with `pip install {package}`"
+
+
+class MissingPackage(PitstopError):  # noqa: N818 - reads as the fact it states
+    """An optional part that needs a package which is not installed.
 
     Args:
-        module: What could not be imported.
-        extra: The extra of pitstop that brings it.
-        purpose: What it is needed for, as text that fits "... needs <module>".
+        package: What could not be imported, as pip calls it.
+        purpose: What it is needed for, as text that fits "... needs <package>".
+        choices: All that would do, where there are several; `package` is the one to install.
     """
 
-    def __init__(self, module: str, *, extra: str, purpose: str) -> None:
-        install = f"pip install 'pitstop[{extra}]'"
-        super().__init__(f"{purpose} needs {module}; install it with `{install}`")
-        self.module = module
-        self.extra = extra
+    def __init__(self, package: str, *, purpose: str, choices: str | None = None) -> None:
+        super().__init__(f"{purpose} needs {choices or package}; {install_hint(package)}")
+        self.package = package

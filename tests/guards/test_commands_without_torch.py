@@ -82,13 +82,13 @@ def test_the_machine_is_measured_and_the_gap_is_said() -> None:
     done = run("machine", "--quick", "--json", "-")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
-    assert any("need torch" in note and "pitstop[train]" in note for note in record["notes"])
+    assert any("need torch; install torch 2.11 or later" in note for note in record["notes"])
 
 
-def test_the_demo_names_the_extra_to_install(tmp_path: Path) -> None:
+def test_the_demo_leaves_torch_to_its_owner(tmp_path: Path) -> None:
     done = run("demo", "--output", tmp_path / "demo")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: the demo needs torch; install it with `pip install 'pitstop[train]'`\n"
+        "error: the demo needs torch; install torch 2.11 or later as pytorch.org says\n"
     )
     assert not (tmp_path / "demo").exists()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pitstop.cli.output import Config, JsonPath, Overrides, require_torch, show
-from pitstop.errors import ConfigError, DataError, MissingExtra
+from pitstop.errors import ConfigError, DataError, MissingPackage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -286,13 +286,13 @@ def _task(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Task[A
 
 @contextmanager
 def _with_pillow(purpose: str) -> "Iterator[None]":
-    """Name the extra where what reads and writes images is missing."""
+    """Name the package where what reads and writes images is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name != "PIL":
             raise
-        raise MissingExtra("pillow", extra="train", purpose=purpose) from error
+        raise MissingPackage("pillow", purpose=purpose) from error
 
 
 def _parse_size(text: str) -> tuple[int, int]:

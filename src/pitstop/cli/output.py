@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pitstop.errors import MissingExtra, PitstopError
+from pitstop.errors import MissingPackage, PitstopError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +113,7 @@ def require_torch(purpose: str) -> None:
     """Refuse in one line where torch is not installed.
 
     Raises:
-        MissingExtra: Names the extra that brings it.
+        MissingPackage: Says how to get it.
     """
     if find_spec("torch") is None:
-        raise MissingExtra("torch", extra="train", purpose=purpose)
+        raise MissingPackage("torch", purpose=purpose)

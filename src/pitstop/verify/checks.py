@@ -13,7 +13,7 @@ from pitstop.doctor.facts import Facts
 from pitstop.doctor.judge import judge_record
 from pitstop.doctor.rules.memory import host_growth
 from pitstop.doctor.targets import judge_targets
-from pitstop.errors import CheckpointError, RecordError
+from pitstop.errors import CheckpointError, RecordError, install_hint
 from pitstop.records.host.growth import (
     FEWEST_READINGS,
     LEAST_GROWTH_BYTES,
@@ -184,7 +184,7 @@ def _checkpoint_row(source: Path) -> CheckRow:
     if not folder.is_dir():
         evidence = "there is no folder checkpoints beside the record"
     elif find_spec("torch") is None:
-        evidence = "reading one needs torch: pip install 'pitstop[train]'"
+        evidence = f"reading one needs torch; {install_hint('torch')}"
     else:
         damaged, evidence = _read_back(folder)
     return check_row(

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pitstop.cli.data import app
-from pitstop.errors import ConfigError, MissingExtra
+from pitstop.errors import ConfigError, MissingPackage
 
 SMALL = ["--scenes", "2", "--samples", "1", "--size", "36x64"]
 
@@ -48,5 +48,5 @@ def test_the_record_says_what_was_made(tmp_path: Path) -> None:
 def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.delitem(sys.modules, "pitstop.workloads.bev.synthetic.make", raising=False)
-    with pytest.raises(MissingExtra, match="making a city needs pillow"):
+    with pytest.raises(MissingPackage, match="making a city needs pillow"):
         CliRunner().invoke(app, ["make", "bev", str(tmp_path / "c")], catch_exceptions=False)

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pitstop.cli.data import app
-from pitstop.errors import ConfigError, DataError, MissingExtra
+from pitstop.errors import ConfigError, DataError, MissingPackage
 
 SMALL = ["--people", "6", "--images", "8", "--size", "48x32"]
 
@@ -94,5 +94,5 @@ def test_a_missing_image_library_names_the_extra(
     monkeypatch.setitem(sys.modules, "PIL", None)
     for name in ("synthetic.make", "synthetic.figures"):
         monkeypatch.delitem(sys.modules, f"pitstop.workloads.reid.{name}", raising=False)
-    with pytest.raises(MissingExtra, match=r"making people needs pillow; .*pitstop\[train\]"):
+    with pytest.raises(MissingPackage, match=r"making people needs pillow; .*pip install pillow"):
         CliRunner().invoke(app, ["make", "reid", str(root)], catch_exceptions=False)

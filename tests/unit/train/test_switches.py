@@ -25,7 +25,7 @@ from pitstop.config.load import config_from
 from pitstop.config.sections import RunConfig
 from pitstop.doctor.facts import facts_of
 from pitstop.doctor.rules.compute import recompute_cost
-from pitstop.errors import CheckpointError, ConfigError, MissingExtra
+from pitstop.errors import CheckpointError, ConfigError, MissingPackage
 from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
 from pitstop.train.model.compiling import apply_compile
@@ -355,7 +355,7 @@ def test_the_optimizer_is_of_its_kind_and_its_state_is_counted(
 
 def test_8bit_state_takes_a_quarter_or_names_what_is_missing(tmp_path: Path) -> None:
     if find_spec("bitsandbytes") is None and find_spec("torchao") is None:
-        with pytest.raises(MissingExtra, match=r"pitstop\[lowbit\]"):
+        with pytest.raises(MissingPackage, match=r"pip install bitsandbytes"):
             train(tmp_path, optimizer__kind="adamw8bit")
         return
     full, small = (
@@ -720,7 +720,7 @@ def test_without_tensorboard_the_flag_names_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
-    with pytest.raises(MissingExtra, match=r"pitstop\[tensorboard\]"):
+    with pytest.raises(MissingPackage, match=r"pip install tensorboard"):
         train(tmp_path, log__tensorboard=True)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pitstop.errors import MissingExtra
+from pitstop.errors import MissingPackage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,14 +59,15 @@ def _require_training() -> "ModuleType":
     """Give what needs torch.
 
     Raises:
-        MissingExtra: Names the extra that brings what is missing.
+        MissingPackage: Says how to get what is missing.
     """
     try:
         from pitstop.cli.demo import engine
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "PIL"):
             raise
-        raise MissingExtra(error.name, extra="train", purpose="the demo") from error
+        package = "pillow" if error.name == "PIL" else error.name
+        raise MissingPackage(package, purpose="the demo") from error
     return engine
 
 

@@ -32,7 +32,7 @@ def open_nvml() -> tuple[Any | None, str | None]:
     try:
         import pynvml
     except ImportError:
-        return None, "GPU load: not measured, needs nvidia-ml-py; pip install 'pitstop[train]'"
+        return None, "GPU load: not measured, needs nvidia-ml-py; pip install nvidia-ml-py"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

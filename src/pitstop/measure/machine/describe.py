@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from pitstop.errors import install_hint
 from pitstop.measure.host.cgroup import read_cgroup
 from pitstop.measure.host.load import NvmlGpus, affinity_cores
 from pitstop.measure.host.memory import shm_space
@@ -38,8 +39,8 @@ from pitstop.records.units import share_text
 if TYPE_CHECKING:
     from pitstop.measure.host.load import GpuReader
 
-_NO_TORCH: Final = "matrix and device rates: not measured, need torch; pip install 'pitstop[train]'"
-_NO_PILLOW: Final = "decode rates: not measured, need pillow; pip install 'pitstop[train]'"
+_NO_TORCH: Final = f"matrix and device rates: not measured, need torch; {install_hint('torch')}"
+_NO_PILLOW: Final = f"decode rates: not measured, need pillow; {install_hint('pillow')}"
 
 
 def measure_machine(

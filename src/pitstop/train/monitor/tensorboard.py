@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pitstop.errors import MissingExtra
+from pitstop.errors import MissingPackage
 from pitstop.train.observers import Observer, Status
 
 
@@ -12,16 +12,14 @@ class TensorBoard(Observer):
     """Writes event files beside the record.
 
     Raises:
-        MissingExtra: TensorBoard is not installed.
+        MissingPackage: TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
             from torch.utils.tensorboard.writer import SummaryWriter
         except ModuleNotFoundError as error:
-            raise MissingExtra(
-                "tensorboard", extra="tensorboard", purpose="log.tensorboard"
-            ) from error
+            raise MissingPackage("tensorboard", purpose="log.tensorboard") from error
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def values(self, step: int, values: Mapping[str, float]) -> None:

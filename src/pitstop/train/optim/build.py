@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from pitstop.config.sections import OptimizerSection
-from pitstop.errors import ConfigError, MissingExtra
+from pitstop.errors import ConfigError, MissingPackage
 from pitstop.train.optim.adamw_bf16 import AdamWBf16
 
 Parameters: TypeAlias = nn.Module | Iterable[tuple[str, nn.Parameter]]
@@ -70,7 +70,7 @@ def build_optimizer(
 
     Raises:
         ConfigError: When a setting cannot be honoured or would do nothing.
-        MissingExtra: When the 8-bit kind has no library to run on.
+        MissingPackage: When the 8-bit kind has no library to run on.
     """
     named = _trainable(parameters)
     peak = section.lr if lr is None else lr
@@ -239,8 +239,10 @@ def _lowbit_rule() -> type[Optimizer]:
             return importlib.import_module(f"{library}.optim").AdamW8bit
         except ImportError:
             continue
-    raise MissingExtra(
-        " or ".join(_LOWBIT_LIBRARIES), extra="lowbit", purpose="optimizer.kind adamw8bit"
+    raise MissingPackage(
+        _LOWBIT_LIBRARIES[0],
+        purpose="optimizer.kind adamw8bit",
+        choices=" or ".join(_LOWBIT_LIBRARIES),
     )
 
 

@@ -43,8 +43,8 @@ assert found.matrix_rates == () and found.decode_rates == () and found.gpus == (
 assert [rate.route for rate in found.copy_rates] == ["host"]
 assert found.software.torch is None and found.software.nvidia_driver is None
 text = " ".join(found.notes)
-assert "need torch; pip install 'pitstop[train]'" in text, text
-assert "need pillow; pip install 'pitstop[train]'" in text, text
+assert "need torch; install torch 2.11 or later as pytorch.org says" in text, text
+assert "need pillow; install it with `pip install pillow`" in text, text
 assert "name one with --data" in text, text
 """
     subprocess.run([sys.executable, "-c", program], check=True)

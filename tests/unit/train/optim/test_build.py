@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pitstop.config.sections import OptimizerSection, ScheduleSection
-from pitstop.errors import ConfigError, MissingExtra
+from pitstop.errors import ConfigError, MissingPackage
 from pitstop.train.optim import build as optim
 from pitstop.train.optim.adamw_bf16 import AdamWBf16, round_to_bf16_
 from pitstop.train.optim.build import (
@@ -297,7 +297,7 @@ def test_without_a_library_the_8bit_kind_names_the_extra(monkeypatch: pytest.Mon
         raise ImportError(name)
 
     monkeypatch.setattr(optim.importlib, "import_module", absent)
-    with pytest.raises(MissingExtra, match=r"bitsandbytes or torchao.*pitstop\[lowbit\]"):
+    with pytest.raises(MissingPackage, match=r"bitsandbytes or torchao.*pip install bitsandbytes"):
         build_optimizer(small_model(), section(kind="adamw8bit"))
 
 

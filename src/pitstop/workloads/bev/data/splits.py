@@ -65,7 +65,7 @@ def _official(version: str, split: str) -> Mapping[str, tuple[str, ...] | list[s
     except ImportError as error:
         raise DataError(
             f"nothing says which scenes are in the split {split} of {version}: install "
-            f"nuscenes-devkit (`pip install 'pitstop[bev]'`), or put a {SPLITS_FILE} such as "
+            f"nuscenes-devkit (`pip install nuscenes-devkit`), or put a {SPLITS_FILE} such as "
             '{"train": ["scene-0001"], "val": ["scene-0003"]} into data.root'
         ) from error
     return devkit.create_splits_scenes()

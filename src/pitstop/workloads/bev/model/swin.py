@@ -135,7 +135,7 @@ def _build(
         from transformers import SwinBackbone, SwinConfig
     except ImportError as error:
         raise ConfigError(
-            "the Swin backbone needs transformers; install it with `pip install 'pitstop[bev]'`"
+            "the Swin backbone needs transformers; install it with `pip install transformers`"
         ) from error
     settings: dict[str, Any] = {
         "embed_dim": size.embed_dim,

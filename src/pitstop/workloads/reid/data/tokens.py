@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pitstop.errors import DataError, MissingExtra
+from pitstop.errors import DataError, MissingPackage
 from pitstop.workloads.reid.data.strings import Strings
 
 if TYPE_CHECKING:
@@ -135,9 +135,7 @@ class FolderTokenizer:
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError as error:
-            raise MissingExtra(
-                "tokenizers", extra="reid", purpose="a pretrained model's tokenizer"
-            ) from error
+            raise MissingPackage("tokenizers", purpose="a pretrained model's tokenizer") from error
         path = self.folder / "tokenizer.json"
         if not path.is_file():
             raise DataError(f"there is no {path}; copy it there from the model's own folder")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pitstop.errors import ConfigError, MissingExtra
+from pitstop.errors import ConfigError, MissingPackage
 from pitstop.train.state.weight_sets import read_weight_set
 from pitstop.workloads.reid.model.clip import ReidModel
 from pitstop.workloads.reid.model.openai_names import transformers_names
@@ -30,7 +30,7 @@ def load_clip(model: ReidModel, name: Path, *, key: str | None = None) -> tuple[
     Raises:
         CheckpointError: Where a file cannot be read.
         ConfigError: Where it is no CLIP, or has other sizes.
-        MissingExtra: Where `transformers` is not installed and needed.
+        MissingPackage: Where `transformers` is not installed and needed.
     """
     if name.is_file():
         found = read_weight_set(name, key=key)
@@ -46,7 +46,7 @@ def _load_folder(model: ReidModel, name: Path) -> None:
     try:
         from transformers import CLIPModel
     except ImportError as error:
-        raise MissingExtra("transformers", extra="reid", purpose="model.weights") from error
+        raise MissingPackage("transformers", purpose="model.weights") from error
     try:
         clip: Any = CLIPModel.from_pretrained(str(name))
     except (OSError, ValueError) as error:
