@@ -5,7 +5,8 @@
 Each run is what `pitstop demo` does with the script: a verdict with its bound, then slow and fixed
 script in three pairs. In every second run a neighbour keeps all cores busy from before the verdict
 until after the last pair. Written down are the bound that was predicted, the gain of each pair,
-what page and terminal say of them, and all that the first run printed, whose page can be kept.
+what page and terminal say of them, and all that the run with the median gain printed; its page
+can be kept.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def neighbours(count: int) -> Iterator[None]:
         yield
 
 
-def run(*, busy: bool, keep_page: Path | None) -> dict[str, Any]:
+def run(*, busy: bool) -> dict[str, Any]:
     """Show the script once, in a folder of its own."""
     lines: list[str] = []
     begun = time.perf_counter()
@@ -52,8 +53,6 @@ def run(*, busy: bool, keep_page: Path | None) -> dict[str, Any]:
             page = (Path("demo") / SCRIPT_PAGE).read_text(encoding="utf-8")
         finally:
             os.chdir(before)
-    if keep_page is not None:
-        keep_page.write_text(page, encoding="utf-8")
     gain = turns.pairs.gain
     said = "\n".join(lines)
     bound = re.search(r"up to ([\d.]+)x faster", said)
@@ -68,7 +67,13 @@ def run(*, busy: bool, keep_page: Path | None) -> dict[str, Any]:
         "same_losses": turns.printed_the_same,
         "page_says_the_same": gain.message in said and gain.message in page,
         "printed": lines,
+        "page": page,
     }
+
+
+def figures(one: dict[str, Any]) -> dict[str, Any]:
+    """Give what is counted of a run, without what it showed."""
+    return {key: value for key, value in one.items() if key not in ("printed", "page")}
 
 
 def main() -> None:
@@ -81,18 +86,19 @@ def main() -> None:
     options = parser.parse_args()
     runs = []
     for number in range(options.runs):
-        keep_page = options.page if number == 0 else None
-        runs.append(run(busy=number % 2 == 1, keep_page=keep_page))
-        shown = {key: value for key, value in runs[-1].items() if key != "printed"}
-        print(json.dumps(shown), flush=True)
+        runs.append(run(busy=number % 2 == 1))
+        print(json.dumps(figures(runs[-1])), flush=True)
     gains = [one["gain"] for one in runs]
+    middle = sorted(runs, key=lambda one: one["gain"])[(len(runs) - 1) // 2]
+    if options.page is not None:
+        options.page.write_text(middle["page"], encoding="utf-8")
     report = {
         "what": "the demo's script: slow against fixed, three pairs a run",
         "hardware": options.hardware,
         "least_gain": min(gains),
         "gain": {"median": median(gains), "low": min(gains), "high": max(gains)},
-        "printed": runs[0].pop("printed"),
-        "runs": [{key: value for key, value in one.items() if key != "printed"} for one in runs],
+        "printed": middle["printed"],
+        "runs": [figures(one) for one in runs],
     }
     text = json.dumps(report, indent=2) + "\n"
     if options.output is None:

@@ -40,15 +40,15 @@ class Textures(Dataset):
 
 def make_model():
     return nn.Sequential(
-        nn.Conv2d(3, 16, 5, padding=2),
-        nn.BatchNorm2d(16),
+        nn.Conv2d(3, 24, 5, padding=2),
+        nn.BatchNorm2d(24),
         nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.BatchNorm2d(32),
+        nn.Conv2d(24, 48, 3, padding=1),
+        nn.BatchNorm2d(48),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(32, CLASSES),
+        nn.Linear(48, CLASSES),
     )
 
 

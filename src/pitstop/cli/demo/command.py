@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Say = Callable[[str], object]
 
-_SCRIPT_STEPS = 60
+_SCRIPT_STEPS = 50
 # Lines of a finding's evidence that the demo shows; `pitstop doctor` shows all.
 _SHOWN_LINES = 2
 
