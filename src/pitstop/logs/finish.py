@@ -60,6 +60,7 @@ def finish(builder: LogBuilder, reader: Reader, *, confidence: float, file: str)
     _cover(rows, is_joined=builder.joined)
     if reader.rebuild:
         _rebuild(rows)
+        _set_printed_waits(rows)
     else:
         rows.step_s[rows.code == TRAIN] = rows.raw["printed"][rows.code == TRAIN]
         rows.data_s = rows.raw["data"].copy()
@@ -224,14 +225,19 @@ def _rebuild_all(rows: Rows) -> None:
     _set_times(rows, timed)
 
 
+def _set_printed_waits(rows: Rows) -> None:
+    """Take waits as printed where no totals tell them, whether or not their rows are timed."""
+    lacks = np.isnan(rows.data_s) & (rows.code == TRAIN)
+    rows.data_s[lacks] = rows.raw["data"][lacks]
+
+
 def _without_totals(rows: Rows) -> None:
-    """Fill in what is known of rows whose time is not: what they cover, and printed waits."""
+    """Fill in what is known of rows whose time is not: what they cover."""
     train = np.flatnonzero(rows.code == TRAIN)
     follows = (rows.flags[train] & NEW_ATTEMPT) == 0
     follows[:1] = False
     later = np.flatnonzero(follows)
     rows.first[train[later]] = rows.raw["step"][train[later - 1]] + 1
-    rows.data_s[train[later]] = rows.raw["data"][train[later]]
 
 
 def _keep_rest(rows: Rows, left: int, before: int) -> None:
@@ -253,7 +259,7 @@ def _set_times(rows: Rows, timed: _Timed) -> None:
     waited = (data_total[row] - data_total[before]) / (step[row] - step[before])
     # Rounding of two large totals can make a short wait negative; then it is below its error.
     waited[waited < 0] = 0.0
-    rows.data_s[row] = np.where(np.isnan(waited), rows.raw["data"][row], waited)
+    rows.data_s[row] = waited
 
 
 def _leave_out_breaks(builder: LogBuilder, rows: Rows) -> None:
@@ -262,11 +268,13 @@ def _leave_out_breaks(builder: LogBuilder, rows: Rows) -> None:
     A process that ended and one that goes on where it did leave nothing else in many logs.
     """
     plain = np.flatnonzero(rows.is_plain)
-    spent = rows.step_s[plain] * (rows.raw["step"][plain] - rows.first[plain] + 1)
-    known = np.isfinite(spent)
-    if not known.any():
+    every = rows.step_s * (rows.raw["step"] - rows.first + 1)
+    timed = every[(rows.code == TRAIN) & np.isfinite(every)]
+    if not len(timed):
         return
-    breaks = known & (spent > max(_BREAK_TIMES * float(np.median(spent[known])), _BREAK_S))
+    # Of all rows: where each holds the end of an epoch, the only plain one may be the break.
+    usual_s, spent = float(np.median(timed)), every[plain]
+    breaks = spent > max(_BREAK_TIMES * usual_s, _BREAK_S)
     if not breaks.any():
         return
     rows.step_s[plain[breaks]] = np.nan
@@ -296,8 +304,7 @@ def _begin(rows: Rows, row: int, before: int) -> None:
         rows.doubtful[row] = True
         return
     rows.step_s[row] = step_s
-    waited = raw["data_total"][row] / span
-    rows.data_s[row] = waited if not math.isnan(waited) else raw["data"][row]
+    rows.data_s[row] = raw["data_total"][row] / span
 
 
 def _contradictions(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
@@ -424,8 +431,8 @@ def _events(builder: LogBuilder, rows: Rows, reader: Reader) -> tuple[Event, ...
         name = next(name for flag, name in _MARKED if rows.flags[row] & flag)
         if not excess > 0:
             continue
-        if name in waiting and not reader.times_events:
-            continue
+        if name != "start-up" and not reader.times_events:
+            continue  # an evaluation that is not printed may lie between two epochs
         if name in waiting:
             _give_duration(waiting[name], row, excess)
         elif excess > max(steady, _SHORTEST_EVENT_S):

@@ -306,14 +306,19 @@ def _checked(path: Path, found: RankRecord) -> RankRecord:
     is_one = not any(note.startswith((bars.LEFT_OUT, bars.SEVERAL)) for note in log.notes)
     is_one = is_one and len(found.windows) > _FEW_DRAWINGS
     try:
-        other = read_general(path)[0]
+        other, understood = read_general(path)
     except RecordError:
-        if is_one:
-            return found
+        if is_one and not (found.windows.epoch > 0).any():
+            return found  # begun anew, it may be another epoch or another process
         raise
-    is_one = is_one and len(other.attempts) == 1
     is_mixed = any(note.startswith(bars.SEVERAL) for note in log.notes)
-    return found if is_one or (_agrees(found, other) and not is_mixed) else other
+    agrees = _agrees(found, other) and not is_mixed
+    if len(formats) > 1:
+        return found if is_one or agrees else other
+    is_same = len(found.attempts) == len(other.attempts) and (is_one or agrees)
+    if is_same and not understood.doubt:
+        return found
+    return read_if_sure(path)
 
 
 def _with_unread(path: Path, found: RankRecord) -> RankRecord:

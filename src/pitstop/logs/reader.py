@@ -55,8 +55,8 @@ class Reader:
     takes_long_lines: bool = False
     """Whether lines come whole: JSON is parsed in linear time, a pattern may not be."""
     times_events: bool = True
-    """Whether what a record takes beyond its steps is the time of the event before it: not where
-    other events may have gone unseen."""
+    """Whether what a record takes beyond its steps is the time of the event or the epoch's end
+    before it: not where other events may have gone unseen."""
 
     def sniff(self, lines: Sequence[bytes]) -> float:
         """Say how sure it is that these lines are of this format, 0 to 1.

@@ -208,6 +208,8 @@ def is_loss(name: str) -> bool:
     Names of evaluations begin with ``eval`` or ``val``; what is left counts when one of its words
     begins with "loss" or ends with it: ``loss``, ``decode.loss_ce``, ``total_loss``, ``SDMLoss``.
     """
+    if name.startswith("l_"):
+        return True  # BasicSR and its children: l_pix, l_g_gan
     words = re.split(r"[^a-z]+", name.lower())
     if words[0] in ("eval", "val", "test", "valid", "validation"):
         return False

@@ -146,6 +146,8 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
     missing = [
         name for column, name in _GAPS.items() if not np.isfinite(getattr(table, column)).any()
     ]
+    if np.isfinite(table.printed_step_s).any():
+        missing = [name for name in missing if name != "time of a step"]
     if not len(facts.learning_rates[0]):
         missing.append("learning rate")
     if not _losses(facts.rank):

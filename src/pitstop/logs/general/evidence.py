@@ -15,10 +15,10 @@ from pitstop.logs.general.tokens import Slot
 
 _FEW = 0.05
 """Share of the lines read: so many may be of something else."""
-_SMALL = 31
-"""A count that rises by no more is not of samples: that would be a batch below 32 on each line."""
 _ROUND = frozenset(("1", "15", "2", "25", "3", "4", "5", "75"))
 """How intervals begin that people choose to print at; batches of 64 or 128 do not."""
+_BATCHES = frozenset(("4", "8", "16"))
+"""Rises that are a batch of samples as likely as an interval of steps."""
 _NEAR = 0.05
 """Two lengths of an epoch that are this near are one: printed epochs have two decimals."""
 _FAR = 10
@@ -155,11 +155,11 @@ def may_count_samples(main: Reading) -> bool:
     if slots[place].name or main.family.is_bar or not slots[place].has_total:
         return False
     usual = float(np.median(rises[rises > 0])) if (rises > 0).any() else 1.0
-    if usual <= _SMALL:
-        return False
+    if usual == 1:
+        return False  # a sample each step is a step each line
     is_share = place + 2 < len(slots) and slots[place + 2].unit == "percent"
     is_odd = bool(np.median(count % usual) not in (0, 1, usual - 1))
-    return is_share or is_odd or f"{usual:.0f}".rstrip("0") not in _ROUND
+    return is_share or is_odd or f"{usual:g}" in _BATCHES or f"{usual:g}".rstrip("0") not in _ROUND
 
 
 def is_training(main: Reading, steps: Array, epochs: Array, *, doubt: str) -> bool:
@@ -172,6 +172,9 @@ def is_training(main: Reading, steps: Array, epochs: Array, *, doubt: str) -> bo
     slot = main.family.slots[place]
     has_epoch = bool(np.isfinite(epochs).any())
     is_named = bool(slot.name) or has_epoch
+    is_named |= main.family.is_bar and (
+        main.family.phase == "train" or main.has("loss", "learning rate")
+    )
     if not is_named and slot.has_total:
         rises = np.diff(steps)
         is_far = float(np.median(rises)) >= _FAR and main.family.column(place + 1).max() >= _LONG

@@ -147,6 +147,17 @@ class Family:
             self.flat = [column[1::2] for column in self.flat]
             self.stride *= 2
 
+    def only(self, rows: Mask) -> "Family":
+        """Give the same lines without some."""
+        kept = np.flatnonzero(rows).tolist()
+        return replace(
+            self,
+            flat=[array("d", [column[row] for row in kept]) for column in self.flat],
+            line=array("q", [self.line[row] for row in kept]),
+            at=array("d", [self.at[row] for row in kept]),
+            absent={place: lacks[kept] for place, lacks in self.absent.items()},
+        )
+
     def column(self, place: int) -> Array:
         """Give one number of every line kept."""
         scale = self.slots[place].scale
@@ -250,17 +261,20 @@ class Miner:
             time = line[usual.time : usual.end].replace(b",", b".")
             at = self.clocks[usual.shape].seconds(usual.day, time)
             line = line[: usual.start] + line[usual.end :]
-        elif _HMS.search(line, 0, _STAMP_WITHIN) is not None:
-            line, at = self._stamped(line)
+        elif _HMS.search(line, 0, within := len(line) if line[:1] == b"{" else _STAMP_WITHIN):
+            line, at = self._stamped(line, within)
         if b"%|" in line or b"<" in line:
             for segment in segments(line):
                 self._take(segment, at)
         else:
             self._take(line, at)
 
-    def _stamped(self, line: bytes) -> tuple[bytes, float]:
-        """Take the timestamp off a line, and give its moment; one clock for each shape of date."""
-        stamp = STAMP.search(line, 0, _STAMP_WITHIN)
+    def _stamped(self, line: bytes, within: int) -> tuple[bytes, float]:
+        """Take the timestamp off a line, and give its moment; one clock for each shape of date.
+
+        It stands at the beginning, or anywhere in JSON.
+        """
+        stamp = STAMP.search(line, 0, within)
         if stamp is None:
             hour = HOUR.match(line)
             if hour is None:

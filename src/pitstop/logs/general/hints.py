@@ -6,7 +6,7 @@ Adding a family is adding lines here. A hint never wins against timestamps that 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-_Role = Literal["time of a step", "elapsed", "samples/s", "tokens/s", "steps/s"]
+_Role = Literal["time of a step", "samples/s", "tokens/s", "steps/s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,10 @@ _NAMES: Final[dict[_Role, dict[str, str]]] = {
     "time of a step": {
         "Paddle": "batch_cost avg_batch_cost",
         "detectron2": "last_time",
-        _ANYBODY: "step_time iter_time batch_time step_time_s step_time_ms iter_time_ms dt "
+        _ANYBODY: "step_time iter_time batch_time step_time_s step_time_ms iter_time_ms "
         "time_per_iter time_per_step time_per_batch time/iter time/step step_ms step_s "
         "elapsed_time_per_iteration",
     },
-    "elapsed": {_ANYBODY: "elapsed elapsed_time train_time wall walltime time_elapsed"},
     "tokens/s": {"fairseq": "wps", "torchtitan": "tps"},
     "steps/s": {"fairseq": "ups"},
 }

@@ -21,6 +21,7 @@ _NEARLY_ALL = 0.9
 _FAR = 10
 _LONE = 20
 _FEW = 8
+_COME_AGAIN = "whose epochs stand on lines of their own and come again"
 
 
 @dataclass(slots=True)
@@ -116,13 +117,17 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
         time: Name that the user gave for the time of a step.
     """
     main = one_series(main, readings, role="step", step=step)
+    doubt = unread(main, readings, role="step")
+    main, ranks = _one_rank(main)
     column = main.column("step")
     assert column is not None, "chosen for its step"
     nothing = np.full(len(column), NAN)
     plan = Plan(main, column.copy(), nothing, nothing.copy(), np.abs(column) < _MOST_STEP)
-    plan.doubt = unread(main, readings, role="step")
+    plan.doubt = doubt
+    if ranks is not None:
+        plan.world_size = ranks
+        plan.notes.append(f"{ranks} ranks write into the log: the first one's lines are read")
     _drop_lone(plan)
-    _one_rank(plan)
     if main.family.is_bar or main.family.shape < 0:
         plan.keep &= np.diff(column, prepend=NAN) != 0  # a bar may be drawn twice at one count
     _one_total(plan)
@@ -187,17 +192,20 @@ def _drop_lone(plan: Plan) -> None:
         plan.notes.append(f"a count of {plan.step[far][0]:.0f} stands alone and is left out")
 
 
-def _one_rank(plan: Plan) -> None:
-    ranks = plan.main.column("rank")
+def _one_rank(main: Reading) -> tuple[Reading, int | None]:
+    """Leave the lines of one rank of several that print the same steps, and say how many write."""
+    ranks, step = main.column("rank"), main.column("step")
+    assert step is not None, "chosen for its step"
     if ranks is None or len(np.unique(ranks)) > _MOST_RANKS:
-        return
-    first, several = ranks == ranks.min(), len(np.unique(ranks))
-    steps = plan.step[first]
-    if len(np.unique(steps)) < 0.9 * len(steps) or len(np.unique(plan.step)) > 1.2 * len(steps):
-        return
-    plan.keep &= first
-    plan.world_size = several
-    plan.notes.append(f"{several} ranks write into the log: the first one's lines are read")
+        return main, None
+    found = [step[ranks == rank] for rank in np.unique(ranks)]
+    common = min(map(len, found))
+    are_same = common >= _NEARLY_ALL * max(map(len, found)) and all(
+        float((one[:common] == found[0][:common]).mean()) >= _NEARLY_ALL for one in found[1:]
+    )
+    if len(found) < 2 or not are_same:
+        return main, None
+    return Reading(main.family.only(ranks == ranks.min()), main.decisions), len(found)
 
 
 def _one_total(plan: Plan) -> None:
@@ -213,7 +221,10 @@ def _one_total(plan: Plan) -> None:
 
 
 def _epoch_before(plan: Plan, readings: list[Reading]) -> None:
-    """Take the epoch from lines of its own, where the count begins anew with them."""
+    """Take the epoch from lines of its own, where the count begins anew with them.
+
+    Where such lines go back and cannot be used, it is not known which steps come again.
+    """
     back = np.flatnonzero(np.diff(plan.step) < 0) + 1
     for reading in readings:
         epoch = reading.column("epoch")
@@ -221,9 +232,14 @@ def _epoch_before(plan: Plan, readings: list[Reading]) -> None:
             continue
         place = np.searchsorted(np.array(reading.family.line), plan.lines) - 1
         found = np.where(place >= 0, epoch[np.maximum(place, 0)], epoch[0] - 1)
-        if (np.diff(found)[back - 1] > 0).mean() > _MOSTLY:
+        rises = np.diff(found)[back - 1]
+        if (rises > 0).mean() > _MOSTLY:
             plan.epoch = found
+            if place[0] < 0 and (rises <= 0).any():
+                plan.doubt = _COME_AGAIN
             return
+        if len(epoch) >= FEWEST_ROWS and (np.diff(epoch) < 0).any():
+            plan.doubt = _COME_AGAIN
 
 
 def _over_the_run(plan: Plan, readings: list[Reading]) -> None:
@@ -234,7 +250,8 @@ def _over_the_run(plan: Plan, readings: list[Reading]) -> None:
     back = _begins_anew(step, epoch)
     plan.total_epochs = total_epochs(plan.main)
     turns = np.diff(epoch, prepend=epoch[:1]) > 0
-    inner = bool(len(back)) and bool(turns[back].mean() > _MOSTLY)
+    # With each new epoch; a process that goes on from an earlier one begins anew as well.
+    inner = bool(turns.any()) and bool(np.isin(np.flatnonzero(turns), back).mean() > _MOSTLY)
     has_total = bool(np.isfinite(total).all())
     is_full = step[back - 1] >= 0.9 * total[back - 1]
     ended = bool(len(back)) and has_total and bool(is_full.mean() > _MOSTLY)

@@ -23,6 +23,7 @@ UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _RARE = 10
 _AMONG = 100
 _MIXED = 0.2
+_TWICE = 0.1
 _MOST_ELSEWHERE = 8
 _ELSEWHERE: Final[dict[Role, str]] = {
     "time": "a time on a line of its own",
@@ -81,6 +82,9 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
     plan = plan_of(max(steps, key=_worth), readings, step=hints.step, time=hints.time)
     builder = LogBuilder(is_rebuilt=True)
     builder.clock = miner.clocks.get(plan.main.family.shape) or Clock()
+    resumed = [line for line, phase in miner.events if phase == "resume" and line > plan.lines[0]]
+    if resumed and plan.counting and plan.main.place("epoch") < 0:
+        plan.doubt = "whose count begins anew, in a log that says that it was resumed"
     reader = tell(builder, plan, miner, readings)
     understood = _understanding(plan.main, miner, readings)
     if not is_training(plan.main, plan.step, plan.epoch, doubt=plan.doubt):
@@ -193,7 +197,7 @@ def _read_epochs(
     main = one_series(main, alike, role="epoch")
     builder = LogBuilder(is_rebuilt=False)
     builder.clock = miner.clocks.get(main.family.shape) or Clock()
-    _tell_epochs(builder, main)
+    _tell_epochs(builder, main, [line for line, phase in miner.events if phase == "resume"])
     builder.note("lines count epochs, not steps: no time of a step follows from them")
     for line in _within_epochs(main, readings):
         builder.note(f"not understood: lines within epochs, e.g. {line}")
@@ -205,8 +209,14 @@ def _read_epochs(
     return finish(builder, READER, confidence=0.9, file=str(path)), understood
 
 
-def _tell_epochs(builder: LogBuilder, main: Reading) -> None:
-    """Hand a record for each epoch to the builder; another attempt where epochs go back."""
+def _tell_epochs(builder: LogBuilder, main: Reading, resumed: list[int]) -> None:
+    """Hand a record for each epoch to the builder; another attempt where epochs go back.
+
+    Args:
+        builder: Takes them.
+        main: Lines that count epochs.
+        resumed: Lines that say that the training goes on.
+    """
     epoch, rates = main.column("epoch"), main.column("learning rate")
     assert epoch is not None, "chosen for its epoch"
     builder.is_steps_known = False
@@ -218,9 +228,16 @@ def _tell_epochs(builder: LogBuilder, main: Reading) -> None:
         message = f"epochs go back {backs} times: several runs seem to write into one file"
         builder.note(message)
         builder.found.append(Disagreement(code="steps went back", message=message, times=backs))
+    elif stays:
+        builder.note(
+            f"{stays} epochs come twice: of another process, or two lines of one; they are "
+            "not counted as attempts"
+        )
     for row, number in enumerate(epoch.tolist()):
         is_first_again = row and number == epoch[row - 1] == epoch.min()
-        if not is_mixed and row and (number < epoch[row - 1] or is_first_again):
+        begin, end = main.family.line[max(row - 1, 0)], main.family.line[row]
+        is_resumed = any(begin < line < end for line in resumed)
+        if not is_mixed and row and (number < epoch[row - 1] or is_first_again or is_resumed):
             builder.attempt += 1
             builder.restarts.append(f"epoch {number:g} comes after epoch {epoch[row - 1]:g}")
         lr = NAN if rates is None else float(rates[row])
@@ -242,7 +259,9 @@ def _is_one_an_epoch(reading: Reading, *, has_loss: bool) -> bool:
     if len(epoch) < FEWEST_ROWS or is_alone or (epoch % 1 != 0).any():
         return False
     rises = np.diff(epoch)
-    return float((rises == 0).mean()) < 0.1 and float((rises > 0).mean()) > 0.5
+    # One may come twice: a process that goes on from the checkpoint before.
+    is_one = (rises == 0).sum() <= max(len(rises) > FEWEST_ROWS, _TWICE * len(rises))
+    return bool(is_one) and float((rises > 0).mean()) > 0.5
 
 
 def _within_epochs(main: Reading, readings: list[Reading]) -> list[str]:

@@ -30,6 +30,8 @@ _PHASE_WORDS = frozenset(("train", "training"))
 """Before a count with a total, as good as none: ``[Train 10/1882]``."""
 _WEAK_STEP_WORDS = frozenset(("count", "idx", "n", "i"))
 _AROUND_STEP = frozenset(("id", "idx", "index", "no", "number", "current", "global", "train"))
+_BATCH_WORDS = frozenset(("batch", "size", "bs", "train", "training"))
+"""A name of these alone is the batch of one step on one rank; a global or micro one is another."""
 _NO_STEP = frozenset([
     "val", "valid", "validation", "test", "eval", "best", "warmup", "max", "num", "per",
     "every", "interval", "patience", "total", "size", "remaining", "left", "saved", "resume",
@@ -173,6 +175,7 @@ def _rated(slot: Slot, words: set[str], values: Array) -> Decision | None:
 
 def _timed(slot: Slot, words: set[str], values: Array) -> Decision | None:
     is_time = slot.unit in ("time", "duration") or bool(words & (_TIME_WORDS | _LEFT_WORDS))
+    is_time |= slot.name in ("t", "T")
     if not is_time or (words & {"loss", "step", "epoch"} and not slot.unit and _is_count(values)):
         return None
     if words & _LEFT_WORDS:
@@ -185,8 +188,10 @@ def _timed(slot: Slot, words: set[str], values: Array) -> Decision | None:
 def _counted(slot: Slot, words: set[str], values: Array) -> Decision | None:
     if slot.unit == "percent":
         return Decision("percent", 0.9, "by its unit")
-    if words & {"size", "bs"} and "batch" in words | {"batch" if "bs" in words else ""}:
-        return Decision("batch size", 0.9, "by its name")
+    if words & {"size", "bs"} and words & {"batch", "batchsize", "bs"}:
+        if words <= _BATCH_WORDS:
+            return Decision("batch size", 0.9, "by its name")
+        return Decision("not understood", 0.3, "a batch size of something else than a step's rank")
     is_epoch = slot.words[-1:] and slot.words[-1] in _EPOCH_WORDS and _is_count(values)
     if not is_epoch and _names_a_loss(slot, words):
         return Decision("loss", 0.9, "by its name")
@@ -277,6 +282,8 @@ def _choose_step(reading: Reading) -> None:
     ):
         if decision.role != "not understood" or slot.is_total or slot.unit:
             continue
+        if reading.family.is_bar and not _is_drawn(reading, place):
+            continue
         score = _step_score(slot, reading, reading.family.column(place))
         if score > best_score:
             best, best_score = place, score
@@ -288,6 +295,12 @@ def _choose_step(reading: Reading) -> None:
         is_other = reading.family.slots[place].is_total and place != best + 1
         if decision.role == "steps in all" and is_other:
             reading.settle("metric", SURE, "the total of another count", place=place)
+
+
+def _is_drawn(reading: Reading, place: int) -> bool:
+    """Whether a count is what a bar draws: right before its elapsed time, ``20/390 [00:12<``."""
+    behind = reading.decisions[place + 1 : place + 3]
+    return [one.role for one in behind][-1:] == ["elapsed"]
 
 
 def _step_score(slot: Slot, reading: Reading, values: Array) -> float:
@@ -339,7 +352,9 @@ def _epoch_by_nesting(reading: Reading) -> None:
         if slot.is_total or slot.unit or not _is_count(values):
             continue
         rises = np.diff(values)
-        if (rises[back] == 1).mean() >= _NEARLY and (rises[~back] == 0).mean() >= 1 - _LOST:
+        # A process that goes on from an earlier epoch repeats some.
+        is_next = (rises[back] <= 1).all() and (rises[back] == 1).mean() >= SURE
+        if is_next and (rises[~back] == 0).mean() >= 1 - _LOST:
             reading.settle("epoch", 0.8, "rises where the step begins anew", place=place)
             if place + 1 < len(reading.decisions) and reading.family.slots[place + 1].is_total:
                 reading.settle("epochs in all", 0.8, "stands after the epoch", place=place + 1)
@@ -568,7 +583,7 @@ def _agreement(values: Array, reading: Reading, pace: Pace) -> str:
         ``""`` without another source, ``"no"`` where none agrees.
     """
     found = ""
-    for spent, steps in _sources(reading, pace):
+    for spent, steps, is_loose in _sources(reading, pace):
         good = np.isfinite(spent) & (spent > 0) & (steps > 0) & (values > 0)
         several = good & (steps > 1)
         if several.sum() >= FEWEST_ROWS:
@@ -576,9 +591,13 @@ def _agreement(values: Array, reading: Reading, pace: Pace) -> str:
         if good.sum() < FEWEST_ROWS:
             continue
         whole = float(np.median(values[good] / spent[good]))
-        single = float(np.median(values[good] * steps[good] / spent[good]))
-        if abs(single - 1) < _NEAR:
+        single = values[good] * steps[good] / spent[good]
+        if abs(float(np.median(single)) - 1) < _NEAR and (
+            not is_loose or float((np.abs(single - 1) < _NEAR).mean()) >= _NEARLY
+        ):
             return "step"
+        if is_loose:
+            continue
         if abs(whole - 1) < _NEAR:
             return "interval"
         rising = np.diff(values[good])
@@ -588,20 +607,25 @@ def _agreement(values: Array, reading: Reading, pace: Pace) -> str:
     return found
 
 
-def _sources(reading: Reading, pace: Pace) -> list[tuple[Array, Array]]:
-    """Times and how many steps they are for: by timestamps, by a rate, by what is left."""
+def _sources(reading: Reading, pace: Pace) -> list[tuple[Array, Array, bool]]:
+    """Times, how many steps they are for, and whether they say nothing where they differ.
+
+    By timestamps, by a rate, by what is left: that may be of the run, of the epoch or of a stage,
+    and is held only against the time of a step.
+    """
     count = len(pace.step)
     steps = np.diff(pace.step, prepend=np.nan)
-    found: list[tuple[Array, Array]] = []
+    found: list[tuple[Array, Array, bool]] = []
     if pace.has_clock:
-        found.append((np.diff(pace.at, prepend=np.nan), steps))
+        found.append((np.diff(pace.at, prepend=np.nan), steps, False))
     if not found and (elapsed := reading.column("elapsed")) is not None:
-        found.append((np.where(pace.within, np.diff(elapsed, prepend=np.nan), np.nan), steps))
+        passed = np.where(pace.within, np.diff(elapsed, prepend=np.nan), np.nan)
+        found.append((passed, steps, False))
     if not found and (rate := reading.column("steps/s")) is not None:
         with np.errstate(divide="ignore"):
-            found.append((steps / rate, steps))
+            found.append((steps / rate, steps, False))
     if not found and (left := reading.column("left")) is not None:
         for steps_left in (pace.left, pace.left_in_epoch):
             each = left / np.where(steps_left >= _FEWEST_LEFT, steps_left, np.nan)
-            found.append((each * pace.usual, np.full(count, pace.usual)))
+            found.append((each * pace.usual, np.full(count, pace.usual), True))
     return found

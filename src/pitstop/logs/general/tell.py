@@ -150,13 +150,14 @@ def _gaps(
 
     It takes long to the next record, and lines with which the log begins come again.
     """
+    found = _elapsed_again(plan)
     rows = np.flatnonzero(plan.keep & np.isfinite(columns["at"]))
     if len(rows) < FEWEST_ROWS:
-        return {}
+        return found
     lines = plan.lines[rows]
     spent = np.diff(columns["at"][rows])
     usual_s = float(np.median(spent))
-    found = _printed_again(plan, rows, spent, usual_s)
+    found |= _printed_again(plan, rows, spent, usual_s)
     starts = _starts(plan, miner)
     evals = np.array(sorted(_evaluated(plan, readings)), dtype=np.int64)
     for place in np.flatnonzero(spent > max(_GAP_TIMES * usual_s, _GAP_S)).tolist():
@@ -166,6 +167,19 @@ def _gaps(
         if len(again) >= FEWEST_ROWS and not is_evaluated:
             found[end] = f"{spent[place]:.0f} s without a record, and lines of the start come again"
     return found
+
+
+def _elapsed_again(plan: Plan) -> dict[int, str]:
+    """Find bars that go on while their time since the start begins anew: another process."""
+    elapsed, rows = plan.main.column("elapsed"), np.flatnonzero(plan.keep)
+    is_one = plan.main.family.is_bar and not np.isfinite(plan.inside).any()
+    if elapsed is None or not is_one or np.isfinite(plan.epoch).any():
+        return {}
+    falls = (np.diff(elapsed[rows]) < 0) & (np.diff(plan.step[rows]) > 0)
+    return {
+        int(plan.lines[rows[place + 1]]): "the time since the start begins anew"
+        for place in np.flatnonzero(falls).tolist()
+    }
 
 
 def _printed_again(plan: Plan, rows: Index, spent: Array, usual_s: float) -> dict[int, str]:

@@ -13,7 +13,7 @@ _THOUSANDS = rb"(?<![,])\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,40})?(?!\d|,\d)"
 _PLAIN = rb"(?:\d{1,18}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?(?!\d)"
 _SPECIAL = rb"(?:[nN]a[nN]|[iI]nf)(?![A-Za-z])"
 NUMBER = re.compile(
-    rb"[ \t]*+((?:(?<![\w.])[-+]?|(?<=poch)|(?<=tep)|(?<=ter)|(?<=rank))"
+    rb"[ \t]*+((?:(?<![\w.@])(?<!\.py:)[-+]?|(?<=poch)|(?<=tep)|(?<=ter)|(?<=rank))"
     rb"(?:" + _DURATION + rb"|" + _THOUSANDS + rb"|" + _PLAIN + rb"|" + _SPECIAL + rb"))[ \t]*+"
 )
 _ANY = (
@@ -153,10 +153,13 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
     for place, text in enumerate(texts):
         before, after = words[place], words[place + 1]
         if found:
-            found[-1], before = _named_behind(found[-1], before[_unit(before)[2] :])
+            length = _unit(before)[2] if found[-1].unit or not found[-1].name else 0
+            found[-1], before = _named_behind(found[-1], before[length:])
         is_total = place > 0 and _TOTAL.fullmatch(before) is not None
         name, unit, scale = _name(before)
         kind, factor, _ = _unit(after)
+        if kind and place + 1 < len(texts) and _names_next(name, after, words[place + 2]):
+            kind = ""
         if b":" in text:
             unit, scale = "duration", 1.0
         elif kind:
@@ -176,6 +179,12 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
             )
         )
     return tuple(found)
+
+
+def _names_next(name: str, between: str, behind: str) -> bool:
+    """Whether a unit between two numbers is the second one's name: ``loss 0.3  it/s 4.1``."""
+    rate = between.strip()
+    return bool(name) and "/" in rate and _unit(rate)[2] == len(rate) and not _unit(behind)[2]
 
 
 def _named_behind(slot: Slot, after: str) -> tuple[Slot, str]:
