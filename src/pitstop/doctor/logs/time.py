@@ -5,16 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pitstop.doctor.logs.facts import LogFacts, row_weights
+from pitstop.doctor.logs.facts import TRAINING, LogFacts, row_weights
 from pitstop.doctor.logs.statistics import middle_of, quartiles
+from pitstop.logs.general.tell import NAME as GENERAL
 from pitstop.records.logs.summary import Eta, EventTotal
-from pitstop.records.logs.windows import WindowTable
+from pitstop.records.logs.windows import Kind, WindowTable
 from pitstop.records.quantity import Estimated
 from pitstop.records.run import Array, Event
 from pitstop.records.units import seconds_text, share_text
 
 _FEWEST_FOR_A_TREND = 9
 _LEAST_ERROR = 0.01  # of the estimate: a step time that is printed in few digits has no spread
+_BREAK_S = 600.0
+_BREAK_TIMES = 10.0
 _RECURRING = ("evaluation", "checkpoint", "epoch boundary")
 
 
@@ -43,6 +46,8 @@ def run_time(facts: LogFacts) -> RunTime:
     """Take the run's time from the log's clock, else add up steps and timed events."""
     train_s = _train_s(facts)
     run_s, formula = _clock_s(facts.windows), "first timestamp to last record"
+    if _has_breaks(facts.windows):
+        run_s = None  # the run, or a night between two processes: the log does not tell
     codes = [one.code for one in facts.windows.log.disagreements]
     if "steps went back" in codes:
         run_s = train_s = None  # several runs write into the file: the clock is of them all
@@ -145,6 +150,19 @@ def _clock_s(table: WindowTable) -> float | None:
         first = int(rows[0])
         total_s += float(table.at_s[first]) if number == 0 else _covered_s(table, first)
     return total_s if total_s > 0 else None
+
+
+def _has_breaks(table: WindowTable) -> bool:
+    """Whether much more time than usual passes before a record, and nothing says for what."""
+    kinds: tuple[Kind, ...] = ("train", "epoch")
+    if table.log.format == GENERAL:
+        kinds = (*TRAINING, "epoch")  # restarts may have gone unseen there
+    rows = np.flatnonzero(table.of_kind(*TRAINING, "epoch") & np.isfinite(table.at_s))
+    spent_s = np.diff(table.at_s[rows])
+    spent_s = np.where(np.diff(table.attempt[rows]) > 0, 0.0, spent_s)
+    usual_s = float(np.median(spent_s)) if len(spent_s) else 0.0
+    is_long = spent_s > max(_BREAK_TIMES * usual_s, _BREAK_S)
+    return bool((is_long & table.of_kind(*kinds)[rows[1:]]).any())
 
 
 def _covered_s(table: WindowTable, row: int) -> float:

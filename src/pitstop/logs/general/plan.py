@@ -59,7 +59,10 @@ def one_series(main: Reading, readings: list[Reading], *, role: Role, step: str 
     slot = main.family.slots[main.place(role)]
     variants = [one for one in readings if one is not main and _is_variant(one, main, slot, role)]
     for one in sorted(variants, key=lambda one: -one.family.count):
-        there = one.family.slots[one.place(role)] if one.place(role) >= 0 else slot
+        place = one.place(role)
+        if place < 0 and not slot.name:
+            place = main.place(role)  # too few lines to see that it counts
+        there = one.family.slots[place] if place >= 0 else slot
         joined = decide(_joined(main.family, one.family, (slot, there)), step=step)
         is_aside = role == "epoch" and len(one.family) < FEWEST_ROWS  # "best epoch: 7"
         allowed = 1.5 * (_backs(main, role) + _backs(one, role)) + (0 if is_aside else 2)
@@ -157,8 +160,9 @@ def _joined(main: Family, other: Family, counters: tuple[Slot, Slot]) -> Family:
     places: dict[tuple[object, ...], int] = {}
     for place, slot in enumerate(other.slots):
         places.setdefault(key_of(slot), place)
+    for place, slot in enumerate(other.slots):
         if slot is counters[1]:
-            places.setdefault(key_of(counters[0]), place)
+            places[key_of(counters[0])] = place  # others without a name must not stand for it
     joined = Family(
         main.slots, main.phase, main.example, number=main.number, is_bar=main.is_bar,
         shape=main.shape, count=main.count + other.count, stride=main.stride,

@@ -195,7 +195,8 @@ def _counted(slot: Slot, words: set[str], values: Array) -> Decision | None:
     is_epoch = slot.words[-1:] and slot.words[-1] in _EPOCH_WORDS and _is_count(values)
     if not is_epoch and _names_a_loss(slot, words):
         return Decision("loss", 0.9, "by its name")
-    return _count_of(slot, words, values) if _is_count(np.floor(values)) else None
+    is_count = not slot.unit and _is_count(np.floor(values))
+    return _count_of(slot, words, values) if is_count else None
 
 
 def _names_a_loss(slot: Slot, words: set[str]) -> bool:
@@ -206,7 +207,7 @@ def _names_a_loss(slot: Slot, words: set[str]) -> bool:
 
 def _count_of(slot: Slot, words: set[str], values: Array) -> Decision | None:
     """Say what whole numbers count, by their names."""
-    several = len(np.unique(values)) > 1
+    several = len(np.unique(values[np.isfinite(values)])) > 1
     found = None
     if words & {"total", "max"} and words & _STEP_WORDS and not several:
         found = Decision("steps in all", 0.9, "by its name")

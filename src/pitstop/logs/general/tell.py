@@ -185,6 +185,8 @@ def _elapsed_again(plan: Plan) -> dict[int, str]:
 def _printed_again(plan: Plan, rows: Index, spent: Array, usual_s: float) -> dict[int, str]:
     """Find counts that come again after as long as a record takes: another process began there."""
     again = (np.diff(plan.step[rows]) == 0) & (spent > max(usual_s / 2, 2.0))
+    for absent in plan.main.family.absent.values():
+        again &= np.diff(absent[rows].astype(int)) == 0  # a line with other fields is no record
     return {
         int(plan.lines[rows[place + 1]]): f"the step comes again {spent[place]:.0f} s later"
         for place in np.flatnonzero(again).tolist()

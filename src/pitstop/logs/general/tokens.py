@@ -58,6 +58,10 @@ _TOTAL = re.compile(r"\s*\]?\s*(?:/|\bof\b)\s*\[?\s*")
 _CUT = re.compile(r"[|,;:()\[\]{}<>\"'\t]|\s{2,}|\s[-=~]+\s|->+|\s/\s|&")
 _GROUP = re.compile(r"\([A-Za-z_ ]{0,24}\)$")
 _ENDS = " \t:=([{\"'|,>~-#*"
+_TWO_COUNTS = re.compile(
+    r"(?i)(?:train )?(ep(?:och)?)/(step|it(?:er(?:ation)?)?|batch|global_step)s?"
+)
+"""Names of two counts, ``epoch/iter: 3/199``: the second is no total."""
 _LINKS = frozenset(("is", "at", "and", "the", "of", "was", "a", "in"))
 _BEHIND = re.compile(r"(?:-| ?)(epochs?|steps?|iters?|iterations?|batch(?:es)?)\b(?![ \t]*[:=#\[])")
 _OF_BYTES = re.compile(r" ?(allocated|reserved|used|free|peak)\b(?![ \t]*[:=])")
@@ -165,7 +169,10 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
         elif kind:
             unit, scale = kind, factor
         is_mean = place > 0 and before.strip() == "(" and not unit
-        if is_total or is_mean:
+        if is_total and (pair := _TWO_COUNTS.fullmatch(found[-1].name)) is not None:
+            found[-1] = replace(found[-1], name=pair[1], has_total=False)
+            name, is_total = pair[2], False
+        elif is_total or is_mean:
             name = found[-1].name
         found.append(
             Slot(

@@ -40,9 +40,12 @@ class Author:
         self.fields = [self._loss(), *self._rest()]
         if draw.random() < 0.3:
             draw.shuffle(self.fields)
-        self.evaluates = draw.choice(["line", "lines", "bar", "silent", "line"])
+        self.evaluates = draw.choice(["line", "lines", "bar", "silent", "line", "counted"])
         self.ranks = run.ranks if draw.random() < 0.4 else 1
         self.head = self._counter()
+        self.last: Record | None = None
+        self.is_quiet = run.restart == "next" and draw.random() < 0.5
+        """Whether the second process goes on without a word."""
         truth.counts, truth.is_from_zero = self.counts, run.prints_first
         truth.batch_size = run.batch
         is_silent = self.evaluates == "silent" or self.counts == "run"
@@ -150,7 +153,7 @@ class Author:
         name, epoch = draw.choice(_STEP), draw.choice(_EPOCH)
         e0, base = self.first_epoch, 1 - self.base
         of_epochs = f"/{run.epochs}" if draw.random() < 0.4 else ""
-        shape = draw.randrange(4)
+        shape = draw.randrange(5)
 
         def number(record: Record) -> tuple[int, int]:
             return record.epoch + e0, record.inside - base
@@ -182,12 +185,14 @@ class Author:
                 f"{epoch} {whole}{self.joint}{self._named(name, f'{inside}{total}')}",
                 f"[{epoch} {whole}] [{name} {inside}{total}]",
                 f"{epoch} [{whole}] {name} [{inside}{total}]",
+                f"{epoch}/{name}: {number_of_epoch}/{inside}",
             )[shape]
 
         return field
 
     def line(self, record: Record) -> list[str]:
         """Print one record, once for each rank that writes."""
+        self.last = record
         head = "" if not self.clock else stamp(self.clock, record.at_s)
         said = self.joint.join(text for make in (self.head, *self.fields) if (text := make(record)))
         if self.ranks == 1:
@@ -201,6 +206,8 @@ class Author:
         head = "" if not self.clock else stamp(self.clock, at)
         if what == "begin":
             texts = [f"arguments: lr=0.001 epochs={self.run.epochs}", "model has 12345678 weights"]
+            if int(numbers[0]) and self.is_quiet:
+                return []
             if int(numbers[0]) and self.run.restart != "scratch":
                 texts.append(f"resuming from checkpoint, epoch {numbers[1]}")
             return [head + text for text in texts]
@@ -214,6 +221,8 @@ class Author:
             return []
         name = self.draw.choice(["Val", "Validation", "Test"])
         last = f"{head}{name} epoch {epoch}: loss 0.{epoch}7, acc 8{epoch}.1"
+        if self.evaluates == "counted" and self.last is not None:
+            return [f"{head}{self.head(self.last)}{self.joint}Average PSNR : 28.{epoch}1dB"]
         if self.evaluates == "line":
             return [last, head + "saving checkpoint to model.pth"]
         if self.evaluates == "lines":
@@ -244,4 +253,6 @@ def lines_of(seed: int) -> tuple[list[str], Truth]:
     base = 1 if run.prints_first else 0
     truth.last_step = last.step - base
     truth.total_steps = run.total
+    if author.is_quiet:
+        truth.processes = 1  # nobody can tell
     return lines, truth

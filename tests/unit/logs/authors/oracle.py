@@ -17,6 +17,7 @@ from tests.unit.logs.authors.run import Truth
 
 _NEAR = 0.06
 _COARSE = 0.12
+_STARTS_S = 60.0
 WRITERS: Final[Mapping[str, Callable[[int], tuple[list[str], Truth]]]] = {
     "lines": lines_of,
     "table": table_of,
@@ -79,6 +80,8 @@ def _times(said: LogSummary, truth: Truth) -> list[str]:
         rates += [median(truth.printed_rates)] if truth.printed_rates else []
         if all(abs(said.rate.middle / rate - 1) > near for rate in rates):
             wrong.append(f"rate: {said.rate.middle:.4g}, not {rates}; {said.rate.formula}")
+    if said.run_s is not None and said.run_s > 1.1 * truth.run_s + _STARTS_S:
+        wrong.append(f"run: {said.run_s:.0f} s, not {truth.run_s:.0f} s; {said.run_formula}")
     events = said.events.get("evaluation")
     if events is not None and events.timed and events.total_s > truth.evaluations_s * 1.1 + 2:
         wrong.append(f"evaluations: {events.total_s:.4g} s, not {truth.evaluations_s:.4g} s")

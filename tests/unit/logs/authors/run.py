@@ -34,6 +34,8 @@ class Truth:
     world_size: int = 1
     processes: int = 1
     epochs: int = 0
+    run_s: float = 0.0
+    """Of all processes, without the time between them."""
     evaluations_s: float = 0.0
     printed_rates: list[float] = field(default_factory=list[float], repr=False)
     holds: set[str] = field(default_factory=set[str])
@@ -146,12 +148,14 @@ def simulate(run: Run, draw: random.Random, truth: Truth) -> Iterator[Record | s
                 yield Record(
                     process=process, epoch=epoch, inside=inside, step=step, at_s=at, last_s=took,
                     interval_s=at - last, interval=inside - printed, epoch_s=at - opened,
-                    run_s=at - began, data_s=took * run.data_share, loss=2.5 * draw.uniform(0.99, 1.01) / (1 + step / 40),
+                    run_s=at - began, data_s=took * run.data_share,
+                    loss=2.5 * draw.uniform(0.99, 1.01) / (1 + step / 40),
                 )  # fmt: skip
                 last, printed = at, inside
             truth.evaluations_s += run.evaluation_s
             at += run.evaluation_s
             yield f"evaluated {epoch} {at}"
+        truth.run_s += at - began
     truth.step_s, truth.data_s = median(steps), median(steps) * run.data_share
     truth.processes, truth.epochs = len(spans), run.done_epochs
     truth.starts_s = run.start_s
