@@ -8,12 +8,15 @@ import typer
 
 from pitstop.cli.doctor import command_after_dashes, words_before_dashes
 from pitstop.cli.entrances import refuse_unrunnable
-from pitstop.cli.output import JsonPath, Overrides, require_place, require_torch, write_record
+from pitstop.cli.output import JsonPath, Overrides, require_place, require_torch, show, write_record
 from pitstop.errors import PitstopError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pitstop.records.verify.verification import Claim
     from pitstop.tune.configured import TuningRequest
+    from pitstop.tune.script.study import ScriptStudy
 
 _EXACT: "frozenset[Claim]" = frozenset({"exact"})
 _USUAL: "frozenset[Claim]" = frozenset({"exact", "rounding"})
@@ -57,18 +60,18 @@ def tune(  # noqa: PLR0913 - one parameter an option
     budget = Budget(most_trials=trials, most_s=60 * minutes)
     command = command_after_dashes(ctx)
     if command is not None:
-        from pitstop.cli.tune_script import ScriptOptions, tune_script
+        from pitstop.tune.script.study import ScriptStudy
 
-        if config is not None or not command:
-            raise typer.BadParameter("give either a configuration, or a command after --")
-        if allow_training:
-            raise PitstopError("--allow-training is for a configuration; leave it out")
-        refuse_unrunnable(words_before_dashes(ctx), command, of="tune")
-        options = ScriptOptions(
-            allowed=allowed, budget=budget, steps=steps, trial_limit_s=60 * trial_minutes,
-            work_dir=work_dir, output=output, json_path=json,
-        )  # fmt: skip
-        tune_script(tuple(command), options)
+        _require_script(ctx, command, config, allow_training=allow_training)
+        script = ScriptStudy(
+            command=tuple(command),
+            folder=work_dir / _name_of(command),
+            allowed=allowed,
+            steps=steps,
+            trial_limit_s=60 * trial_minutes,
+            budget=budget,
+        )
+        _tune_script(script, output, json)
         return
     if config is None:
         raise typer.BadParameter("name a configuration, or a command after --")
@@ -86,6 +89,43 @@ def tune(  # noqa: PLR0913 - one parameter an option
         budget=budget,
     )
     _tune_config(study, output or config.with_name(f"{config.stem}-tuned.yaml"), json)
+
+
+def _require_script(
+    ctx: typer.Context, command: "Sequence[str]", config: Path | None, *, allow_training: bool
+) -> None:
+    """Refuse what does not go with a command, or is none, before anything is run."""
+    if config is not None or not command:
+        raise typer.BadParameter("give either a configuration, or a command after --")
+    if allow_training:
+        raise PitstopError("--allow-training is for a configuration, not for a command")
+    refuse_unrunnable(words_before_dashes(ctx), command, of="tune")
+    from pitstop.measure.script.launch import require_command
+
+    require_command(command[0])
+
+
+def _name_of(command: "Sequence[str]") -> str:
+    """Name a study after the script; after the program where there is none."""
+    scripts = [word for word in command if Path(word).suffix in (".py", ".sh")]
+    return Path(scripts[0] if scripts else command[0]).stem
+
+
+def _tune_script(study: "ScriptStudy", output: Path | None, json_path: str | None) -> None:
+    from pitstop.records.store import require_writable, write_text
+    from pitstop.report.script_tuning import change_lines, script_tuning_report
+    from pitstop.report.terminal import make_console
+    from pitstop.report.tuning import trial_line
+    from pitstop.tune.script.study import run_script_study
+
+    require_place(json_path)
+    if output is not None:
+        require_writable(output)
+    console = make_console(sys.stderr)
+    found = run_script_study(study, lambda trial: console.print(trial_line(trial, of="steps")))
+    if output is not None:
+        write_text(output, "".join(f"{line}\n" for line in change_lines(found)))
+    show(found, lambda: script_tuning_report(found), json_path)
 
 
 def _tune_config(study: "TuningRequest", tuned: Path, json_path: str | None) -> None:

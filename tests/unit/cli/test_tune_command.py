@@ -23,11 +23,28 @@ def pitstop(*arguments: str, cwd: Path, path: str = "") -> subprocess.CompletedP
     )
 
 
-def test_a_script_is_answered_with_the_doctor(tmp_path: Path) -> None:
-    said = pitstop("tune", "--", "python", "train.py", cwd=tmp_path)
-    assert said.returncode == 2
-    assert "pitstop doctor -- COMMAND" in said.stderr
-    assert "Traceback" not in said.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train.py",), "did you mean: pitstop tune -- python train.py"),
+        (("--steps", "20", "train.py"), "did you mean: pitstop tune --steps 20 -- python train.py"),
+        (("--", "train.py"), "did you mean: pitstop tune -- python train.py"),
+        (("--", "LR=1", "python", "a.py"), "did you mean: pitstop tune -- env LR=1 python a.py"),
+        (("--", "no-such-program", "a.py"), "there is no command 'no-such-program' to run"),
+        (("--allow-training", "--", sys.executable, "a.py"), "not for a command"),
+        (("run.yaml", "--", sys.executable, "a.py"), "either a configuration, or a command"),
+        (("--",), "either a configuration, or a command"),
+        ((), "name a configuration, or a command after --"),
+        (("--json", "no/such/place.json", "--", sys.executable, "a.py"), "no/such"),
+        (("-o", "no/such/place.txt", "--", sys.executable, "a.py"), "no/such"),
+        (("--", sys.executable, "a.py"), "cannot be measured as it is (crashed): exit code 2"),
+    ],
+)
+def test_what_was_meant_is_said(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    answer = pitstop("tune", *words, cwd=tmp_path)
+    assert answer.returncode == 2
+    # What is too long for a terminal is wrapped, some of it in a frame.
+    assert said in " ".join(answer.stderr.replace("\u2502", " ").split())
 
 
 @pytest.mark.slow

@@ -30,13 +30,11 @@ from pitstop.tune.script.losses import CheckedTrials, LossMeasure
 from pitstop.tune.script.trial import SEED, ScriptTrials
 from pitstop.tune.tuning import Budget, Tuner
 from pitstop.verify.numbers import loss_distance
-from pitstop.verify.runner import ChildRunner, Runner
 
 JOURNAL: Final = "journal.jsonl"
 SEEN: Final = "seen.json"
 _OTHER_SEED: Final = (f"{SEED}=1",)
 _MOST_OF_MEMORY: Final = 0.8
-"""Of what is free when the study begins, for all processes of a trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +50,11 @@ class ScriptStudy:
     """Measured steps of a trial."""
     trial_limit_s: float
     budget: Budget
+    memory_limit_bytes: int | None = None
+    """Of all processes of a trial; None for most of what is free when the study begins."""
 
 
-def run_script_study(
-    study: ScriptStudy, progress: Callable[[Trial], None], *, runner: Runner | None = None
-) -> ScriptTuning:
+def run_script_study(study: ScriptStudy, progress: Callable[[Trial], None]) -> ScriptTuning:
     """Tune a script; trials of an earlier start of the same study are not repeated.
 
     Raises:
@@ -70,8 +68,7 @@ def run_script_study(
         seen_path=study.folder / SEEN,
         steps=study.steps,
         limit_s=study.trial_limit_s,
-        memory_limit_bytes=int(_MOST_OF_MEMORY * free_bytes),
-        runner=runner or ChildRunner(),
+        memory_limit_bytes=study.memory_limit_bytes or int(_MOST_OF_MEMORY * free_bytes),
     )
     journal = TrialJournal(study.folder / JOURNAL, _head(study))
     journaled = JournaledTrials(journal=journal, trials=trials)

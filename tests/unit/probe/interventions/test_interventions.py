@@ -1,0 +1,252 @@
+"""Changes from outside: they take hold, are noted with their line, and leave the rest as it was."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from pitstop_probe.interventions.apply import intervene
+
+if TYPE_CHECKING:
+    from pitstop_probe.hooks.patches import Patch
+
+Intervene = Callable[..., None]
+
+
+@pytest.fixture
+def change(tmp_path: Path) -> Iterator[Intervene]:
+    """Put interventions in; they are taken off, and torch is as it was."""
+    patches: list[Patch] = []
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+
+    def put(*changes: str, loaders: list[str] | None = None, seed: int = 0) -> None:
+        wanted = {"changes": changes, "loaders": loaders, "seed": seed}
+        patches.extend(intervene(torch, wanted, str(tmp_path)))
+
+    yield put
+    for patch in reversed(patches):
+        patch.off()
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    texts = [path.read_text() for path in folder.glob("sites-*.jsonl")]
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def changed(folder: Path) -> dict[str, str]:
+    """Changes that took hold, with their file."""
+    found = [line for line in lines(folder) if "changed" in line]
+    return {line["changed"]: Path(line["place"]).name.partition(":")[0] for line in found}
+
+
+class Numbers(Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor([float(index)])
+
+
+class Noise(Numbers):
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.rand(1)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+def order(loader: DataLoader[Tensor]) -> list[float]:
+    torch.manual_seed(3)
+    return [float(value) for batch in loader for value in batch]
+
+
+def test_workers_bring_the_same_samples_in_the_same_order(
+    change: Intervene, tmp_path: Path
+) -> None:
+    bare = order(DataLoader(Numbers(), batch_size=4, shuffle=True))
+    change("loader.workers=2", "loader.persistent=true", "loader.prefetch=4")
+    loader = DataLoader(Numbers(), 4, True)
+    assert (loader.num_workers, loader.persistent_workers, loader.prefetch_factor) == (2, True, 4)
+    assert order(loader) == bare
+    file = Path(__file__).name
+    assert changed(tmp_path) == {
+        "loader.workers=2": file,
+        "loader.persistent=true": file,
+        "loader.prefetch=4": file,
+    }
+
+
+def test_what_a_loader_without_workers_refuses_is_not_given_to_it(
+    change: Intervene, tmp_path: Path
+) -> None:
+    change("loader.prefetch=4", "loader.persistent=true")
+    assert len(order(DataLoader(Numbers(), batch_size=4))) == 24
+    assert changed(tmp_path) == {}
+
+
+def test_a_stream_gets_no_workers(change: Intervene, tmp_path: Path) -> None:
+    change("loader.workers=2")
+    assert DataLoader(Stream()).num_workers == 0
+    assert changed(tmp_path) == {}
+
+
+def test_only_the_lines_that_were_named_are_changed(change: Intervene, tmp_path: Path) -> None:
+    change("loader.workers=1", loaders=["elsewhere.py:3"])
+    assert DataLoader(Numbers()).num_workers == 0
+    assert changed(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("dataset", "draws"), [(Numbers(), False), (Noise(), True)])
+def test_a_dataset_that_draws_random_numbers_is_noted(
+    change: Intervene, tmp_path: Path, dataset: Numbers, *, draws: bool
+) -> None:
+    change()
+    for _ in DataLoader(dataset, batch_size=4):
+        pass
+    assert any(line.get("built") == "draws" for line in lines(tmp_path)) == draws
+
+
+def test_a_wrong_call_of_a_loader_fails_as_ever(change: Intervene) -> None:
+    change("loader.workers=1")
+    with pytest.raises(TypeError, match="no_such_argument"):
+        DataLoader(Numbers(), no_such_argument=1)  # pyright: ignore[reportCallIssue]
+
+
+class Mine(torch.optim.AdamW):
+    """Somebody's own, on top of torch's."""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, Mine])
+def test_an_optimizer_is_built_fused(
+    change: Intervene, tmp_path: Path, kind: type[torch.optim.Optimizer]
+) -> None:
+    change("optimizer=fused")
+    model = nn.Linear(3, 1)
+    optimizer = kind(model.parameters(), lr=0.1)  # pyright: ignore[reportCallIssue]
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    assert optimizer.param_groups[0]["fused"] is True
+    assert changed(tmp_path) == {"optimizer=fused": Path(__file__).name}
+    [site] = [line for line in lines(tmp_path) if line.get("built") == "optimizer"]
+    assert (site["name"], site["way"]) == (kind.__name__, "fused")
+
+
+def test_an_optimizer_without_such_an_update_is_left_alone(
+    change: Intervene, tmp_path: Path
+) -> None:
+    change("optimizer=fused")
+    torch.optim.RMSprop(nn.Linear(3, 1).parameters())
+    assert changed(tmp_path) == {}
+
+
+class Seen(nn.Module):
+    """Keeps the format that it computes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(2, 2, 1)
+        self.dtype: torch.dtype | None = None
+        self.is_channels_last = False
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        self.is_channels_last = x.is_contiguous(memory_format=torch.channels_last)
+        y = self.inner(x)
+        self.dtype = y.dtype
+        return {"y": y}
+
+
+def test_autocast_computes_in_bf16_and_gives_float32(change: Intervene, tmp_path: Path) -> None:
+    change("autocast=bf16")
+    model = Seen()
+    torch.optim.SGD(model.parameters(), lr=0.1)
+    given = model(torch.ones(1, 2, 4, 4))["y"]
+    assert (model.dtype, given.dtype) == (torch.bfloat16, torch.float32)
+    assert changed(tmp_path) == {"autocast=bf16": Path(__file__).name}
+    # A copy, as of an average of weights, computes with its own.
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.inner.weight.zero_()
+        twin.inner.bias.zero_()  # pyright: ignore[reportOptionalMemberAccess]
+        assert not twin(torch.ones(1, 2, 4, 4))["y"].any()
+
+
+def test_channels_last_reaches_weights_and_inputs(change: Intervene, tmp_path: Path) -> None:
+    change("channels_last=true")
+    model = Seen()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2, 4, 4))
+    assert model.is_channels_last
+    assert model.inner.weight.is_contiguous(memory_format=torch.channels_last)
+    assert optimizer.param_groups[0]["params"][0] is model.inner.weight
+    assert model.dtype == torch.float32
+    assert changed(tmp_path) == {"channels_last=true": Path(__file__).name}
+
+
+def test_the_whole_model_is_found_by_the_name_that_the_script_has_for_it(
+    change: Intervene, tmp_path: Path
+) -> None:
+    change("compile=models")
+    net = nn.Sequential(Seen(), nn.Identity())
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    assert net._compiled_call_impl is not None  # pyright: ignore[reportPrivateUsage]
+    [site] = [line for line in lines(tmp_path) if line.get("built") == "model"]
+    assert (site["name"], site["class"], site["convolves"]) == ("net", "Sequential", True)
+
+
+def test_a_script_that_sets_threads_later_does_not_undo_the_change(
+    change: Intervene, tmp_path: Path
+) -> None:
+    change("threads=1")
+    torch.set_num_threads(2)
+    assert torch.get_num_threads() == 1
+    assert set(changed(tmp_path)) == {"threads=1"}
+
+
+def test_threads_of_the_scripts_own_are_noted(change: Intervene, tmp_path: Path) -> None:
+    change()
+    torch.set_num_threads(1)
+    [site] = [line for line in lines(tmp_path) if line.get("built") == "threads"]
+    assert (Path(site["place"]).name.partition(":")[0], site["value"]) == (
+        Path(__file__).name,
+        "1",
+    )
+
+
+def test_anomaly_detection_stays_off_and_its_line_is_noted(
+    change: Intervene, tmp_path: Path
+) -> None:
+    change("anomaly_detection=false")
+    with torch.autograd.set_detect_anomaly(True):
+        assert not torch.is_anomaly_enabled()
+    assert changed(tmp_path) == {"anomaly_detection=false": Path(__file__).name}
+
+
+def test_seeds_are_known_and_shifted(change: Intervene) -> None:
+    change()
+    first = torch.rand(1)
+    change()
+    assert torch.equal(torch.rand(1), first)
+    torch.manual_seed(7)
+    seven = torch.rand(1)
+    change(seed=1)
+    torch.manual_seed(6)
+    assert torch.equal(torch.rand(1), seven)
+
+
+def test_nothing_wanted_changes_nothing(change: Intervene, tmp_path: Path) -> None:
+    change()
+    loader = DataLoader(Numbers(), batch_size=4)
+    optimizer = torch.optim.AdamW(nn.Linear(1, 1).parameters())
+    assert loader.num_workers == 0
+    assert optimizer.defaults["fused"] is None
+    assert changed(tmp_path) == {}

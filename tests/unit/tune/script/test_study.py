@@ -1,0 +1,153 @@
+"""Whole studies of real scripts: what goes wrong is a result, nothing is lost or left behind."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pitstop.errors import PitstopError
+from pitstop.tune.script.study import JOURNAL, ScriptStudy, run_script_study
+from pitstop.tune.tuning import Budget
+
+if TYPE_CHECKING:
+    from pitstop.records.tuning.study import Trial
+
+PLANTED = Path(__file__).parent / "planted.py"
+ENDS = {
+    ("optimizer=fused",): "crashed",
+    ("autocast=bf16",): "not finite",
+    ("threads=1",): "out of memory",
+    ("env.MALLOC_MMAP_MAX_=0", "env.MALLOC_TRIM_THRESHOLD_=68719476736"): "timed out",
+    ("env.THP_MEM_ALLOC_ENABLE=1",): "crashed",
+}
+"""How the planted script ends, by what is changed in it."""
+
+
+def study(folder: Path, *command: str, trials: int = 12, limit_s: float = 60.0) -> ScriptStudy:
+    return ScriptStudy(
+        command=command,
+        folder=folder,
+        allowed=frozenset({"exact", "rounding"}),
+        steps=12,
+        trial_limit_s=limit_s,
+        budget=Budget(most_trials=trials, most_s=1e9),
+        memory_limit_bytes=800 << 20,
+    )
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See to it that there is another number of threads to try."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for name in ("MALLOC_MMAP_MAX_", "THP_MEM_ALLOC_ENABLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.slow
+def test_every_planted_trial_is_recorded_as_what_it_was(tmp_path: Path) -> None:
+    tried: list[Trial] = []
+    wanted = study(tmp_path, sys.executable, str(PLANTED), trials=9, limit_s=40.0)
+    found = run_script_study(wanted, tried.append)
+    ends = {trial.overrides: trial.end for trial in tried if trial.overrides in ENDS}
+    assert ends == {one: ENDS[one] for one in ends}
+    assert len(ends) == len(ENDS)
+    assert not set(found.tuning.overrides) & {word for one in ENDS for word in one}
+    assert not any(PLANTED.name in " ".join(each) for each in command_lines())
+
+
+def command_lines() -> list[list[str]]:
+    found: list[list[str]] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            found.append(process.cmdline())
+    return found
+
+
+TUNER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.unit.tune.script.test_study import study
+from pitstop.tune.script.study import run_script_study
+folder, log = sys.argv[2:]
+wanted = study(Path(folder), sys.executable, sys.argv[0], log, trials=5)
+run_script_study(wanted, lambda trial: None)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_tuner_loses_and_repeats_nothing_and_leaves_no_process(tmp_path: Path) -> None:
+    kills, lost = kill_often(tmp_path, kills=2, draw=random.Random(0))
+    assert (kills, lost) == (2, [])
+
+
+def kill_often(folder: Path, *, kills: int, draw: random.Random) -> tuple[int, list[str]]:
+    """Kill a tuner at random moments until it was killed so often, then let it end.
+
+    Returns:
+        How often it was killed before it had ended, and everything that went wrong.
+    """
+    journal, log = folder / "study" / JOURNAL, folder / "starts.txt"
+    script = folder / "planted.py"
+    script.write_text(PLANTED.read_text())
+    wrong: list[str] = []
+    done, before = 0, ""
+    while True:
+        is_last = done == kills
+        code = _run_tuner(folder, log, None if is_last else draw.uniform(1.0, 14.0))
+        after = journal.read_text() if journal.exists() else ""
+        if not after.startswith(before[: before.rfind("\n") + 1]):
+            wrong.append(f"the journal lost lines after kill {done}")
+        before = after
+        wrong += [f"left behind: {line}" for line in _alive(script)]
+        if code != -signal.SIGKILL:
+            break
+        done += 1
+    trials = [json.loads(line) for line in before.splitlines()[1:]]
+    starts = log.read_text().splitlines()
+    if code:
+        wrong.append(f"the last tuner ended with {code}")
+    if not len(trials) <= len(starts) <= len(trials) + done:
+        wrong.append(f"{len(starts)} trials were started for {len(trials)} and {done} kills")
+    return done, wrong
+
+
+def _run_tuner(folder: Path, log: Path, kill_after_s: float | None) -> int:
+    root = str(Path(__file__).parents[4])
+    program = TUNER.replace("sys.argv[0]", repr(str(folder / "planted.py")))
+    tuner = subprocess.Popen(
+        [sys.executable, "-c", program, root, str(folder / "study"), str(log)],
+        stderr=subprocess.DEVNULL,
+    )
+    with suppress(subprocess.TimeoutExpired):
+        tuner.wait(kill_after_s)
+    if tuner.poll() is None:
+        tuner.kill()
+    return tuner.wait()
+
+
+def _alive(script: Path) -> list[str]:
+    """Give processes that run the script still, after the time that ending them takes."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = [" ".join(each) for each in command_lines() if str(script) in each]
+        if not found or time.monotonic() > deadline:
+            return found
+        os.sched_yield()
+
+
+@pytest.mark.slow
+def test_a_script_that_does_not_train_is_said_so(tmp_path: Path) -> None:
+    script = tmp_path / "idle.py"
+    script.write_text("print('hello')\n")
+    with pytest.raises(PitstopError, match=r"idle.py cannot be measured as it is \(refused\)"):
+        run_script_study(study(tmp_path / "study", sys.executable, str(script)), lambda _: None)
