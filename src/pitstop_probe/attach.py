@@ -19,7 +19,6 @@ from pitstop_probe.failures import note_failures
 from pitstop_probe.hooks.imports import when_imported
 from pitstop_probe.hooks.patches import replace
 from pitstop_probe.hooks.start_up import ImportClock
-from pitstop_probe.interventions.apply import intervene
 from pitstop_probe.measurement import Measurement, Settings, was_measured
 from pitstop_probe.step_memory.recorder import StepMemory
 
@@ -52,6 +51,8 @@ def from_environment() -> None:
     settings.loss_every = values.get("loss_every")
     wanted = values.get("interventions")
     if wanted is not None:  # before the measurement, which observes what is there then
+        from pitstop_probe.interventions.apply import intervene
+
         when_imported("torch", lambda torch: intervene(torch, wanted, settings.folder))
     begin = _record_memory if values.get("memory") else start
     if _is_wanted(settings):
