@@ -217,7 +217,11 @@ class Zoo:
             raise NoTimeLeftError(f"{row.name}, {kind}: not begun")
         try:
             done = subprocess.run(
-                ["env", *(f"{name}={value}" for name, value in self._env(row).items()), *command],
+                [
+                    "env",
+                    *(f"{name}={value}" for name, value in self.environment(row).items()),
+                    *command,
+                ],
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -233,7 +237,8 @@ class Zoo:
         wall_s = time.monotonic() - start_s
         return Run(kind=kind, code=code, stdout=stdout, stderr=stderr, wall_s=wall_s, **found())
 
-    def _env(self, row: Row) -> dict[str, str]:
+    def environment(self, row: Row) -> dict[str, str]:
+        """Variables of a row's process."""
         folder = row.working_folder(self.public)
         paths = [str(folder / path) for path in row.python_path]
         if row.repository and row.standins:  # what our own scripts import is installed

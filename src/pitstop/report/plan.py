@@ -55,7 +55,7 @@ def verdict_lines(plan: MemoryPlan) -> list[str]:
         f"{plan.fit}: {bytes_text(plan.peak_bytes)} of {bytes_text(plan.usable_bytes)} that "
         f"{plan.gpu} has for tensors ({share:.0%})",
         f"between {bytes_text(plan.low_bytes)} and {bytes_text(plan.high_bytes)}, {basis}; "
-        f"batch {trace.batch_size}, {trace.precision}, recompute {trace.recompute}, "
+        f"batch {_batch_text(trace.batch_size)}, {trace.precision}, recompute {trace.recompute}, "
         f"{trace.optimizer}",
         f"the peak is in {place} ({trace.peak_operation}); most of it: {largest.owner}",
     ]
@@ -150,11 +150,16 @@ def _table(plan: MemoryPlan) -> Table:
     return table
 
 
+def _batch_text(batch_size: int) -> str:
+    """Give a batch size; that of a script may not be known."""
+    return str(batch_size or "not known")
+
+
 def _cells(row: PlanRow) -> tuple[str, ...]:
     marks = [word for word, is_so in (("configured", row.configured), ("best", row.best)) if is_so]
     rate = "" if row.samples_per_s is None else f"{row.samples_per_s:.3g}/s"
     return (
-        f"  {row.batch_size}",
+        f"  {_batch_text(row.batch_size)}",
         row.recompute,
         row.precision,
         row.optimizer,

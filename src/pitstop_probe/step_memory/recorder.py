@@ -89,6 +89,9 @@ class StepMemory:
         self._is_stepping = True
         try:
             self._stepped(optimizer)
+        except Exception as error:  # noqa: BLE001 - an odd optimizer or tensor: the script goes on
+            self._problem = "recording failed: {!r}".format(error)
+            self.close()
         finally:
             self._is_stepping = False
 
@@ -176,7 +179,8 @@ class StepMemory:
             if not self._is_closed and os.getpid() == self._pid:
                 self._backward_passes += 1
                 if self._is_on and self._held is None:
-                    self._held = self._gradients_held()
+                    with contextlib.suppress(Exception):
+                        self._held = self._gradients_held()
                 elif not self._optimizers and self._backward_passes > _PATIENCE:
                     self._problem = "no optimizer of torch's updates the weights"
                     self._finish()
@@ -220,6 +224,11 @@ class StepMemory:
                 buffer for model in self._models.values() for buffer in model.buffers()
             ),
             "optimizers": [type(one).__name__ for one in self._optimizers.values()],
+            "fused_update": all(
+                group.get("fused")
+                for one in self._optimizers.values()
+                for group in one.param_groups
+            ),
             "optimizer_bytes": _num_bytes(_state(self._optimizers.values())),
             "device_peak_bytes": self._device_peak(),
             "steps": self._steps,

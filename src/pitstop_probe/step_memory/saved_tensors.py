@@ -123,6 +123,7 @@ class SavedTensors:
                 "kind": kind,
                 "block": where if block is None else block,
                 "made_by": made_by,
+                "made_with": "",
             }
         )
         return number
@@ -139,6 +140,9 @@ class SavedTensors:
             number = self.note(tensor, COPY if _is_weight_copy(tensor) else SAVED)
             if number is not None:
                 self.events.append(number + 1)
+                # Whoever saves its own outcome does not name itself; the next to save it does.
+                if tensor.grad_fn is not None:
+                    self.pieces[number]["made_with"] = type(tensor.grad_fn).__name__
         except Exception:  # noqa: BLE001 - an odd tensor is not counted; the step goes on
             number = None
         return _Kept(tensor, number, self.events)

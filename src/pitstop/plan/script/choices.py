@@ -75,8 +75,14 @@ class ScriptChoices:
                 batch_size=settings.batch_size,
                 precision=settings.precision,
                 recompute=settings.recompute,
+                updates_at_once=self._updates_at_once(settings.optimizer),
             )
         )
+
+    def _updates_at_once(self, optimizer: str) -> bool:
+        """Whether an update makes as much again as there are weights, as torch's Adam does."""
+        is_fused = optimizer == self.own.optimizer and self.memory.fused_update
+        return "adam" in optimizer and optimizer != "adamw8bit" and not is_fused
 
     def fixed_bytes(self, optimizer: str) -> int:
         """What no batch changes."""

@@ -61,7 +61,7 @@ def plan_script(wanted: WantedScript) -> MemoryPlan:
         recorded = read_recorded(folder)
         if ended.interrupted:
             raise KeyboardInterrupt
-        if recorded is None or not recorded.steps:
+        if recorded is None or not any(map(_saved_bytes, recorded.steps)):
             raise PitstopError(_why_nothing(wanted.command, ended, recorded, first_failure(folder)))
     return plan_recorded(wanted, recorded)
 
@@ -221,6 +221,8 @@ def _why_nothing(
         return f"{name} cannot be planned: {memory.problem}; {_BUILD}"
     if failure is not None:
         return f"{name} failed before its first steps were recorded ({failure})"
+    if memory is not None and memory.steps:
+        return f"{name} keeps nothing for backward in the thread that trains; {_BUILD}"
     steps = 0 if memory is None else memory.seen_steps
     how = f"by {ended.signal}" if ended.signal else f"with exit code {ended.exit_code}"
     return (

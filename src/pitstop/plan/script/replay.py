@@ -17,6 +17,9 @@ GRADIENTS_IN_FLIGHT: Final = 2
 NARROW: Final = {"bf16": "bfloat16", "fp16": "float16"}
 _KEPT_WIDE: Final = ("LayerNorm", "GroupNorm", "RMSNorm", "InstanceNorm", "Softmax", "Loss")
 """Modules whose operations autocast runs in float32, by parts of their names."""
+_NARROWED: Final = {"LogSoftmaxBackward": 1.0, "SoftmaxBackward": 1.5}
+"""What autocast leaves of a float32 piece, by what made it: an outcome that stays as wide, and one
+that is kept as wide and again narrow, for the product that follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,8 @@ class Choice:
     precision: str
     recompute: str
     """none, full, or as in the script."""
+    updates_at_once: bool = False
+    """Whether the optimizer makes as much again as there is to update, for all weights at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +101,10 @@ class Replay:
             played.add_temporary(max(regions))
         backward = played.peak(extra)
         trained = trained_bytes(self._memory)
-        # Many-tensor updates make as much again as there is to update.
         update = Peak(
             saved_bytes=0,
             gradient_bytes=trained,
-            temporary_bytes=trained,
+            temporary_bytes=trained if choice.updates_at_once else 0,
             place="optimizer",
             most_saved_bytes=backward.most_saved_bytes,
         )
@@ -125,8 +129,7 @@ class Replay:
         if precision == self._own or piece.kind == "gradient":
             return 1.0
         if precision in NARROW and self._own == "fp32":
-            is_wide = any(name in piece.made_by for name in _KEPT_WIDE)
-            return 1.0 if piece.dtype != "float32" or is_wide else 0.5
+            return _narrowed(piece)
         if precision == "fp32" and self._own in NARROW:
             if piece.kind == "weight copy":
                 return 0.0
@@ -147,6 +150,13 @@ class Replay:
             if piece.kind == "recomputed" and piece.storage not in saved:
                 found[piece.block][piece.storage] = size
         return [sum(region.values()) for region in found.values()]
+
+
+def _narrowed(piece: SavedPiece) -> float:
+    """Say what autocast would leave of a piece of a float32 step."""
+    if piece.dtype != "float32" or any(name in piece.made_by for name in _KEPT_WIDE):
+        return 1.0
+    return _NARROWED.get(piece.made_with.rstrip("0123456789"), 0.5)
 
 
 class _Played:

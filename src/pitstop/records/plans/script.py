@@ -18,6 +18,8 @@ class SavedPiece:
     """Repeated module of the model in which it was made; of a recomputed piece its region."""
     made_by: str
     """Class of the innermost module."""
+    made_with: str
+    """Backward operation of what made it, as autograd names it; empty where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,8 @@ class ScriptMemory:
     buffers_bytes: int
     optimizers: tuple[str, ...]
     optimizer_bytes: int
+    fused_update: bool
+    """Whether the optimizers were asked to update in one kernel, which makes nothing besides."""
     device_peak_bytes: int | None
     """Most that tensors held on the GPU; None where there is none."""
     steps: tuple[SampledStep, ...]

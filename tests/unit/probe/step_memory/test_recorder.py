@@ -114,3 +114,13 @@ class OwnUpdate:
 def test_weights_that_no_optimizer_updates_are_not_planned() -> None:
     found = record(Pictures(), lambda: pictures(2), steps=45, optimizer=OwnUpdate)
     assert found.problem == "no optimizer of torch's updates the weights"
+
+
+def test_a_recorder_that_fails_leaves_the_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: SavedTensors) -> None:
+        raise ValueError("an odd tensor")
+
+    monkeypatch.setattr(SavedTensors, "start", fail)
+    found = record(Pictures(), lambda: pictures(2), steps=6)
+    assert found.steps == ()
+    assert "an odd tensor" in (found.problem or "")
