@@ -19,6 +19,7 @@ from typing import Final, Self
 import numpy as np
 import psutil
 
+from pitstop.config.quantities import parse_bytes
 from pitstop.data.cache.arena import (
     PAGE_BYTES,
     Arena,
@@ -89,7 +90,8 @@ class SharedCache:
     What is stored for a key never changes: to put a key again leaves the first array there.
 
     Args:
-        budget_bytes: Most memory the cache may take on this host, rounded down to whole pages.
+        budget: Most memory the cache may take on this host, rounded down to whole pages: bytes, or
+            text with a unit such as ``"64MiB"``.
         policy: What happens when it is full. `keep` keeps what is there, which no policy beats
             when every item is used once an epoch in shuffled order; `lru` drops the least recently
             used, for readers that come back soon; `epoch` drops what the order given to
@@ -102,8 +104,9 @@ class SharedCache:
     """
 
     def __init__(
-        self, budget_bytes: int, policy: Policy = "keep", *, folder: Path | None = None
+        self, budget: int | str, policy: Policy = "keep", *, folder: Path | None = None
     ) -> None:
+        budget_bytes = _budget_bytes(budget)
         _check(budget_bytes, policy)
         size_bytes = budget_bytes // PAGE_BYTES * PAGE_BYTES
         code = POLICIES.index(policy)
@@ -113,6 +116,13 @@ class SharedCache:
             Index(arena).join()
 
         self._open(create_arena(size_bytes, folder=folder, prepare=prepare))
+
+    def __repr__(self) -> str:
+        if self.is_closed:
+            return "SharedCache(closed)"
+        now = self.stats()
+        used = f"{bytes_text(now.used_bytes)} of {bytes_text(now.budget_bytes)}"
+        return f"SharedCache({now.policy}, {now.items:,} items, {used})"
 
     def get(self, key: Key, *, window: Window | None = None) -> Array | None:
         """Look an item up.
@@ -343,6 +353,17 @@ def _copied(layout: ItemLayout, memory: Array, start: int, window: Window | None
         return layout.crop(memory, start, window)
     array = layout.whole(memory, start)
     return array.copy() if layout.packing == "plain" else array
+
+
+def _budget_bytes(budget: int | str) -> int:
+    if not isinstance(budget, str):
+        return budget
+    try:
+        return parse_bytes(budget)
+    except ValueError as error:
+        raise ConfigError(
+            f'cache.budget is a size with its unit such as "64MiB", not {budget!r}'
+        ) from error
 
 
 def _check(budget_bytes: int, policy: str) -> None:

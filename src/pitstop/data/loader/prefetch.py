@@ -26,7 +26,8 @@ class DevicePrefetcher(Generic[BatchT]):
     Tensors are found in dictionaries, lists, tuples, named tuples and data classes, however deep;
     strings and everything else stay as they are. Copies overlap with computing where the batches
     lie in page-locked memory (`pin_memory=True` of a DataLoader); from other memory they are as
-    right, but the host waits for them. On a CPU batches are handed through untouched.
+    right, but the host waits for them. On a CPU, and where `cuda` is asked for and there is none,
+    batches are handed through untouched, so that a script runs on either.
 
     One batch is taken from the source ahead of time, so a loader's own count of batches is one
     ahead of what was trained on. An error of the source comes when its batch is asked for, after
@@ -39,7 +40,10 @@ class DevicePrefetcher(Generic[BatchT]):
 
     def __init__(self, batches: Iterable[BatchT], device: torch.device | str) -> None:
         self._batches = batches
-        self._device = torch.device(device)
+        self._device = _present(torch.device(device))
+
+    def __repr__(self) -> str:
+        return f"DevicePrefetcher({type(self._batches).__name__} to {self._device})"
 
     def __len__(self) -> int:
         if not isinstance(self._batches, Sized):
@@ -52,6 +56,12 @@ class DevicePrefetcher(Generic[BatchT]):
         if self._device.type == "cuda":
             return look_ahead(self._batches, SideStream(self._device))
         return (on_device(batch, self._device) for batch in self._batches)
+
+
+def _present(device: torch.device) -> torch.device:
+    """Give the device, or the CPU where it is a CUDA device and there is none."""
+    absent = device.type == "cuda" and not torch.cuda.is_available()
+    return torch.device("cpu") if absent else device
 
 
 class Lane(Protocol):

@@ -129,6 +129,11 @@ class PKSampler:
         self._begin_at = 0
         self._ran_out = False
 
+    def __repr__(self) -> str:
+        p, k = self._settings.identities_per_batch, self._settings.records_per_identity
+        ranks = f", rank {self.rank} of {self._settings.world_size}"
+        return f"PKSampler(P={p}, K={k}, {len(self):,} batches an epoch{ranks})"
+
     @classmethod
     def from_dataset(  # noqa: PLR0913 - those of the sampler it stands in for
         cls,

@@ -36,6 +36,10 @@ class Attached:
         self._measurement = measurement
         self.folder = folder
 
+    def __repr__(self) -> str:
+        state = "not measured here" if self._measurement is None else str(self.folder)
+        return f"Attached({state})"
+
     def __enter__(self) -> Self:
         return self
 
