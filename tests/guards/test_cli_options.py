@@ -90,6 +90,9 @@ eval
 eval --checkpoint
 eval --json
 eval --pictures
+eval --submit
+eval --submit-as
+eval --submit-top
 eval CONFIG
 eval OVERRIDES
 explain

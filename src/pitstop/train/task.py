@@ -11,7 +11,7 @@ that is what makes a resumed run equal to one left alone, whatever the number of
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -229,6 +229,36 @@ class InfersFiles(Protocol):
 
     def infer_files(self, model: nn.Module, folder: Path, device: torch.device) -> FilesMade:
         """Run the model over them and write its outputs, each file whole or not at all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A file of answers for a challenge that keeps the truth to itself."""
+
+    path: Path
+    top: int | None
+    """How many answers a question gets; None for all."""
+    style: Literal["keys", "challenge"]
+    """Which columns it has; see the workload."""
+
+
+@runtime_checkable
+class WritesSubmission(Protocol):
+    """A task whose evaluation can be handed in somewhere else."""
+
+    def expect_submission(self) -> None:
+        """Learn, before any data are read, that the truth need not be known."""
+        ...
+
+    def write_submission(
+        self, metrics: Metrics, state: Tensor, submission: Submission
+    ) -> tuple[str, ...]:
+        """Write the file from what an evaluation gathered, and say what is in it.
+
+        Raises:
+            DataError: Where it cannot be written.
+        """
         ...
 
 

@@ -41,6 +41,23 @@ class ReidData(DataSection):
     gallery: FilePath | None = None
     """Folder of colour images that `pitstop infer` searches in."""
 
+    flip_test: bool = False
+    """Describe every image of an evaluation or a search by the mean of itself and its mirror
+    image; takes twice as long."""
+
+    rerank: bool = False
+    """Order the gallery by k-reciprocal re-ranking instead of cosines. Figures with and without it
+    are not comparable."""
+
+    rerank_k1: Count = 20
+    """Nearest images that may be reciprocal neighbours."""
+
+    rerank_k2: Count = 6
+    """Nearest images whose descriptions are averaged; 1 for none but its own."""
+
+    rerank_weight: Share = 0.3
+    """Share of the distance of features in the re-ranked one."""
+
     erase: Share = 0.3
     """Probability of erasing a rectangle of a training image."""
 
@@ -189,6 +206,12 @@ _INERT: Final = (
         reads=("data.sampler", "data.epoch_unit"),
         broken=lambda c: _data(c).sampler != "pk" or _data(c).epoch_unit != "steps",
         why="has no effect: data.epoch_unit is not steps",
+    ),
+    *rules_for(
+        (f"data.{name}" for name in ("rerank_k1", "rerank_k2", "rerank_weight")),
+        reads=("data.rerank",),
+        broken=lambda c: not _data(c).rerank,
+        why="has no effect: data.rerank is false",
     ),
     Rule(
         key="loader.drop_last",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pitstop.config.sections import EvalSection, LoaderSection
 from pitstop.data.loader.batches import Loader, build_loader
@@ -11,7 +11,7 @@ from pitstop.data.sampling.samplers import ShuffledBatches
 from pitstop.errors import ConfigError
 from pitstop.train.optim.precision import Precision
 from pitstop.train.ranks import Ranks
-from pitstop.train.task import BatchT, SeesModel, Task, predict
+from pitstop.train.task import BatchT, Metrics, SeesModel, Task, predict
 
 
 def eval_order(num_samples: int, section: EvalSection, ranks: Ranks) -> ShuffledBatches:
@@ -71,17 +71,37 @@ def evaluate(
     Every rank gets the same numbers. They do not depend on how samples were dealt to batches and
     ranks, since metrics gather sums.
     """
-    metrics = task.metrics()
     was_training = model.training
     model.eval()
-    if isinstance(metrics, SeesModel):
-        metrics.see(model)
     try:
-        for batch in batches:
-            on_device = task.to_device(batch, device)
-            with precision.autocast():
-                output = predict(task, model, on_device)
-            metrics.update(output, on_device)
-        return metrics.result(ranks.sum(metrics.state().to(device)))
+        metrics, state = gather(
+            task, model, batches, precision=precision, device=device, ranks=ranks
+        )
+        return metrics.result(state)
     finally:
         model.train(was_training)
+
+
+@torch.inference_mode()
+def gather(
+    task: Task[BatchT],
+    model: nn.Module,
+    batches: Iterable[BatchT],
+    *,
+    precision: Precision,
+    device: torch.device,
+    ranks: Ranks,
+) -> tuple[Metrics, Tensor]:
+    """Give a collector, and what the collectors of all ranks gathered.
+
+    The model must be in evaluation mode, and stay in it while the collector is asked.
+    """
+    metrics = task.metrics()
+    if isinstance(metrics, SeesModel):
+        metrics.see(model)
+    for batch in batches:
+        on_device = task.to_device(batch, device)
+        with precision.autocast():
+            output = predict(task, model, on_device)
+        metrics.update(output, on_device)
+    return metrics, ranks.sum(metrics.state().to(device))

@@ -19,26 +19,47 @@ from pitstop.data.loader.batches import Loader
 from pitstop.errors import ConfigError, DataError
 from pitstop.records.evaluation import EvaluationRecord, InferenceRecord
 from pitstop.train.evaluation.outputs import infer
-from pitstop.train.evaluation.quality import eval_loader, eval_order, evaluate, require_metric
+from pitstop.train.evaluation.quality import eval_loader, eval_order, gather, require_metric
 from pitstop.train.optim.precision import Precision
 from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
 from pitstop.train.setup import choose_device
 from pitstop.train.state.weights import Weights, load_weights, read_weights
-from pitstop.train.task import BatchT, InfersFiles, Task, WritesOutputs
+from pitstop.train.task import (
+    BatchT,
+    InfersFiles,
+    Submission,
+    Task,
+    WritesOutputs,
+    WritesSubmission,
+)
 
 
 def evaluate_checkpoint(
-    config: RunConfig, task: Task[BatchT], checkpoint: Path
+    config: RunConfig,
+    task: Task[BatchT],
+    checkpoint: Path,
+    *,
+    submission: Submission | None = None,
 ) -> EvaluationRecord | None:
     """Measure the quality of trained weights; None on all ranks but the first.
 
+    Args:
+        config: Of the run.
+        task: What it trains.
+        checkpoint: Where the weights are.
+        submission: A file of answers to write beside, for a challenge.
+
     Raises:
-        PitstopError: Where configuration, checkpoint or data cannot be used.
+        PitstopError: Where configuration, checkpoint or data cannot be used, or the workload has
+            nothing to hand in.
     """
+    if submission is not None:
+        _require_submission(task).expect_submission()
     if config.checkpoint.best_of is not None:
         require_metric(task, config.checkpoint.best_of)
     with _trained(config, task, checkpoint) as trained:
-        metrics = evaluate(
+        trained.model.eval()
+        collector, state = gather(
             task,
             trained.model,
             trained.batches(),
@@ -46,8 +67,20 @@ def evaluate_checkpoint(
             device=trained.device,
             ranks=trained.ranks,
         )
+        metrics = collector.result(state)
         facts = trained.facts()
-        return EvaluationRecord(metrics=metrics, **facts) if trained.ranks.is_first else None
+        if not trained.ranks.is_first:
+            return None
+        if submission is not None:
+            written = _require_submission(task).write_submission(collector, state, submission)
+            facts["notes"] = (*facts["notes"], *written)
+        return EvaluationRecord(metrics=metrics, **facts)
+
+
+def _require_submission(task: Task[BatchT]) -> WritesSubmission:
+    if not isinstance(task, WritesSubmission):
+        raise ConfigError(f"{task.name} has nothing to hand in; leave --submit out")
+    return task
 
 
 def infer_checkpoint(

@@ -74,7 +74,7 @@ def describe_differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor])
     if shared:
         first = shared[0]
         there, here = ("x".join(map(str, tensors[first].shape)) for tensors in (given, own))
-        where = f", in {_groups(shared)}" if len(shared) > 1 else ""
+        where = f": {_groups(shared)}" if len(shared) > 1 else ""
         parts.append(
             f"{len(shared)} differ in shape (such as {first}: {there} there, {here} here){where}"
         )

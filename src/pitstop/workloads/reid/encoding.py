@@ -21,6 +21,8 @@ class FileEncoder:
     model: ReidModel
     size: Size
     device: torch.device
+    mirror: bool = False
+    """Whether an image is described by the mean of itself and its mirror image."""
 
     def __call__(self, paths: Sequence[Path], modality: str) -> Tensor:
         """Give the features (n, d) of files of one modality.
@@ -40,5 +42,6 @@ class FileEncoder:
         )
         images[:, slot] = torch.from_numpy(pixels)
         captions = torch.zeros(len(paths), 1, dtype=torch.int64, device=self.device)
-        tokens = self.model.encode(images.to(self.device), present, captions)
+        encode = self.model.encode_with_mirror if self.mirror else self.model.encode
+        tokens = encode(images.to(self.device), present, captions)
         return self.model.describe(tokens, present)

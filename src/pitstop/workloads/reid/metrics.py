@@ -5,6 +5,7 @@ tables add up, so the engine joins them as it joins any sums.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -17,6 +18,8 @@ from pitstop.workloads.reid.data.modalities import name_of_task, task_names
 from pitstop.workloads.reid.data.queries import EvalSet, PackedImages
 from pitstop.workloads.reid.model.clip import ReidModel
 from pitstop.workloads.reid.protocol import METRICS, SCORES, Gallery, evaluate_protocol
+from pitstop.workloads.reid.reranking import Reranking
+from pitstop.workloads.reid.submission import TaskRankings, order_gallery
 
 HIGHER_IS_BETTER: Final = MappingProxyType(
     dict.fromkeys(
@@ -47,10 +50,19 @@ class RetrievalQuality:
         evaluation: Items, and the queries over them.
         packed: How items were put into records.
         width: Length of a token.
+        reranking: How to re-rank the gallery; None for cosines.
     """
 
-    def __init__(self, evaluation: EvalSet, packed: PackedImages, width: int) -> None:
+    def __init__(
+        self,
+        evaluation: EvalSet,
+        packed: PackedImages,
+        width: int,
+        *,
+        reranking: Reranking | None = None,
+    ) -> None:
         self._evaluation = evaluation
+        self._reranking = reranking
         # A last row takes what is no item (-1), so that nothing needs to be picked out.
         self._table = torch.from_numpy(packed.table)
         self._tokens = torch.zeros(len(evaluation.images) + 1, width)
@@ -74,11 +86,30 @@ class RetrievalQuality:
         return self._tokens[:-1].clone().flatten()
 
     def result(self, state: Tensor) -> dict[str, float]:
-        """Search for every query of every task; a size without any task has no scores."""
+        """Search for every query of every task; a size without any task has no scores.
+
+        Where nobody says who is who there are none at all.
+        """
+        if self._evaluation.people == 0:
+            return {}
         assert self._model is not None, "the engine shows the model first"
         tokens = state.view(-1, self._tokens.shape[1])
         images = self._evaluation.images
         gallery = Gallery(items=images.gallery, persons=images.persons[images.gallery])
-        found = evaluate_protocol(tokens, gallery, self._evaluation.tasks, self._model.describe)
+        found = evaluate_protocol(
+            tokens,
+            gallery,
+            self._evaluation.tasks,
+            self._model.describe,
+            reranking=self._reranking,
+        )
         scores = found.named() | found.by_task()
         return {name: value for name, value in scores.items() if not math.isnan(value)}
+
+    def rankings(self, state: Tensor, *, top: int | None) -> Iterator[TaskRankings]:
+        """Order the gallery for every query, task by task."""
+        assert self._model is not None, "the engine shows the model first"
+        tokens = state.view(-1, self._tokens.shape[1])
+        return order_gallery(
+            tokens, self._evaluation, self._model.describe, top=top, reranking=self._reranking
+        )

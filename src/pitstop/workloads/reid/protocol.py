@@ -27,11 +27,14 @@ from pitstop.workloads.reid.data.queries import QueryTask
 from pitstop.workloads.reid.ranking import (
     DEFAULT_BUDGET_BYTES,
     Labels,
+    Ranked,
     Summary,
     normalised,
     rank,
+    rank_similarities,
     summary,
 )
+from pitstop.workloads.reid.reranking import Reranking, rerank
 
 Fuse = Callable[[Tensor, Tensor], Tensor]
 """Takes tokens (n, 5, d), zeros where there is none, and bool (n, 5) of those that are there, both
@@ -114,6 +117,7 @@ def evaluate_protocol(
     tasks: Sequence[QueryTask],
     fuse: Fuse,
     *,
+    reranking: Reranking | None = None,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
 ) -> ProtocolScores:
     """Answer all tasks from tokens that are there already.
@@ -123,7 +127,9 @@ def evaluate_protocol(
         gallery: Which items are ranked.
         tasks: Which items are asked with.
         fuse: The model's way from tokens to a feature.
-        budget_bytes: Most memory that ranking takes beside features.
+        reranking: How to re-rank; None for cosines.
+        budget_bytes: Most memory that ranking takes beside features. Re-ranking keeps a number for
+            every query of a task and image of the gallery beside it.
 
     Raises:
         DataError: Where gallery or queries are empty, features are not finite, or no query of any
@@ -134,14 +140,14 @@ def evaluate_protocol(
     if not any(len(task.persons) for task in tasks):
         raise DataError("there is nothing to ask: no task has a query")
     who = Labels(persons=gallery.persons)
-    images = _features(tokens, gallery.items[:, None], (RGB,), fuse)
+    images = features_of(tokens, gallery.items[:, None], (RGB,), fuse)
     scores = []
     for task in tasks:
         if not np.isin(task.persons, who.persons).any():
             continue
         asked = Labels(persons=task.persons)
-        features = _features(tokens, task.items, task.modalities, fuse)
-        ranked = rank(features, images, asked, who, budget_bytes=budget_bytes)
+        features = features_of(tokens, task.items, task.modalities, fuse)
+        ranked = _ranked((features, asked), (images, who), reranking, budget_bytes)
         scores.append(
             TaskScores(name=task.name, modalities=len(task.modalities), summary=summary(ranked))
         )
@@ -153,7 +159,20 @@ def evaluate_protocol(
     return ProtocolScores(tasks=tuple(scores))
 
 
-def _features(
+def _ranked(
+    query: tuple[Tensor, Labels],
+    gallery: tuple[Tensor, Labels],
+    reranking: Reranking | None,
+    budget_bytes: int,
+) -> Ranked:
+    features, asked = query
+    images, who = gallery
+    if reranking is None:
+        return rank(features, images, asked, who, budget_bytes=budget_bytes)
+    return rank_similarities(-rerank(features, images, reranking), asked, who)
+
+
+def features_of(
     tokens: Tensor, items: NDArray[np.int64], modalities: Sequence[str], fuse: Fuse
 ) -> Tensor:
     """Fuse the tokens of items (n, modalities) in chunks, and bring features to length one."""

@@ -17,7 +17,7 @@ from pitstop.data.check import DataCheck
 from pitstop.data.sampling.pk_sampler import PKSampler
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import ConfigError, DataError
-from pitstop.train.task import FilesMade, Loss
+from pitstop.train.task import FilesMade, Loss, Metrics, Submission
 from pitstop.workloads.reid.data.batch import ReidBatch, ReidSample, collate
 from pitstop.workloads.reid.data.checking import check_people
 from pitstop.workloads.reid.data.dataset import ReidPeople, ReidSamples, load_people, train_records
@@ -30,7 +30,9 @@ from pitstop.workloads.reid.metrics import HIGHER_IS_BETTER, ItemTokens, Retriev
 from pitstop.workloads.reid.model.clip import ReidModel, ReidOutput, ReidShape
 from pitstop.workloads.reid.model.pretrained import load_clip
 from pitstop.workloads.reid.model.towers import BACKBONES, CaptionShape
+from pitstop.workloads.reid.reranking import Reranking
 from pitstop.workloads.reid.retrieval import Search, check_folders, search_folders
+from pitstop.workloads.reid.submission import check_submission, write_rankings
 
 # A network that is built without a run, such as to plan its memory, has no data to look at.
 _CLIP_WORDS: Final = 49_408
@@ -82,6 +84,7 @@ class ReidTask:
         self._epoch_length: _EpochLength | None = None
         self._search: Search | None = None
         self._notes: tuple[str, ...] = ()
+        self._submits = False
 
     def start_notes(self) -> tuple[str, ...]:
         """Say which weights of a file the network starts from, where there was a choice."""
@@ -177,9 +180,8 @@ class ReidTask:
     def predict(self, model: nn.Module, batch: ReidBatch) -> ItemTokens:
         """Encode each image and caption by itself; what a record holds has nothing in common."""
         assert isinstance(model, ReidModel)
-        return ItemTokens(
-            tokens=model.encode(batch.images, batch.present, batch.tokens), rows=batch.rows
-        )
+        encode = model.encode_with_mirror if self._data.flip_test else model.encode
+        return ItemTokens(tokens=encode(batch.images, batch.present, batch.tokens), rows=batch.rows)
 
     def loss(self, output: ReidOutput, batch: ReidBatch, step: int) -> Loss:
         """Judge an output; the epoch decides weights and temperature."""
@@ -194,7 +196,33 @@ class ReidTask:
 
     def metrics(self) -> RetrievalQuality:
         """Make a fresh collector of quality over the queries of the evaluation."""
-        return RetrievalQuality(self._queries(), self.eval_samples(), self._model.embed_dim)
+        return RetrievalQuality(
+            self._queries(),
+            self.eval_samples(),
+            self._model.embed_dim,
+            reranking=reranking_of(self._data),
+        )
+
+    def expect_submission(self) -> None:
+        """Let an evaluation pass whose lists do not say who is who."""
+        self._submits = True
+
+    def write_submission(
+        self, metrics: Metrics, state: Tensor, submission: Submission
+    ) -> tuple[str, ...]:
+        """Write the ranking of every query, and read the file back as a judge would.
+
+        Raises:
+            DataError: Where it cannot be written, or the lists lack what the format needs.
+        """
+        assert isinstance(metrics, RetrievalQuality)
+        evaluation = self._queries()
+        rankings = metrics.rankings(state, top=submission.top)
+        write_rankings(evaluation, rankings, submission.path, style=submission.style)
+        found = check_submission(
+            submission.path, evaluation, style=submission.style, top=submission.top
+        )
+        return (found,)
 
     def write_output(
         self, output: Any, batch: ReidBatch, indices: Sequence[int], folder: Path
@@ -222,7 +250,9 @@ class ReidTask:
         """Rank the gallery for every query; write rankings and pictures of some."""
         assert isinstance(model, ReidModel)
         assert self._search is not None, "checked before"
-        encode = FileEncoder(model=model, size=self._data.image_size, device=device)
+        encode = FileEncoder(
+            model=model, size=self._data.image_size, device=device, mirror=self._data.flip_test
+        )
         return search_folders(self._search, encode, folder)
 
     def check_data(self) -> DataCheck:
@@ -256,10 +286,11 @@ class ReidTask:
             self._eval_set = eval_set(
                 self._loaded_people(), self._data, text_len=self._model.text_len
             )
-            if self._eval_set.people == 0:
+            if self._eval_set.people == 0 and not self._submits:
                 raise DataError(
                     f"{self._root()}: the lists of data.eval_split {self._data.eval_split} do not "
-                    "say who is who, so nothing can be measured; set data.holdout above 0"
+                    "say who is who, so nothing can be measured; set data.holdout above 0, or "
+                    "write rankings with `pitstop eval --submit FILE`"
                 )
         return self._eval_set
 
@@ -334,6 +365,13 @@ class ReidTask:
 
     def _epoch_at(self, step: int) -> int:
         return 0 if self._epoch_length is None else self._epoch_length.epoch_at(step)
+
+
+def reranking_of(data: ReidData) -> Reranking | None:
+    """Read the settings of re-ranking off a configuration; None where it has none."""
+    if not data.rerank:
+        return None
+    return Reranking(k1=data.rerank_k1, k2=data.rerank_k2, weight=data.rerank_weight)
 
 
 def build_reid(config: RunConfig) -> ReidTask:

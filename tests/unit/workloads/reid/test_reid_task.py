@@ -6,6 +6,7 @@ What any task must keep is in tests/conformance.
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from pitstop.data.sampling.pk_sampler import PKSampler
 from pitstop.data.sampling.samplers import Deal, ShuffledBatches
 from pitstop.errors import CheckpointError, ConfigError, DataError
 from pitstop.train.evaluation.quality import evaluate
-from pitstop.train.evaluation.trained_model import infer_checkpoint
+from pitstop.train.evaluation.trained_model import evaluate_checkpoint, infer_checkpoint
 from pitstop.train.optim.precision import Precision
 from pitstop.train.ranks import Ranks
 from pitstop.train.run import TrainingRun
 from pitstop.train.setup import build_trainer
 from pitstop.train.state.checkpoint import find_newest_whole
+from pitstop.train.task import Submission
 from pitstop.workloads.reid.data.batch import ReidBatch
 from pitstop.workloads.reid.data.dataset import load_people
 from pitstop.workloads.reid.data.queries import eval_set
@@ -209,6 +211,65 @@ def test_an_evaluation_searches_with_what_the_model_encodes(root: Path) -> None:
         wanted = evaluate_protocol(torch.stack(tokens), gallery, wanted_set.tasks, model.describe)
     assert found == pytest.approx(wanted.named() | wanted.by_task(), abs=1e-6)
     assert set(found) == set(task.higher_is_better)
+
+
+def test_with_flip_testing_a_mirror_image_is_the_image(root: Path) -> None:
+    task = task_of(root, "data.flip_test=true")
+    torch.manual_seed(0)
+    model = task.build_model().eval()
+    samples = task.eval_samples()
+    batch = task.collate([samples.sample(0, place) for place in range(4)])
+    mirrored = replace(batch, images=batch.images.flip(-1))
+    plain = task_of(root)
+    with torch.no_grad():
+        once, other = (task.predict(model, one).tokens for one in (batch, mirrored))
+        torch.testing.assert_close(once, other)
+        images = batch.present.clone()
+        images[:, -1] = False
+        alone, turned = (plain.predict(model, one).tokens for one in (batch, mirrored))
+    assert not torch.allclose(alone[images], turned[images])
+    torch.testing.assert_close(once[images], (alone + turned)[images] / 2)
+    assert torch.equal(once[:, -1], alone[:, -1])
+
+
+def test_re_ranking_changes_the_scores(root: Path) -> None:
+    scores = []
+    for settings in ((), ("data.rerank=true", "data.rerank_k1=5")):
+        task = task_of(root, "data.holdout=0.4", *settings)
+        torch.manual_seed(0)
+        model = task.build_model()
+        scores.append(evaluated(task, model))
+    assert scores[0].keys() == scores[1].keys()
+    assert scores[0]["mAP_one"] != scores[1]["mAP_one"]
+
+
+def evaluated(task: ReidTask, model: torch.nn.Module) -> dict[str, float]:
+    batches = [task.collate([sample]) for sample in all_samples(task)]
+    precision = Precision("fp32", CPU, config_from(SMALL).config.train.scaler)
+    return evaluate(task, model, batches, precision=precision, device=CPU, ranks=Ranks())
+
+
+def all_samples(task: ReidTask) -> list[Any]:
+    samples = task.eval_samples()
+    return [samples.sample(0, place) for place in range(len(samples))]
+
+
+def test_an_evaluation_can_be_handed_in(root: Path, tmp_path: Path) -> None:
+    config = config_of(root, "data.holdout=0.4", f"run.work_dir={tmp_path}", "run.name=run")
+    task = build_reid(config)
+    torch.save(task.build_model().state_dict(), tmp_path / "model.pth")
+    submission = Submission(path=tmp_path / "answers.csv", top=5, style="keys")
+    record = evaluate_checkpoint(
+        config, build_reid(config), tmp_path / "model.pth", submission=submission
+    )
+    assert record is not None
+    assert "score" in record.metrics
+    assert record.notes[-1].startswith(f"{tmp_path / 'answers.csv'} has 5 of ")
+    header, *rows = (tmp_path / "answers.csv").read_text().splitlines()
+    assert header == "query_key,ranked_gallery_ids"
+    people = load_people(config.data)  # type: ignore[arg-type]
+    queries = eval_set(people, config.data, text_len=12).tasks  # type: ignore[arg-type]
+    assert len(rows) == sum(map(len, queries))
 
 
 def test_a_teacher_with_other_features_is_refused(root: Path) -> None:

@@ -7,7 +7,7 @@ the same person. An item that stands in many queries is encoded once.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,6 +65,10 @@ class QueryTask:
     """(Q,), who is looked for; -1 where nobody says."""
     items: Ints
     """(Q, modalities), places among the items."""
+    numbers: tuple[int, ...] = ()
+    """Of each query in the challenge's lists; empty where lists have none."""
+    kinds: tuple[str, ...] = ()
+    """What those lists call the kind of each query."""
 
     def __len__(self) -> int:
         return len(self.persons)
@@ -298,12 +302,7 @@ class _Items:
 
 
 def _renumbered(task: QueryTask, places: Ints) -> QueryTask:
-    return QueryTask(
-        name=task.name,
-        modalities=task.modalities,
-        persons=task.persons,
-        items=places[task.items],
-    )
+    return replace(task, items=places[task.items])
 
 
 def _task(modalities: tuple[str, ...], rows: list[tuple[int, ...]]) -> QueryTask:
@@ -469,6 +468,7 @@ def _challenge_tasks(path: Path, items: _Items) -> list[QueryTask]:
     if not isinstance(rows, list):
         raise DataError(f"{path} must hold a list of queries")
     queries: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
+    called: dict[tuple[str, ...], list[tuple[int, str]]] = {}
     for place, row in enumerate(rows):
         content = row.get("content") if isinstance(row, dict) else None
         if not isinstance(content, list) or not all(isinstance(one, str) for one in content):
@@ -479,7 +479,21 @@ def _challenge_tasks(path: Path, items: _Items) -> list[QueryTask]:
             for modality, one in zip(modalities, content, strict=True)
         ]
         queries.setdefault(modalities, []).append((_NONE, *numbers))
-    return [_task(modalities, found) for modalities, found in queries.items()]
+        number, kind = row.get("query_idx"), row.get("query_type")
+        if isinstance(number, int):
+            called.setdefault(modalities, []).append((number, str(kind or "")))
+    return [
+        _numbered(_task(modalities, found), called.get(modalities, []))
+        for modalities, found in queries.items()
+    ]
+
+
+def _numbered(task: QueryTask, names: list[tuple[int, str]]) -> QueryTask:
+    """Keep what the lists call their queries, where they name all of them."""
+    if len(names) != len(task):
+        return task
+    numbers, kinds = zip(*names, strict=True)
+    return replace(task, numbers=numbers, kinds=kinds)
 
 
 def _content_modality(content: str) -> str:

@@ -93,6 +93,14 @@ class ReidModel(nn.Module):
                 tokens[own, place] = self._encode_one(images, captions, own, place).to(tokens.dtype)
         return tokens
 
+    def encode_with_mirror(self, images: Tensor, present: Tensor, captions: Tensor) -> Tensor:
+        """Make the mean of the tokens of images and of their mirror images; captions have none."""
+        once = self.encode(images, present, captions)
+        seen = present.clone()
+        seen[:, len(IMAGE_MODALITIES) :] = False
+        mirrored = self.encode(images.flip(-1), seen, captions)
+        return torch.where(seen[..., None], (once + mirrored) / 2, once)
+
     def _encode_one(
         self, images: Tensor, captions: Tensor, rows: list[int], modality: int
     ) -> Tensor:
