@@ -71,6 +71,8 @@ class _Bars:
         self._was_partial = False
         """Whether this bar was drawn before its end; some logs keep the last drawing alone."""
         self._is_apart = False
+        self._ends: set[int] = set()
+        """Counts at which bars ended."""
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
@@ -121,6 +123,13 @@ class _Bars:
             self._decide()
         if self._waiting is not None:
             self._take(_update(*self._waiting))
+        if self._ends and self._last > max(self._ends):
+            self._ends.add(self._last)
+        if len(self._ends) > 1:
+            self._builder.note(
+                f"bars end at {min(self._ends)} to {max(self._ends)}: their last steps are not "
+                "always drawn, so the count of steps is the least it can be"
+            )
         self._builder.found += self.judge()
         is_of_run = b"epoch" not in self._main.lower()
         if is_of_run and not self._epoch and self._builder.steps_per_epoch is not None:
@@ -167,6 +176,8 @@ class _Bars:
     def _turn(self, n: int) -> None:
         """Begin another bar: the next epoch."""
         if self._last:
+            if len(self._ends) < _MOST_BARS:
+                self._ends.add(self._last)
             self._base += self._last
             self._epoch += 1
             self._last = n

@@ -192,7 +192,7 @@ def _read_epochs(
     epochs = [one for one in readings if _is_one_an_epoch(one, has_loss=has_loss)]
     if not epochs or _are_steps_unread(readings):
         raise RecordError(_refusal(path, miner, readings))
-    main = max(epochs, key=lambda one: (one.has("loss"), one.family.count, len(one.decisions)))
+    main = max(epochs, key=_worth_of_epochs)
     alike = [one for one in readings if one in epochs or len(one.family) < FEWEST_ROWS]
     main = one_series(main, alike, role="epoch")
     builder = LogBuilder(is_rebuilt=False)
@@ -207,6 +207,14 @@ def _read_epochs(
     for note in (*miner.notes, *_warnings(understood)):
         builder.note(note)
     return finish(builder, READER, confidence=0.9, file=str(path)), understood
+
+
+def _worth_of_epochs(reading: Reading) -> tuple[bool, bool, int, int]:
+    """Prefer lines with a loss, with anything beside the epoch, and many: others head an epoch."""
+    beside = [
+        one for one in reading.decisions if one.role not in ("epoch", "epochs in all", "step")
+    ]
+    return reading.has("loss"), bool(beside), reading.family.count, len(reading.decisions)
 
 
 def _tell_epochs(builder: LogBuilder, main: Reading, resumed: list[int]) -> None:

@@ -11,7 +11,8 @@ def bars_of(seed: int) -> tuple[list[str], Truth]:
     truth = Truth(seed, counts="epoch", is_coarse=True)
     run = draw_run(draw)
     shape = draw.randrange(5)
-    is_one = draw.random() < 0.2
+    is_one, is_hasty = draw.random() < 0.2, draw.random() < 0.2
+    # Hasty: the last drawing of a bar is often missing.
     evaluates = draw.choice(["", "Val", "Validating", "Evaluating", "test"])
     end = draw.choice(["\r", "\n"])
     postfix = draw.choice(["loss", "loss lr"] if is_one else ["", "loss", "loss lr"])
@@ -26,7 +27,8 @@ def bars_of(seed: int) -> tuple[list[str], Truth]:
         if what == "begin" and int(numbers[0]) and run.restart != "scratch":
             drawn.append(f"resuming from checkpoint, epoch {numbers[1]}\n")
         if what == "evaluated" and not is_one and last is not None:
-            drawn.append(_full(run, last, shape, postfix) + "\n")
+            if not is_hasty or draw.random() < 0.5:
+                drawn.append(_full(run, last, shape, postfix) + "\n")
             if evaluates and run.evaluation_s:
                 spent = run.evaluation_s
                 drawn += [
