@@ -100,11 +100,11 @@ def test_a_mistake_leaves_with_two(
     assert words in err
 
 
-def test_without_torch_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_what_to_install_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pitstop.cli.output.find_spec", lambda name: None)
     code, _, err = run("--checkpoint", "run")
     assert code == 2
-    assert err.startswith("error: evaluation needs torch; install it with")
+    assert err.startswith("error: evaluation needs torch; install torch ")
 
 
 @pytest.mark.slow

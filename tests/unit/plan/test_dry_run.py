@@ -1,6 +1,7 @@
 """Steps on a GPU that is not there, each in a process of its own."""
 
-import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -122,11 +123,14 @@ def nothing():
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of the fork server: each would import torch for longer than it runs."""
 
-    def run(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
-        return run_python(*command[1:])
+    @contextmanager
+    def child(command: list[str]) -> Iterator[SimpleNamespace]:
+        done = run_python(*command[1:])
+        yield SimpleNamespace(
+            communicate=lambda **_: (done.stdout, done.stderr), returncode=done.returncode
+        )
 
-    standin = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
-    monkeypatch.setattr(child_process, "subprocess", standin)
+    monkeypatch.setattr(child_process, "_child", child)
 
 
 @pytest.fixture

@@ -109,7 +109,9 @@ def test_a_stage_of_the_end_that_fails_keeps_no_other_from_coming(
     measurement._settings.detach = False
     ended: list[bool] = []
     whole = getattr(measurement, stage)
-    monkeypatch.setattr(measurement, "_end_script", lambda: ended.append(measurement.is_closed))
+    monkeypatch.setattr(
+        "pitstop_probe.measurement.end_script", lambda _: ended.append(measurement.is_closed)
+    )
     monkeypatch.setattr(measurement, stage, fail)
     train(60)
     assert ended == [True]
