@@ -1,11 +1,13 @@
 """Tunes six scripts of others from outside, then runs each bare and as chosen in pairs.
 
     python benchmarks/tune_scripts.py --accept FOLDER --public CHECKOUTS [--only NAME ...]
+    python benchmarks/tune_scripts.py ... --only NAME --by-hand EDITED.py
 
 `FOLDER` holds the acceptance scripts, `CHECKOUTS` the repositories of `tests/zoo/public.toml` at
 their commits. Each script's study has a journal under `--work-dir`: what was cut off goes on. The
 pairs come after the study and are not part of it: what it chose is held against the untouched
-script once more, speed and losses.
+script once more, speed and losses. With `--by-hand` the pairs are the untouched script and a copy,
+beside it, in which somebody changed the printed lines.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,17 +95,11 @@ def tuned(script: Script, options: argparse.Namespace) -> dict[str, Any]:
         budget=Budget(most_trials=options.trials, most_s=60 * options.minutes),
     )
     found = run_script_study(study, lambda trial: print(_line(trial), flush=True))
-    trials = ScriptTrials(
-        command=script.command,
-        folder=folder / "pairs",
-        seen_path=folder / "seen-again.json",
-        steps=options.steps,
-        limit_s=240.0,
-        memory_limit_bytes=None,
-        loaders=tuple(site.place for site in found.seen.train_loaders),
-    )
+    places = tuple(site.place for site in found.seen.train_loaders)
+    trials = _trials(script.command, folder, options, places)
     chosen = found.tuning.overrides
-    pairs = [_pair(trials, chosen, turn) for turn in range(options.pairs if chosen else 0)]
+    sides = (lambda: trials.run(()), lambda: trials.run(chosen))
+    pairs = [_pair(*sides, turn) for turn in range(options.pairs if chosen else 0)]
     return {
         "command": shlex.join(word.replace(sys.executable, "python") for word in script.command),
         "chosen": list(chosen),
@@ -116,14 +112,52 @@ def tuned(script: Script, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _pair(trials: ScriptTrials, chosen: tuple[str, ...], turn: int) -> dict[str, Any]:
+def by_hand(script: Script, options: argparse.Namespace) -> dict[str, Any]:
+    """Hold a copy with the printed lines changed against the untouched script."""
+    folder = options.work_dir.absolute() / f"{script.name}-by-hand"
+    program, _, *rest = script.command
+    variables = dict(word.split("=", 1) for word in options.variables)
+    bare = _trials(script.command, folder / "bare", options, None)
+    edited = _trials((program, str(options.by_hand), *rest), folder / "edited", options, None)
+    changes = tuple(f"env.{name}={value}" for name, value in variables.items())
+    sides = (lambda: bare.run(()), lambda: edited.run(changes))
+    pairs = [_pair(*sides, turn) for turn in range(options.pairs)]
+    return {
+        "pairs": pairs,
+        "variables": variables,
+        "speedup": median(pair["speedup"] for pair in pairs),
+    }
+
+
+def _trials(
+    command: tuple[str, ...],
+    folder: Path,
+    options: argparse.Namespace,
+    loaders: tuple[str, ...] | None,
+) -> ScriptTrials:
+    folder.mkdir(parents=True, exist_ok=True)
+    return ScriptTrials(
+        command=command,
+        folder=folder / "pairs",
+        seen_path=folder / "seen-again.json",
+        steps=options.steps,
+        limit_s=240.0,
+        memory_limit_bytes=None,
+        loaders=loaders,
+    )
+
+
+def _pair(
+    run_bare: Callable[[], Trial], run_changed: Callable[[], Trial], turn: int
+) -> dict[str, Any]:
     """Run both, the other one first in every second pair."""
-    order = [(), chosen] if turn % 2 == 0 else [chosen, ()]
-    ran = {one: trials.run(one) for one in order}
-    bare, changed = ran[()], ran[chosen]
+    if turn % 2 == 0:
+        bare, changed = run_bare(), run_changed()
+    else:
+        changed, bare = run_changed(), run_bare()
     return {
         "bare_s": bare.wall_s,
-        "chosen_s": changed.wall_s,
+        "changed_s": changed.wall_s,
         "speedup": bare.wall_s / changed.wall_s if bare.wall_s and changed.wall_s else 0.0,
         "loss_distance": loss_distance(bare.losses, changed.losses),
         "ends": [bare.end, changed.end],
@@ -159,18 +193,22 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--work-dir", type=Path, default=Path("runs/tune-scripts"))
     parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--by-hand", type=Path)
+    parser.add_argument("--variables", nargs="*", default=[], help="of the edited script")
     options = parser.parse_args()
     for script in scripts(options.accept.absolute(), options.public.absolute()):
         if options.only and script.name not in options.only:
             continue
         print(script.name, flush=True)
         generate(script.data, script.folder, python=sys.executable)
-        with inside(script):
-            result = tuned(script, options)
         known = json.loads(options.out.read_text()) if options.out.exists() else {}
-        known[script.name] = result
+        with inside(script):
+            if options.by_hand:
+                known[script.name]["by_hand"] = by_hand(script, options)
+            else:
+                known[script.name] = tuned(script, options)
         options.out.write_text(json.dumps(known, indent=1) + "\n")
-        print(f"  {result['speedup']} {result['lines']}", flush=True)
+        print(f"  {known[script.name]['speedup']} {known[script.name]['lines']}", flush=True)
 
 
 if __name__ == "__main__":

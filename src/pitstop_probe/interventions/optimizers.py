@@ -6,6 +6,7 @@ from typing import Any, Callable, List, Mapping, Optional
 
 from pitstop_probe.hooks.patches import Patch, replace
 from pitstop_probe.interventions.sites import Sites
+from pitstop_probe.stderr import say
 
 WAYS = ("fused", "foreach")
 
@@ -45,7 +46,10 @@ def _noted(original: Callable[..., Any], sites: Sites, then: Built) -> Callable[
         defaults = optimizer.defaults
         used: Optional[str] = next((way for way in WAYS if defaults.get(way)), None)
         sites.built("optimizer", place, name=kind.__name__, takes=takes, way=used)
-        then(optimizer, place, frame)
+        try:
+            then(optimizer, place, frame)
+        except Exception as error:  # noqa: BLE001 - what cannot be changed must not end the script
+            say("not changed: {!r}".format(error))
 
     return build
 

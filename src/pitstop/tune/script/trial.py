@@ -110,7 +110,7 @@ class ScriptTrials:
         if bad is not None:
             reason = f"the loss of step {bad} is not finite"
             return Trial(overrides=overrides, end="not finite", reason=reason)
-        if not overrides:
+        if not overrides and not self.seen_path.exists():  # a study that goes on tries the same
             write_json(_seen(facts, sites, judged), self.seen_path)
         return replace(_measured(overrides, facts, judged), losses=losses, changed=sites.changed)
 

@@ -203,6 +203,24 @@ def test_the_whole_model_is_found_by_the_name_that_the_script_has_for_it(
     assert (site["name"], site["class"], site["convolves"]) == ("net", "Sequential", True)
 
 
+class Odd(nn.Linear):
+    """Cannot be looked into."""
+
+    def modules(self) -> Iterator[nn.Module]:
+        raise AttributeError("planted")
+
+
+def test_a_model_that_cannot_be_looked_into_does_not_end_the_script(
+    change: Intervene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change("compile=models")
+    model = Odd(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert optimizer.param_groups[0]["params"][0] is model.weight
+    assert changed(tmp_path) == {}
+    assert "planted" in capsys.readouterr().err
+
+
 def test_a_script_that_sets_threads_later_does_not_undo_the_change(
     change: Intervene, tmp_path: Path
 ) -> None:
