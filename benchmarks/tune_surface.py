@@ -3,10 +3,11 @@
     python benchmarks/tune_surface.py --record    # every point, in turns, then the search live
     python benchmarks/tune_surface.py             # the search on what was recorded
 
-A trial is a few steps of a small convolutional network in this process: 72 ways to train it. Rounds
-go through all points in another order each, so that a drifting machine favours none. The true time
-of a point is the median over all rounds; a replayed trial answers with one round, drawn at random,
-so that its noise is the noise that was recorded.
+A trial is a few steps of a small convolutional network in this process: 72 ways to train it. Each
+step is followed by one of a reference, and the time of a trial is the median ratio of the two, for
+a machine drifts; in processor time of one thread, so that other work on it costs little. Rounds go
+through all points in another order each. The true time of a point is the median over all rounds; a
+replayed trial answers with one round, drawn at random, so that its noise is what was recorded.
 """
 
 import argparse
@@ -17,7 +18,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,31 +40,31 @@ POINTS: Final = tuple(itertools.product(*(range(axis.choices) for axis in AXES))
 MOST_TRIALS: Final = len(POINTS) // 4
 NEAR: Final = 1.03
 BATCH: Final = 16
+REFERENCE: Final = (0, 0, 0, 0, 0)
 
 
-@dataclass(slots=True)
-class Training:
-    """One way to train, warmed up."""
-
-    step: Callable[[], None]
-
-    def quartile_s(self, steps: int) -> float:
-        """Time some steps; the lower quartile leaves out what else the machine did meanwhile."""
-        times: list[float] = []
-        for _ in range(steps):
-            start = time.perf_counter()
-            self.step()
-            times.append(time.perf_counter() - start)
-        return statistics.quantiles(times, n=4)[0]
+Step = Callable[[], None]
 
 
-def training(point: Point) -> Training:
-    """Build the network and its step as a point says."""
+def relative_time(step: Step, reference: Step, steps: int) -> float:
+    """Time steps in turns with those of a reference; give the median of their ratios."""
+    ratios: list[float] = []
+    for _ in range(steps):
+        start = time.process_time()
+        step()
+        between = time.process_time()
+        reference()
+        ratios.append((between - start) / (time.process_time() - between))
+    return statistics.median(ratios)
+
+
+def training(point: Point) -> Step:
+    """Build the network and its step as a point says, warmed up."""
     cut, is_bf16, is_last, update, to_none = point
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU()]
     layers += [nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()]
-    model = nn.Sequential(*layers, nn.Linear(16 * 16, 512), nn.ReLU(), nn.Linear(512, 10))
+    model = nn.Sequential(*layers, nn.Linear(16 * 16, 2048), nn.ReLU(), nn.Linear(2048, 10))
     x, y = torch.randn(BATCH, 3, 16, 16), torch.randint(0, 10, (BATCH,))
     if is_last:
         for weight in model.parameters():
@@ -85,17 +85,18 @@ def training(point: Point) -> Training:
 
     for _ in range(3):
         step()
-    return Training(step)
+    return step
 
 
 def record(rounds: int, steps: int) -> dict[Point, list[float]]:
     """Time every point in every round."""
     trainings = {point: training(point) for point in POINTS}
+    reference = training(REFERENCE)
     found: dict[Point, list[float]] = {point: [] for point in POINTS}
     dice = random.Random(0)
     for _ in range(rounds):
         for point in dice.sample(POINTS, len(POINTS)):
-            found[point].append(trainings[point].quartile_s(steps))
+            found[point].append(relative_time(trainings[point], reference, steps))
     return found
 
 
@@ -108,26 +109,26 @@ def searched(answer: Callable[[Point], float]) -> tuple[Point, int]:
     """Let the search ask until it asks no more; give where it stands, and its trials."""
     search, trials = Search(AXES, most_trials=MOST_TRIALS), 0
     while (point := search.ask()) is not None:
-        seconds = answer(point)
-        search.tell(StepTimes(wall_s=seconds, compute_s=seconds))
+        taken = answer(point)
+        search.tell(StepTimes(wall_s=taken, compute_s=taken))
         trials += 1
     return search.best, trials
 
 
 def replays(surface: dict[Point, list[float]], repeats: int) -> Iterator[tuple[float, int]]:
     """Search what was recorded; give the chosen time over the best, and the trials, each time."""
-    true_s = truth(surface)
-    best_s = min(true_s.values())
+    true = truth(surface)
+    best = min(true.values())
     for seed in range(repeats):
         dice = random.Random(seed)
         chosen, trials = searched(lambda point, dice=dice: dice.choice(surface[point]))
-        yield true_s[chosen] / best_s, trials
+        yield true[chosen] / best, trials
 
 
 def read_surface(path: Path = RESULT) -> dict[Point, list[float]]:
     """Read what was recorded."""
     rows = json.loads(path.read_text(encoding="utf-8"))["points"]
-    return {tuple(row["point"]): row["seconds"] for row in rows}
+    return {tuple(row["point"]): row["times"] for row in rows}
 
 
 def spread(surface: dict[Point, list[float]]) -> float:
@@ -155,13 +156,14 @@ def main() -> None:
     known: dict[str, Any] = {}
     if options.record:
         surface = record(options.rounds, options.steps)
-        rows = [{"point": list(p), "seconds": [round(s, 7) for s in t]} for p, t in surface.items()]
-        live, _ = searched(lambda point: training(point).quartile_s(options.steps))
-        true_s = truth(surface)
+        rows = [{"point": list(p), "times": [round(s, 4) for s in t]} for p, t in surface.items()]
+        reference = training(REFERENCE)
+        live, _ = searched(lambda point: relative_time(training(point), reference, options.steps))
+        true = truth(surface)
         known = {
             "hardware": options.hardware,
             "axes": [axis.name for axis in AXES],
-            "live_over_best": true_s[live] / min(true_s.values()),
+            "live_over_best": true[live] / min(true.values()),
             "points": rows,
         }
         RESULT.write_text(json.dumps(known) + "\n", encoding="utf-8")

@@ -5,7 +5,6 @@ from typing import Any, Callable, List, Mapping
 
 from pitstop_probe.hooks.patches import Patch, replace, tracing_test
 from pitstop_probe.interventions.sites import Sites
-from pitstop_probe.inventory import Float32Products
 
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -50,8 +49,8 @@ def _threads(torch: Any, change: str, sites: Sites) -> List[Patch]:
 
 
 def _tf32(torch: Any, change: str, sites: Sites) -> List[Patch]:
-    products = Float32Products(torch)
-    products.precision = products.tf32
+    """Allow TF32 in the older way: after the newer one, scripts that ask in the older fail."""
+    torch.set_float32_matmul_precision("high")
     sites.changed(change, sites.place(), "torch")
     return []
 
@@ -84,8 +83,9 @@ def _non_blocking(torch: Any, change: str, sites: Sites) -> List[Patch]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_traced() and not tensor.is_cuda and tensor.is_pinned():
-                kwargs.setdefault("non_blocking", True)
+            is_said = "non_blocking" in kwargs or any(isinstance(each, bool) for each in args)
+            if not is_said and not is_traced() and not tensor.is_cuda and tensor.is_pinned():
+                kwargs["non_blocking"] = True
                 sites.changed(change, sites.place(), "copy")
             return original(tensor, *args, **kwargs)
 

@@ -206,7 +206,7 @@ def test_the_whole_model_is_found_by_the_name_that_the_script_has_for_it(
 class Odd(nn.Linear):
     """Cannot be looked into."""
 
-    def modules(self) -> Iterator[nn.Module]:
+    def modules(self, remove_duplicate: bool = True) -> Iterator[nn.Module]:
         raise AttributeError("planted")
 
 
@@ -247,6 +247,53 @@ def test_anomaly_detection_stays_off_and_its_line_is_noted(
     with torch.autograd.set_detect_anomaly(True):
         assert not torch.is_anomaly_enabled()
     assert changed(tmp_path) == {"anomaly_detection=false": Path(__file__).name}
+
+
+class Pinned(Tensor):
+    """Says that its memory is pinned, and keeps how it was copied."""
+
+    copied: list[Any] = []  # noqa: RUF012 - of the class, as copies make new ones
+
+    def is_pinned(self, device: Any = None) -> bool:
+        return True
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") == "to":
+            cls.copied.append((args[1:], dict(kwargs or {})))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_copies_from_pinned_memory_do_not_wait_unless_the_script_says_so(
+    change: Intervene, tmp_path: Path
+) -> None:
+    change("non_blocking=true")
+    Pinned.copied.clear()
+    pinned = torch.ones(2).as_subclass(Pinned)
+    pinned.to("cpu")
+    pinned.to("cpu", torch.float64, False)
+    torch.ones(2).to("cpu")
+    assert [(len(args), kwargs) for args, kwargs in Pinned.copied] == [
+        (1, {"non_blocking": True}),
+        (3, {}),
+    ]
+    assert changed(tmp_path) == {"non_blocking=true": Path(__file__).name}
+
+
+def test_number_formats_and_cudnn_are_switched(
+    change: Intervene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    before = torch.get_float32_matmul_precision()
+    change("tf32=true", "cudnn_benchmark=true")
+    try:
+        assert torch.backends.cudnn.benchmark
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert set(changed(tmp_path)) == {"tf32=true", "cudnn_benchmark=true"}
 
 
 def test_seeds_are_known_and_shifted(change: Intervene) -> None:
