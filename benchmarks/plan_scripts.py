@@ -3,8 +3,9 @@
     python benchmarks/plan_scripts.py --public CHECKOUTS --python PYTHON --output RESULTS.json
 
 Each script runs at its batch under `pitstop plan`; then at twice the batch, by its own flag, under
-`saved_oracle.py`. Which scripts and what counts as right was written down before the first run
-(docs/lab-notes.md). Checkouts are as for the zoo (tests/zoo/run.py).
+`saved_oracle.py`. Both are of the processor: what a GPU keeps otherwise (scores of attention, masks
+of dropout) is left as it is. Which scripts and what counts as right was written down before the
+first run (docs/lab-notes.md). Checkouts are as for the zoo (tests/zoo/run.py).
 """
 
 import argparse
@@ -166,7 +167,7 @@ def plan(zoo: Zoo, row: Row, case: Case) -> dict[str, Any]:
     batch = find_batch(memory, step, case.batch_size)
     if batch is None:
         return {"refusal": "nothing tells the batch"}
-    choices = ScriptChoices(memory, step, batch)
+    choices = ScriptChoices(memory, step, batch, on_gpu=False)
     twice = replace(choices.own, batch_size=2 * batch.samples)
     return {
         "found_batch": batch.samples,

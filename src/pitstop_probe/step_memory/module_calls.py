@@ -34,7 +34,8 @@ class ModuleCalls:
     ) -> None:
         self._torch = torch
         self._on_model, self._on_block = on_model, on_block
-        self._patch: Optional[Patch] = None
+        self._patches: List[Patch] = []
+        self._scores: Optional[Tuple[int, int]] = None
         self._inside: List[Any] = []
         self._blocks: List[int] = []
         self._numbers: Dict[int, int] = {}
@@ -46,13 +47,32 @@ class ModuleCalls:
     def start(self) -> None:
         """Begin to follow."""
         self._inside, self._blocks, self.batch_sizes = [], [], []
-        self._patch = replace(self._torch.nn.Module, "__call__", self._observing)
+        attention = replace(
+            self._torch.nn.functional, "scaled_dot_product_attention", self._observing_attention
+        )
+        self._patches = [replace(self._torch.nn.Module, "__call__", self._observing), attention]
 
     def stop(self) -> None:
         """Follow no more."""
-        if self._patch is not None:
-            self._patch.off()
-            self._patch = None
+        for patch in self._patches:
+            patch.off()
+        self._patches = []
+
+    def is_scores(self, tensor: Any) -> bool:
+        """Whether a tensor is as large as the scores of torch's attention, on a processor."""
+        return tuple(tensor.shape[-2:]) == self._scores and not tensor.is_cuda
+
+    def _observing_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def attend(query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+            sides = (query.shape[-2], key.shape[-2])
+            # Keys as wide as they are many look like scores: then none are told.
+            self._scores = None if key.shape[-1] in sides else sides
+            try:
+                return original(query, key, *args, **kwargs)
+            finally:
+                self._scores = None
+
+        return attend
 
     def place(self) -> Tuple[Optional[int], str]:
         """Say which block we are in, and the class of the innermost module."""

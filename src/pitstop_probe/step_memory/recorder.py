@@ -48,7 +48,7 @@ class StepMemory:
         self._is_on = self._is_closed = False
         self._problem: Optional[str] = None
         self._calls = ModuleCalls(torch, self._meet_model, self._enter_block)
-        self._saved = SavedTensors(torch, self._calls.place)
+        self._saved = SavedTensors(torch, self._calls.place, self._calls.is_scores)
         self._is_stepping = False
         self._patches = [
             Patch(self._put_after_steps),

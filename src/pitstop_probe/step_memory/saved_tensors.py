@@ -10,16 +10,18 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from pitstop_probe.hooks.patches import Patch, replace
 from pitstop_probe.hooks.torch_hooks import part_of
 
-SAVED, COPY, INPUT, GRADIENT, RECOMPUTED, ELSEWHERE = (
+SAVED, SCORES, COPY, INPUT, GRADIENT, RECOMPUTED, ELSEWHERE = (
     "saved",
+    "scores",
     "weight copy",
     "input",
     "gradient",
     "recomputed",
     "elsewhere",
 )
-"""Kinds of pieces: kept for backward; a weight in another format; what a block is given; a
-gradient; what recomputation makes again; what the script's own hooks take away."""
+"""Kinds of pieces: kept for backward; scores of torch's attention, which a processor keeps where a
+GPU makes them again; a weight in another format; what a block is given; a gradient; what
+recomputation makes again; what the script's own hooks take away."""
 
 # Of torch.utils.checkpoint: what notes a region in forward, and what fills it again in backward.
 _RECOMPUTING = "_checkpoint_hook"
@@ -52,15 +54,21 @@ class SavedTensors:
     Args:
         torch: The script's torch.
         place: Says in which repeated block of the model, and in which class of module, we are.
+        is_scores: Says whether a tensor is one of the scores of torch's attention.
 
     Attributes:
         pieces: What was noted, as the record has it.
         events: A piece's number and one where it comes, the negative of that where it goes.
     """
 
-    def __init__(self, torch: Any, place: Callable[[], Place]) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        place: Callable[[], Place],
+        is_scores: Callable[[Any], bool] = lambda _: False,
+    ) -> None:
         self._torch = torch
-        self._place = place
+        self._place, self._is_scores = place, is_scores
         self._reference = part_of(torch, "multiprocessing.reductions").StorageWeakRef
         self._numbers: Dict[Tuple[int, str], int] = {}
         self._storages: Dict[int, Tuple[int, Any]] = {}
@@ -137,7 +145,7 @@ class SavedTensors:
     def _pack(self, tensor: Any) -> Any:
         number = None
         try:
-            number = self.note(tensor, COPY if _is_weight_copy(tensor) else SAVED)
+            number = self.note(tensor, self._kind(tensor))
             if number is not None:
                 self.events.append(number + 1)
                 # Whoever saves its own outcome does not name itself; the next to save it does.
@@ -146,6 +154,11 @@ class SavedTensors:
         except Exception:  # noqa: BLE001 - an odd tensor is not counted; the step goes on
             number = None
         return _Kept(tensor, number, self.events)
+
+    def _kind(self, tensor: Any) -> str:
+        if self._is_scores(tensor):
+            return SCORES
+        return COPY if _is_weight_copy(tensor) else SAVED
 
     def _observing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """See what the script's own hooks are given, those of recomputation above all."""

@@ -65,6 +65,20 @@ class Pictures(nn.Module):
         return self.layers(x)
 
 
+class Dropping(nn.Module):
+    """torch's attention with dropout, and dropout by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.triple = nn.Linear(32, 96)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.triple(x).chunk(3, dim=-1)
+        seen = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1)
+        return self.drop(seen)
+
+
 def tokens(samples: int) -> Tensor:
     return torch.randn(samples, 24, 32)
 

@@ -19,7 +19,7 @@ from pitstop.records.plans.plan import MemoryPlan
 from pitstop.records.plans.script import ScriptMemory
 from pitstop.records.script import Ended
 from pitstop.records.store import from_json, to_json
-from tests.unit.plan.recorded import Pictures, Tokens, pictures, record, tokens
+from tests.unit.plan.recorded import Dropping, Pictures, Tokens, pictures, record, tokens
 
 GIB = 2**30
 
@@ -72,6 +72,18 @@ def test_half_precision_is_predicted_as_it_is_then_recorded(recorded: ScriptMemo
     assert choices_of(then).own.precision == "bf16"
     assert saved(recorded, precision="bf16") == pytest.approx(saved(then), rel=0.03)
     assert saved(then, precision="fp32") == pytest.approx(saved(recorded), rel=0.03)
+
+
+def test_a_gpu_keeps_no_scores_of_attention_and_small_masks_of_dropout() -> None:
+    memory = record(Dropping(), lambda: tokens(4))
+    step = largest_step(memory)
+    batch = find_batch(memory, step, None)
+    here = ScriptChoices(memory, step, batch, on_gpu=False)
+    there = ScriptChoices(memory, step, batch)
+    scores = sum(one.num_bytes for one in step.pieces if one.kind == "scores")
+    assert scores >= 2 * 4 * 24 * 24 * 4  # of each sample, and the mask over them
+    less = here.peak(here.own).most_saved_bytes - there.peak(there.own).most_saved_bytes
+    assert less == scores + 3 * (4 * 24 * 32)
 
 
 def test_a_plan_adds_up_and_survives_its_json(recorded: ScriptMemory) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pitstop.records.plans.script import SampledStep, SavedPiece, ScriptMemory
 
-FOR_BACKWARD = ("saved", "input", "recomputed", "elsewhere")
+FOR_BACKWARD = ("saved", "scores", "input", "recomputed", "elsewhere")
 """Kinds that may hold samples; weights, their copies and gradients never do."""
 
 

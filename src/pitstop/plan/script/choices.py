@@ -46,11 +46,19 @@ class ScriptChoices:
         memory: What was recorded.
         step: The step to go by.
         batch: Its batch; None where nothing tells it.
+        on_gpu: Whether for a GPU, or for where it was recorded.
     """
 
-    def __init__(self, memory: ScriptMemory, step: SampledStep, batch: BatchShape | None) -> None:
+    def __init__(
+        self,
+        memory: ScriptMemory,
+        step: SampledStep,
+        batch: BatchShape | None,
+        *,
+        on_gpu: bool = True,
+    ) -> None:
         self.memory = memory
-        self._replay = Replay(memory, step, batch)
+        self._replay = Replay(memory, step, batch, on_gpu=on_gpu)
         self._batch = batch
         self._can_recompute = has_blocks(step) and not script_recomputes(step)
         self._recomputes = script_recomputes(step)

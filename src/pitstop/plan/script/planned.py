@@ -22,9 +22,9 @@ from pitstop.records.plans.script import SampledStep, ScriptMemory
 from pitstop.records.script import Ended
 from pitstop.records.store import from_json
 
-LOW, HIGH = 0.8, 1.25
-"""What dry runs of the same models were of such plans, at the least and at the most
-(docs/accuracy.md)."""
+LOW, HIGH = 0.9, 1.1
+"""What dry runs of the same models were of such plans, at the least and at the most, rounded
+outwards (docs/accuracy.md)."""
 BASIS: Final = "estimated from recorded steps; the interval is by comparison with dry runs"
 
 _ASKS_FOR_GPU: Final = re.compile(r"cuda|nvidia|\bgpu|\bhip\b|nccl", re.IGNORECASE)

@@ -22,6 +22,10 @@ _NARROWED: Final = {"LogSoftmaxBackward": 1.0, "SoftmaxBackward": 1.5}
 that is kept as wide and again narrow, for the product that follows."""
 
 
+_MASK_BYTES: Final = 0.25
+"""A GPU keeps the mask of dropout as one byte a number, a processor as four."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """How the step is played."""
@@ -81,13 +85,22 @@ class Replay:
         memory: The process it is of.
         step: The step.
         batch: Its batch; None where that is not known.
+        on_gpu: Whether it is played as on a GPU, or as where it was recorded.
     """
 
-    def __init__(self, memory: ScriptMemory, step: SampledStep, batch: BatchShape | None) -> None:
+    def __init__(
+        self,
+        memory: ScriptMemory,
+        step: SampledStep,
+        batch: BatchShape | None,
+        *,
+        on_gpu: bool = True,
+    ) -> None:
         self._memory = memory
         self._step = step
         self._batch = batch
         self._own = script_precision(memory)
+        self._moves = on_gpu and not memory.device.startswith("cuda")
 
     def peak(self, choice: Choice) -> Peak:
         """Play it; give what it holds where it holds most."""
@@ -119,10 +132,18 @@ class Replay:
             round(
                 piece.num_bytes
                 * (times if batch is not None and batch.grows(piece) else 1.0)
-                * self._width(piece, choice.precision)
+                * self._share(piece, choice.precision)
             )
             for piece in self._step.pieces
         ]
+
+    def _share(self, piece: SavedPiece, precision: str) -> float:
+        """Say what is kept of a piece on a GPU, in a precision."""
+        if self._moves and piece.kind == "scores":
+            return 0.0  # made again in backward
+        if self._moves and piece.made_by.startswith("Dropout") and piece.dtype == "float32":
+            return _MASK_BYTES
+        return self._width(piece, precision)
 
     def _width(self, piece: SavedPiece, precision: str) -> float:
         """Say how much wider or narrower a piece becomes."""

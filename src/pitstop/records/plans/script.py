@@ -13,7 +13,8 @@ class SavedPiece:
     shape: tuple[int, ...]
     dtype: str
     kind: str
-    """saved, weight copy, input (of a block), gradient, recomputed, elsewhere."""
+    """saved, scores (of torch's attention, on a processor), weight copy, input (of a block),
+    gradient, recomputed, elsewhere."""
     block: int | None
     """Repeated module of the model in which it was made; of a recomputed piece its region."""
     made_by: str
