@@ -9,11 +9,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pitstop.attached import attach
     from pitstop.data.cache.cached_reader import cached
     from pitstop.data.cache.shared import SharedCache
     from pitstop.data.loader.prefetch import DevicePrefetcher
     from pitstop.data.sampling.pk_sampler import PKSampler
-    from pitstop.measure.script.attach import attach, span
+    from pitstop.measure.script.attach import span
     from pitstop.measure.script.callbacks import lightning_callback, trainer_callback
     from pitstop.train.optim.build import build_optimizer
     from pitstop.workloads.deblur.model.accelerate import accelerate
@@ -39,7 +40,7 @@ _HOMES = {
     "PKSampler": "pitstop.data.sampling.pk_sampler",
     "SharedCache": "pitstop.data.cache.shared",
     "accelerate": "pitstop.workloads.deblur.model.accelerate",
-    "attach": "pitstop.measure.script.attach",
+    "attach": "pitstop.attached",
     "build_optimizer": "pitstop.train.optim.build",
     "cached": "pitstop.data.cache.cached_reader",
     "lightning_callback": "pitstop.measure.script.callbacks",

@@ -99,6 +99,13 @@ explain
 explain --json
 explain --lang
 explain CODE
+export
+export --json
+export --mlflow
+export --tensorboard
+export --trace
+export --wandb
+export RUN
 infer
 infer --checkpoint
 infer --json

@@ -16,6 +16,7 @@ from pitstop.cli import (
     doctor,
     evaluate,
     explain,
+    export,
     infer,
     machine,
     plan,
@@ -45,6 +46,7 @@ app.command()(demo.demo)
 app.command(cls=doctor.CommandAfterDashes)(doctor.doctor)
 app.command()(explain.explain)
 app.command()(report.report)
+app.command()(export.export)
 app.command()(watch.watch)
 app.command()(machine.machine)
 app.command(cls=doctor.CommandAfterDashes)(plan.plan)

@@ -61,24 +61,23 @@ class Attached:
 
 
 def attach(folder: str | Path) -> Attached:
-    """Begin to measure this process; its record goes into a folder.
+    """Begin to measure this process: `pitstop.attach` without what judges the record."""
+    return Attached(*begin(folder))
 
-    A folder that holds a record already gets a numbered neighbour: ``runs/first-2``. A process that
-    is measured already, by ``pitstop doctor -- CMD``, stays so: then this changes nothing, and the
-    record is where the doctor puts it.
 
-    It never raises, for it stands in somebody's training. Where nothing can be measured (a folder
-    that cannot be written to, torch not imported yet), a line on stderr says so and the training
-    goes on unmeasured.
+def begin(folder: str | Path) -> tuple[Measurement | None, Path]:
+    """Begin to measure this process; give the measurement and where its record goes.
+
+    It never raises: where nothing can be measured, a line on stderr says so, and there is none.
     """
     if current() is not None:
-        return Attached(None, Path(folder))
+        return None, Path(folder)
     try:
         place = _free_folder(folder)
-        return Attached(attach_probe(str(place)), place)
+        return attach_probe(str(place)), place
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not end a training
         say(f"this training is not measured: {error}")
-        return Attached(None, Path(folder))
+        return None, Path(folder)
 
 
 def _free_folder(folder: str | Path) -> Path:

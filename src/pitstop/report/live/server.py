@@ -1,4 +1,4 @@
-"""A live view as a page on this machine: three addresses, no files, nobody else may look.
+"""A live view as a page on this machine: four addresses, no files, nobody else may look.
 
 It listens on 127.0.0.1 alone. A page of another site cannot read it either: browsers hold answers
 back from other origins, and a name that was made to point here is refused by its ``Host``.
@@ -19,6 +19,7 @@ from typing import Any, Final
 from pitstop.errors import PitstopError
 from pitstop.records.store import to_json
 from pitstop.report.live.page import LivePage
+from pitstop.report.live.prometheus import metrics_text
 from pitstop.report.live.view import LiveView
 
 HOST: Final = "127.0.0.1"
@@ -63,6 +64,7 @@ class _Server(ThreadingHTTPServer):
             "/": _Answer(kind="text/html", body=page.whole),
             "/view.html": _Answer(kind="text/html", body=page.inside),
             "/view.json": _Answer(kind="application/json", body=to_json),
+            "/metrics": _Answer(kind="text/plain; version=0.0.4", body=metrics_text),
         }
         super().__init__((HOST, port), _Handler)
 
@@ -103,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Give the page, the view inside it, or the view as JSON."""
+        """Give the page, the view inside it, the view as JSON, or its numbers for Prometheus."""
         self._answer(with_body=True)
 
     def do_HEAD(self) -> None:

@@ -1,6 +1,7 @@
-"""The page of a live view: for this machine only, three addresses, escaped, and gone when asked."""
+"""The page of a live view: for this machine only, four addresses, escaped, and gone when asked."""
 
 import json
+import re
 import socket
 import struct
 import threading
@@ -237,3 +238,20 @@ def test_clients_that_say_nothing_do_not_keep_others_waiting(
     finally:
         for client in silent:
             client.close()
+
+
+def test_prometheus_reads_the_numbers_of_the_view(page: ServedPage, view: LiveView) -> None:
+    page.publish(view)
+    answer, text = ask(page, "/metrics")
+    assert answer.status == 200
+    assert (answer.getheader("Content-Type") or "").startswith("text/plain; version=0.0.4")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    # By the format's own grammar: a name, labels in quotes, a number.
+    line_of = re.compile(r'(\w+)\{(?:\w+="(?:[^"\\]|\\.)*",?)*\} (-?[\d.e+-]+)')
+    found = [line_of.fullmatch(line) for line in lines]
+    assert all(found)
+    values = [(match[1], float(match[2])) for match in found if match is not None]
+    shares = [value for name, value in values if name == "pitstop_share"]
+    assert sum(shares) == pytest.approx(1)
+    assert ("pitstop_step", float(view.step or 0)) in values
+    assert text.count("# TYPE ") == len({name for name, _ in values})

@@ -1,0 +1,1 @@
+"""A judged run in the formats of other tools: traces, experiment trackers, notebooks."""
