@@ -237,6 +237,10 @@ class TrainSection(Section):
     """Lay out weights and pictures of two-dimensional convolutions with all channels of a pixel
     together, which tensor cores prefer."""
 
+    sync_norm: bool = False
+    """Let batch norm take mean and deviation of the samples of all ranks, not of each rank's own;
+    micro-batches that are accumulated stay apart."""
+
     clip: ClipSection = ClipSection()
     """Gradient clipping."""
 

@@ -17,6 +17,7 @@ from pitstop.train.model.distill import Teacher
 from pitstop.train.model.memory_format import use_channels_last
 from pitstop.train.model.recompute import apply_recompute
 from pitstop.train.model.recompute_budget import fit_recompute
+from pitstop.train.model.sync_norm import describe_batches, synchronise_norms
 from pitstop.train.optim.build import build_optimizer, optimizer_facts
 from pitstop.train.optim.ema import WeightAverage
 from pitstop.train.optim.gradients import Clipper
@@ -72,6 +73,9 @@ def build_trainer(
     model = task.build_model()
     applied, regions = _shape_model(model, task, train)
     model.to(device)
+    if train.sync_norm:
+        model, norms = synchronise_norms(model, ranks=ranks.world_size, device=device)
+        applied["train.sync_norm"] = asdict(norms)
     if isinstance(train.recompute, int):
         forward = _forward(task, model, precision, train.batch_size)
         facts = fit_recompute(model, train.recompute, forward, units=regions)
@@ -102,7 +106,18 @@ def build_trainer(
     started = task.start_notes() if isinstance(task, ReportsStart) else ()
     return TrainerSetup(
         trainer=trainer,
-        messages=(rate.message, *started, *_accumulation(task, train)),
+        messages=(
+            rate.message,
+            *started,
+            *_accumulation(task, train),
+            *describe_batches(
+                model,
+                batch_size=train.batch_size,
+                accumulate=train.accumulate,
+                ranks=ranks.world_size,
+                synchronised=train.sync_norm,
+            ),
+        ),
         applied=applied,
     )
 

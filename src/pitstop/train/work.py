@@ -16,7 +16,7 @@ from pitstop.train.step import Trainer
 
 _FORMATS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
 
-_OF_TRAINING: Final = ("batch_size", "accumulate", "ema", "crop_schedule")
+_OF_TRAINING: Final = ("batch_size", "accumulate", "ema", "crop_schedule", "sync_norm")
 # How the same work is done, or evaluations, which are timed apart.
 _NOT_OF_THE_WORK: Final = (
     "model.kernels",
@@ -27,6 +27,9 @@ _NOT_OF_THE_WORK: Final = (
     "data.eval_",
     "data.tiles.",
     "data.lpips.",
+    "data.flip_test",
+    "data.rerank",
+    "model.weights_key",
 )
 
 

@@ -30,7 +30,9 @@ from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
 from pitstop.train.model.compiling import apply_compile
 from pitstop.train.model.recompute import RecomputeCall, plain_call
+from pitstop.train.ranks import Ranks
 from pitstop.train.run import TrainingRun
+from pitstop.train.setup import build_trainer
 from pitstop.train.state.checkpoint import find_newest_whole, open_checkpoint
 from pitstop.train.task import Loss
 from pitstop.workloads.deblur.data.dataset import ClipBatch
@@ -325,6 +327,30 @@ class Pictures(LineTask):
         hidden = model[0](batch[0][:, :, None, None].expand(-1, -1, 4, 4))
         self.laid_out.append(hidden.is_contiguous(memory_format=torch.channels_last))
         return model[1:](hidden)
+
+
+class NormedLine(LineTask):
+    """The line with a batch norm."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 1)
+        )
+
+
+def test_batch_norm_is_named_where_batches_are_split(tmp_path: Path) -> None:
+    config = line_config(tmp_path, train__accumulate=2)
+    setup = build_trainer(config, NormedLine(), Ranks(), torch.device("cpu"))
+    assert any("batch norm (1 of them, such as 1)" in message for message in setup.messages)
+    alone = build_trainer(line_config(tmp_path), NormedLine(), Ranks(), torch.device("cpu"))
+    assert not any("batch norm" in message for message in alone.messages)
+
+
+def test_synchronised_norms_are_counted_and_refused_where_there_are_none(tmp_path: Path) -> None:
+    record = train(tmp_path / "norm", NormedLine(), train__steps=2, train__sync_norm=True)
+    assert applied(record)["train.sync_norm"] == {"norms": 1, "ranks": 1, "own": True}
+    with pytest.raises(ConfigError, match="has no batch norm"):
+        train(tmp_path / "none", train__sync_norm=True)
 
 
 def test_channels_last_lays_out_weights_and_what_they_make(tmp_path: Path) -> None:

@@ -158,6 +158,11 @@ class SurroundModel(LssModel):
     encoder_channels: Count = 256
     """Channels of joined image features and of what the heads read."""
 
+    norm: Literal["batch", "group"] = "batch"
+    """Norm of the convolutions: over the samples of a micro-batch, as published, or over groups of
+    each sample's channels (`group`), which gives accumulation and ranks the results of the large
+    batch."""
+
 
 class PriorTerm(LossTerm):
     """Pull of unseen cells towards the class frequencies."""

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pitstop.workloads.bev.model.norms import NormKind, make_norm
+
 
 class Layers(nn.Sequential):
     """Layers one after the other, to be compiled: the compiler skips torch's own class."""
@@ -19,14 +21,20 @@ class Layers(nn.Sequential):
 
 
 class ConvNormReLU(Layers):
-    """A convolution without bias, batch norm, and what is positive of it."""
+    """A convolution without bias, a norm, and what is positive of it."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel: int = 3, *, stride: int = 1
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int = 3,
+        *,
+        stride: int = 1,
+        norm: NormKind = "batch",
     ) -> None:
         super().__init__(
             nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False),
-            nn.BatchNorm2d(out_channels),
+            make_norm(norm, out_channels),
             nn.ReLU(),
         )
 
@@ -34,18 +42,20 @@ class ConvNormReLU(Layers):
 class ResidualBlock(nn.Module):
     """Two convolutions and a shortcut."""
 
-    def __init__(self, in_channels: int, out_channels: int, *, stride: int = 1) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, *, stride: int = 1, norm: NormKind = "batch"
+    ) -> None:
         super().__init__()
-        self.first = ConvNormReLU(in_channels, out_channels, stride=stride)
+        self.first = ConvNormReLU(in_channels, out_channels, stride=stride, norm=norm)
         self.second = Layers(
             nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(out_channels),
+            make_norm(norm, out_channels),
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
             self.shortcut = Layers(
                 nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
-                nn.BatchNorm2d(out_channels),
+                make_norm(norm, out_channels),
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,15 +69,17 @@ class ImageNeck(nn.Module):
     Each scale is concatenated with the coarser result, brought to its size.
     """
 
-    def __init__(self, in_channels: Sequence[int], out_channels: int) -> None:
+    def __init__(
+        self, in_channels: Sequence[int], out_channels: int, *, norm: NormKind = "batch"
+    ) -> None:
         super().__init__()
         steps = []
         coarser = in_channels[-1]
         for channels in reversed(in_channels[:-1]):
             steps.append(
                 Layers(
-                    ConvNormReLU(channels + coarser, out_channels, kernel=1),
-                    ConvNormReLU(out_channels, out_channels),
+                    ConvNormReLU(channels + coarser, out_channels, kernel=1, norm=norm),
+                    ConvNormReLU(out_channels, out_channels, norm=norm),
                 )
             )
             coarser = out_channels
@@ -89,15 +101,20 @@ class GroundEncoder(nn.Module):
     first two halve again), and joins the last with the first.
     """
 
-    def __init__(self, in_channels: int, *, width: int, out_channels: int) -> None:
+    def __init__(
+        self, in_channels: int, *, width: int, out_channels: int, norm: NormKind = "batch"
+    ) -> None:
         super().__init__()
         self.down = Layers(
-            ConvNormReLU(in_channels, in_channels),
-            ConvNormReLU(in_channels, in_channels, stride=2),
-            ConvNormReLU(in_channels, in_channels),
+            ConvNormReLU(in_channels, in_channels, norm=norm),
+            ConvNormReLU(in_channels, in_channels, stride=2, norm=norm),
+            ConvNormReLU(in_channels, in_channels, norm=norm),
         )
         self.stages = nn.ModuleList(
-            Layers(ResidualBlock(before, after, stride=stride), ResidualBlock(after, after))
+            Layers(
+                ResidualBlock(before, after, stride=stride, norm=norm),
+                ResidualBlock(after, after, norm=norm),
+            )
             for before, after, stride in (
                 (in_channels, width, 2),
                 (width, 2 * width, 2),
@@ -105,10 +122,10 @@ class GroundEncoder(nn.Module):
             )
         )
         self.fuse = Layers(
-            ConvNormReLU(5 * width, out_channels, kernel=1),
-            ConvNormReLU(out_channels, out_channels),
+            ConvNormReLU(5 * width, out_channels, kernel=1, norm=norm),
+            ConvNormReLU(out_channels, out_channels, norm=norm),
         )
-        self.up = ConvNormReLU(out_channels, out_channels)
+        self.up = ConvNormReLU(out_channels, out_channels, norm=norm)
 
     def forward(self, ground: Tensor) -> Tensor:
         """(B, C, rows, columns) -> (B, out_channels, rows / 2, columns / 2), rounded up."""

@@ -11,22 +11,10 @@ from torch.nn import functional
 from pitstop.errors import ConfigError
 from pitstop.workloads.bev.model.encoder import ConvNormReLU, Layers
 from pitstop.workloads.bev.model.geometry import Bound, num_steps
+from pitstop.workloads.bev.model.norms import NORM_GROUPS, HalfwayNorm, NormKind
 
-NORM_GROUPS: Final = 16
 EXPANSION: Final = 4
 BLOCKS: Final = 4
-
-
-class HalfwayNorm(nn.GroupNorm):
-    """Group norm that computes in float32 under autocast, and answers in the dtype it was asked in.
-
-    What autocast leaves in float32 goes through every shortcut behind it, and the blocks of a head
-    are bound by the bytes they move.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
-        """(N, C, H, W) of any floating dtype -> the same."""
-        return super().forward(input).to(input.dtype)
 
 
 class Bottleneck(nn.Module):
@@ -114,6 +102,7 @@ class MapHead(nn.Module):
         source: Forward and across bounds of the grid that comes in.
         target: Those of the logits.
         priors: Frequency of every class; none for no opinion.
+        norm: Over batches or over groups of channels.
     """
 
     def __init__(
@@ -124,13 +113,14 @@ class MapHead(nn.Module):
         source: tuple[Bound, Bound],
         target: tuple[Bound, Bound],
         priors: Sequence[float] = (),
+        norm: NormKind = "batch",
     ) -> None:
         super().__init__()
         self.resample = GridResample(source=source, target=target)
         self.classifiers = nn.ModuleList(
             Layers(
-                ConvNormReLU(in_channels, in_channels),
-                ConvNormReLU(in_channels, in_channels),
+                ConvNormReLU(in_channels, in_channels, norm=norm),
+                ConvNormReLU(in_channels, in_channels, norm=norm),
                 nn.Conv2d(in_channels, classes, 1),
             )
             for classes in heads

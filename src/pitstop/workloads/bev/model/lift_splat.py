@@ -35,6 +35,7 @@ from pitstop.workloads.bev.model.geometry import (
     lifted_points,
 )
 from pitstop.workloads.bev.model.heads import MapHead, TopdownHead
+from pitstop.workloads.bev.model.norms import NormKind
 from pitstop.workloads.bev.model.swin import PATCH, SwinFeatures, swin_size
 
 MEAN: Final = (123.675, 116.28, 103.53)
@@ -82,6 +83,8 @@ class LssSettings:
     """Channels of joined image features; used by the six-camera network alone."""
     encoder_channels: int = 256
     """Channels that six-camera heads read."""
+    norm: NormKind = "batch"
+    """Of the six-camera network's convolutions; the one-camera head has groups always."""
     target: tuple[Bound, Bound] | None = None
     """Forward and across bounds of the logits; None for the one-camera head, which halves the
     steps of the grid."""
@@ -200,7 +203,7 @@ class LssNet(nn.Module):
         stages = [size.channels(stage) for stage in sorted(settings.out_stages)]
         self.neck: nn.Module | None = None
         if len(stages) > 1:
-            self.neck = ImageNeck(stages, settings.neck_channels)
+            self.neck = ImageNeck(stages, settings.neck_channels, norm=settings.norm)
         features = stages[0] if self.neck is None else settings.neck_channels
         self.depth_net = DepthNet(features, lift=settings.lift, channels=settings.channels)
         lifted = settings.channels * settings.grid.shape[0]
@@ -301,7 +304,7 @@ def settings_of(
     extra = {}
     if surround:
         joined = section.encoder_channels
-        extra = {"neck_channels": joined, "encoder_channels": joined}
+        extra = {"neck_channels": joined, "encoder_channels": joined, "norm": section.norm}
     return replace(
         SURROUND if surround else MONO,
         image_size=image_size,
@@ -354,13 +357,14 @@ def _ground_parts(settings: LssSettings, lifted: int) -> tuple[nn.Module, nn.Mod
         )
         return nn.Identity(), head
     grid, encoded = settings.grid, settings.encoder_channels
-    encoder = GroundEncoder(lifted, width=settings.width, out_channels=encoded)
+    encoder = GroundEncoder(lifted, width=settings.width, out_channels=encoded, norm=settings.norm)
     head = MapHead(
         encoded,
         settings.heads,
         source=(grid.forward, grid.across),
         target=settings.target,
         priors=settings.priors,
+        norm=settings.norm,
     )
     return encoder, head
 

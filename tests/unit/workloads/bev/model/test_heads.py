@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from pitstop.workloads.bev.model.heads import HalfwayNorm, TopdownHead
+from pitstop.workloads.bev.model.heads import TopdownHead
+from pitstop.workloads.bev.model.norms import HalfwayNorm
 
 torch.set_num_threads(1)
 
