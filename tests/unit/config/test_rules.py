@@ -37,6 +37,7 @@ INERT = [
     (PLAIN, "loader.eval_prefetch=2", "loader.workers=0", "loader.workers=1"),
     (PLAIN, "loader.tune=auto", "loader.workers=4", "loader.workers=auto"),
     (PLAIN, "model.start=identity", "model.weights=w.pth", "model.weights=null"),
+    (PLAIN, "model.deformable_groups=4", "model.pa_frames=0", "model.pa_frames=2"),
     (PLAIN, "model.weights_key=params", "", "model.weights=w.pth"),
     (PLAIN, "cache.policy=lru", "cache.budget=0", "cache.budget=1GiB"),
     (PLAIN, "train.scaler.start=1024", "train.precision=bf16", "train.precision=fp16"),

@@ -136,7 +136,8 @@ class DeblurData(DataSection):
     """Folder of a clip that holds precomputed counts."""
 
     spike_height: Count = 360
-    """Rows of a spike frame in pixels; GoPro with simulated spikes has 360, a Vidar camera 250."""
+    """Rows of a spike frame in pixels; GoPro with simulated spikes has 360, a Vidar camera 250.
+    Where neither this nor `data.spike_width` is set, what the dataset's config.yaml says counts."""
 
     spike_width: MultipleOf8 = 640
     """Columns of a spike frame in pixels; GoPro with simulated spikes has 640, a Vidar camera
@@ -218,8 +219,9 @@ class VrtModel(ModelSection):
     drop_path: BelowOne = 0.2
     """Probability of leaving out the deepest block in training."""
 
-    pa_frames: Annotated[Literal[2, 4, 6], BeforeValidator(whole)] = 2
-    """Neighbouring frames each frame is aligned with."""
+    pa_frames: Annotated[Literal[0, 2, 4, 6], BeforeValidator(whole)] = 2
+    """Neighbouring frames each frame is aligned with; 0 for none, as VRT has it for denoising: no
+    flow is estimated, and nothing is warped."""
 
     deformable_groups: Count = 16
     """Groups of the deformable convolution."""
@@ -338,6 +340,13 @@ _START_INERT: Final = Rule(
     why="has no effect: all weights come from model.weights",
 )
 
+_GROUPS_INERT: Final = Rule(
+    key="model.deformable_groups",
+    reads=("model.pa_frames",),
+    broken=lambda c: _model(c).pa_frames == 0,
+    why="has no effect: model.pa_frames is 0, so frames are not aligned",
+)
+
 _SPIKE_INERT: Final = (
     *rules_for(
         (
@@ -409,6 +418,7 @@ _TILE_INERT: Final = (
 
 _INERT: Final = (
     _START_INERT,
+    _GROUPS_INERT,
     *_SPIKE_INERT,
     *_TILE_INERT,
     *rules_for(

@@ -1,4 +1,4 @@
-"""Quality of restored frames: PSNR over colours and over luma, and SSIM, in constant memory.
+"""Quality of restored frames: PSNR and SSIM over colours and over luma, in constant memory.
 
 As published numbers have it: colours are rounded to the 256 levels of a file, every frame counts
 once, frames are averaged over their clip and clips over the set.
@@ -19,9 +19,9 @@ SSIM_WINDOW: Final = 11
 SSIM_SIGMA: Final = 1.5
 _C1: Final = (0.01 * LEVELS) ** 2
 _C2: Final = (0.03 * LEVELS) ** 2
-METRICS: Final = ("psnr", "psnr_y", "ssim", "psnr_input")
-"""PSNR over colours and over luma and SSIM of what was restored, and PSNR of what there was to
-restore; higher is better."""
+METRICS: Final = ("psnr", "psnr_y", "ssim", "ssim_y", "psnr_input")
+"""PSNR and SSIM, each over colours and over luma, of what was restored, and PSNR of what there was
+to restore; higher is better."""
 
 LPIPS: Final = "lpips"
 """Where its weights are given; lower is better."""
@@ -125,6 +125,7 @@ class FrameQuality:
             psnr(levels, wanted),
             psnr(luma(levels), luma(wanted)),
             ssim(levels, wanted),
+            ssim(luma(levels)[None], luma(wanted)[None]),
             psnr(blurred.double(), wanted),
         ]
         if self._lpips is not None:

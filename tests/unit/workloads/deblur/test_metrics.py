@@ -138,6 +138,12 @@ def test_frames_are_averaged_over_their_clip_and_clips_over_the_set() -> None:
     luminous = [[psnr_by_definition(bright[b, d], wanted[b, d]) for d in (0, 1)] for b in range(3)]
     by_clip = np.mean([luminous[0], luminous[2]]), np.mean(luminous[1])
     assert found["psnr_y"] == pytest.approx(np.mean(by_clip), abs=1e-9)
+    alike = [
+        [ssim_by_definition(bright[b, d][None], wanted[b, d][None]) for d in (0, 1)]
+        for b in range(3)
+    ]
+    by_clip = np.mean([alike[0], alike[2]]), np.mean(alike[1])
+    assert found["ssim_y"] == pytest.approx(np.mean(by_clip), abs=1e-9)
     assert found["ssim"] == pytest.approx(mean(ssim_by_definition, restored), abs=1e-9)
     assert found["psnr_input"] == pytest.approx(mean(psnr_by_definition, blurred), abs=1e-9)
 
@@ -158,7 +164,7 @@ def test_a_measure_of_likeness_is_taken_where_there_is_one() -> None:
     assert found["lpips"] == pytest.approx(wanted.item(), rel=1e-5)
     assert {shape for shape, _ in seen} == {torch.Size((1, 3, 12, 13))}
     assert max(brightest for _, brightest in seen) <= 1
-    assert "lpips" not in FrameQuality(2).result(torch.ones(10))
+    assert "lpips" not in FrameQuality(2).result(torch.ones(12))
 
 
 def test_states_of_ranks_add_up() -> None:

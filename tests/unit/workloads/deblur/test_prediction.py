@@ -165,7 +165,7 @@ def test_an_evaluation_in_tiles_sees_tiles_and_counts_whole_frames(
         evaluate_checkpoint(config, build_deblur(config), saved) for config in (whole, tiled)
     ]
     first, second = (record.metrics for record in records if record is not None)
-    assert first.keys() == second.keys() == {"psnr", "psnr_y", "ssim", "psnr_input"}
+    assert first.keys() == second.keys() == {"psnr", "psnr_y", "ssim", "ssim_y", "psnr_input"}
     assert first["psnr_input"] == second["psnr_input"]
     assert first["psnr"] != second["psnr"]
     assert first["psnr"] == pytest.approx(second["psnr"], abs=1.5)

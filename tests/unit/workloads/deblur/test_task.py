@@ -65,6 +65,23 @@ def test_the_network_is_the_one_of_the_configuration(root: Path) -> None:
     assert (shape.mlp_ratio, shape.pa_frames, shape.drop_path_rate) == (3.0, 4, 0.4)
 
 
+def test_a_network_that_aligns_nothing_learns_with_all_its_weights(root: Path) -> None:
+    tree = {**TINY, "model": {k: v for k, v in TINY["model"].items() if k != "deformable_groups"}}
+    config = config_from(tree, [f"data.root={root}", "model.pa_frames=0"]).config
+    task = build_deblur(config)
+    model = task.build_model()
+    assert not any("spynet" in name for name, _ in model.named_parameters())
+    batch = task.collate([task.train_samples().sample(0, 0)])
+    loss = task.loss(task.forward(model, batch), batch, step=0)
+    loss.total.backward()
+    assert [name for name, one in model.named_parameters() if one.grad is None] == []
+
+
+@pytest.mark.parametrize("preset", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_preset_can_evaluate_whole_frames(preset: Path) -> None:
+    assert load_config(preset, ["eval.tile=null"]).config.eval.tile is None
+
+
 def test_the_default_configuration_is_the_published_network() -> None:
     settings = {"model": {"kind": "vrt"}, "train": {"steps": 1}}
     model = build_deblur(config_from(settings).config).build_model()
@@ -367,4 +384,4 @@ def test_lpips_is_a_metric_where_its_files_are_given(root: Path, tmp_path: Path)
     )
     assert task.higher_is_better["lpips"] is False
     assert "lpips" not in task_of(root).higher_is_better
-    assert set(task.metrics().result(torch.ones(2 * 6))) == set(task.higher_is_better)
+    assert set(task.metrics().result(torch.ones(2 * 7))) == set(task.higher_is_better)

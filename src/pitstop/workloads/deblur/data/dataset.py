@@ -306,22 +306,32 @@ def eval_clips(data: DeblurData, *, with_spikes: bool) -> ClipSamples:
 
 
 def spike_files(data: DeblurData) -> SpikeFiles:
-    """Say how spikes are read; the dataset's own word on their size is held against the setting.
+    """Say how spikes are read.
 
     Raises:
-        DataError: Where the dataset's config.yaml states another size.
+        DataError: Where the dataset's config.yaml states another size than settings do.
+    """
+    height, width = spike_size(data)
+    return SpikeFiles(folder=data.spike_dir, height=height, width=width, bins=data.voxel_bins)
+
+
+def spike_size(data: DeblurData) -> Size:
+    """Give the size of spike frames: the dataset's own where no setting names one.
+
+    Raises:
+        DataError: Where the dataset states another size than settings do.
     """
     wanted = (data.spike_height, data.spike_width)
     root = dataset_root(data)
     stated = stated_spike_size(open_storage(root), root)
+    if stated is not None and not {"spike_height", "spike_width"} & data.model_fields_set:
+        return stated
     if stated is not None and stated != wanted:
         raise DataError(
             f"{root / _STATED_AT} says that spike frames are {stated[0]}x{stated[1]}, but "
             f"data.spike_height x data.spike_width is {wanted[0]}x{wanted[1]}"
         )
-    return SpikeFiles(
-        folder=data.spike_dir, height=wanted[0], width=wanted[1], bins=data.voxel_bins
-    )
+    return wanted
 
 
 def stated_spike_size(storage: ClipStorage, root: Path) -> Size | None:

@@ -29,6 +29,7 @@ from pitstop.workloads.deblur.data.dataset import (
     index_clips,
     spike_files,
     spike_paths,
+    spike_size,
     train_clips,
 )
 from pitstop.workloads.deblur.data.frames import Bytes
@@ -174,7 +175,7 @@ def _refuse_pack(data: DeblurData) -> None:
 
 def _refuse_unfit(samples: ClipSamples, data: DeblurData) -> None:
     """Look at the header of every file of counts, so that no training stops at one later."""
-    wanted = (data.voxel_bins, data.spike_height, data.spike_width)
+    wanted = (data.voxel_bins, *spike_size(data))
     problems = []
     for clip, name in enumerate(samples.index.clips):
         height, width = samples.index.sizes[clip].tolist()

@@ -13,7 +13,13 @@ from PIL import Image
 
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.errors import ConfigError, DataError
-from pitstop.workloads.deblur.data.dataset import ClipSample, ClipSamples, eval_clips, train_clips
+from pitstop.workloads.deblur.data.dataset import (
+    ClipSample,
+    ClipSamples,
+    eval_clips,
+    spike_size,
+    train_clips,
+)
 from pitstop.workloads.deblur.data.spike import count_bins, read_dat, write_dat
 from pitstop.workloads.deblur.synthetic import make_clips
 
@@ -254,6 +260,14 @@ def test_a_crop_that_no_frame_has_is_refused(own: Path) -> None:
         samples_of(own, crop=40)
     with pytest.raises(DataError, match="smaller than a crop of 48"):
         train_clips(section(own), ((9, 48),), seed=0, with_spikes=False)
+
+
+def test_the_size_of_spike_frames_is_taken_from_the_dataset_where_no_setting_names_it(
+    own: Path,
+) -> None:
+    assert spike_size(DeblurData(root=own)) == (16, 24)
+    (own / "config.yaml").unlink()
+    assert spike_size(DeblurData(root=own)) == (360, 640)
 
 
 def test_another_spike_size_than_the_dataset_states_is_refused(own: Path) -> None:
