@@ -227,6 +227,7 @@ INTERVENTIONS: Final[tuple[Intervention, ...]] = (
         ),
         why_not=_needs_pinning,
     ),
+    Intervention(knob=Knob(name="threads", choices=_threads, ordered=True), why_not=_needs_cpu),
     Intervention(
         knob=Knob(name="anomaly detection", choices=_switch("anomaly_detection=false")),
         why_not=_needs_anomaly,
@@ -253,7 +254,6 @@ INTERVENTIONS: Final[tuple[Intervention, ...]] = (
         knob=Knob(name="channels last", choices=_switch("channels_last=true")),
         why_not=_needs_pictures,
     ),
-    Intervention(knob=Knob(name="threads", choices=_threads, ordered=True), why_not=_needs_cpu),
     Intervention(knob=Knob(name="host allocator", choices=_allocators), why_not=_needs_linux),
     Intervention(
         knob=Knob(name="device allocator", choices=_switch(*_EXPANDABLE), asked_by=("MEM003",)),

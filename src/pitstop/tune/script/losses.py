@@ -50,7 +50,7 @@ class LossMeasure:
         limit, said = self._limit(kind)
         share = distance / limit if limit else float("inf")
         if share <= 1:
-            return True, f"{share:.2f} of {said}"
+            return True, f"{share:.2f} of the limit ({said})"
         first = next(step for step, loss in losses.items() if loss != self.base.get(step))
         return False, (
             f"its loss leaves that of the untouched script at step {first} and is "
