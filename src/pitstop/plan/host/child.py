@@ -7,7 +7,6 @@ real ones of the run's own loader, first one and then two, so that what each add
 """
 
 import gc
-import resource
 import sys
 import warnings
 from collections.abc import Iterator
@@ -110,6 +109,8 @@ def _step_bytes(config: RunConfig, task: Task[Any]) -> int:
     Measured and not counted: beside the tensors there are what libraries set up for their kernels
     and what the C library keeps of tensors that are gone.
     """
+    import resource  # not on Windows, where a trial is of jobs with a GPU alone
+
     before, _ = _own_bytes()
     trainer = build_trainer(config, task, Ranks(), torch.device("cpu")).trainer
     clock = Clock(NoSink())

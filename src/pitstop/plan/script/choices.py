@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from pitstop.errors import PitstopError
-from pitstop.plan.calibration import corrected_bytes
+from pitstop.plan.calibration import corrected_bytes, factor_of
 from pitstop.plan.memory import WORKSPACE_BYTES, fit_of
 from pitstop.plan.script.batch import BatchShape
 from pitstop.plan.script.replay import (
@@ -26,7 +26,6 @@ from pitstop.train.optim.build import planned_state_bytes
 OPTIMIZERS: Final = ("sgd", "adamw", "adamw8bit")
 _TIMES: Final = (0.5, 1, 2, 4)
 _SAME_STATE: Final = {"adam": "adamw", "nadam": "adamw", "radam": "adamw"}
-_KEYS: Final = ("batch_size", "recompute", "precision", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +70,13 @@ class ScriptChoices:
             optimizer=_optimizer_of(memory),
         )
         self.states = self._states()
-        if memory.device_peak_bytes is not None:
-            samples = self.peak_bytes(self.own) - self.fixed_bytes(self.own.optimizer)
-            measured = memory.device_peak_bytes - self.fixed_bytes(self.own.optimizer)
-            self.factor = measured / samples if samples > 0 and measured > 0 else 1.0
+        fixed = self.fixed_bytes(self.own.optimizer)
+        if memory.device_peak_bytes is not None and memory.device_peak_bytes > fixed:
+            # What libraries take of torch's memory is in what was measured.
+            planned = self.peak_bytes(self.own) + WORKSPACE_BYTES
+            self.factor = factor_of(
+                memory.device_peak_bytes, planned_bytes=planned, fixed_bytes=fixed
+            )
 
     def peak(self, settings: Settings) -> Peak:
         """Play the step with settings."""
@@ -98,9 +100,13 @@ class ScriptChoices:
         return weights + self.memory.buffers_bytes + self.states[optimizer]
 
     def peak_bytes(self, settings: Settings) -> int:
-        """Most that tensors hold at one time."""
+        """Most that tensors hold at one time, as replayed."""
+        return self.fixed_bytes(settings.optimizer) + self.peak(settings).total_bytes
+
+    def needed_bytes(self, settings: Settings) -> int:
+        """Most that the device has to hold, corrected by what a GPU measured if one did."""
         fixed = self.fixed_bytes(settings.optimizer)
-        whole = fixed + self.peak(settings).total_bytes
+        whole = self.peak_bytes(settings) + WORKSPACE_BYTES
         return round(corrected_bytes(whole, fixed_bytes=fixed, factor=self.factor))
 
     def rows(self, usable_bytes: int) -> tuple[PlanRow, ...]:
@@ -124,12 +130,12 @@ class ScriptChoices:
             PitstopError: It is none that a script's plan knows.
         """
         settings = self._changed(change)
-        peak = self.peak_bytes(settings) + WORKSPACE_BYTES
+        peak = self.needed_bytes(settings)
         return WhatIf(
             change=change,
             peak_bytes=peak,
             fit=fit_of(peak, usable_bytes),
-            more_bytes=peak - self.peak_bytes(self.own) - WORKSPACE_BYTES,
+            more_bytes=peak - self.needed_bytes(self.own),
         )
 
     def _changed(self, change: str) -> Settings:
@@ -185,7 +191,7 @@ class ScriptChoices:
         return {own: self.memory.optimizer_bytes, **planned}
 
     def _row(self, settings: Settings, usable_bytes: int) -> PlanRow:
-        peak = self.peak_bytes(settings) + WORKSPACE_BYTES
+        peak = self.needed_bytes(settings)
         return PlanRow(
             batch_size=settings.batch_size or 0,
             recompute=settings.recompute,

@@ -88,7 +88,7 @@ def plan_recorded(wanted: WantedScript, memory: ScriptMemory) -> MemoryPlan:
     batch = find_batch(memory, step, wanted.batch_size)
     choices = ScriptChoices(memory, step, batch)
     usable = wanted.gpu.num_bytes - CONTEXT_BYTES
-    peak = choices.peak_bytes(choices.own) + WORKSPACE_BYTES
+    peak = choices.needed_bytes(choices.own)
     trace = _trace(memory, choices)
     plan = MemoryPlan(
         source=shlex.join(wanted.command),
@@ -166,11 +166,10 @@ def _ledger(trace: StepTrace, memory: ScriptMemory, peak_bytes: int) -> tuple[Le
 def _calibration(memory: ScriptMemory, choices: ScriptChoices) -> Calibration | None:
     if memory.device_peak_bytes is None:
         return None
-    fixed = choices.fixed_bytes(choices.own.optimizer)
     return Calibration(
         run="the script's own steps on this GPU",
         measured_bytes=memory.device_peak_bytes,
-        planned_bytes=fixed + choices.peak(choices.own).total_bytes,
+        planned_bytes=choices.peak_bytes(choices.own) + WORKSPACE_BYTES,
         factor=choices.factor,
     )
 
