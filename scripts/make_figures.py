@@ -528,6 +528,34 @@ def plan_table_measured() -> str:
     return table(head, (row(cell, seen) for cell, seen in pairs if seen is not None))
 
 
+def demo_verdict() -> str:
+    """What the demo's script was told, what was predicted and what was gained."""
+    printed = results("demo_gain_epyc_cpu")["printed"]
+    fix = next(place for place, line in enumerate(printed) if line.startswith("2. "))
+    measured = next(place for place, line in enumerate(printed) if line.startswith("3. "))
+    command, *told = (line.removeprefix("   ") for line in printed[1:fix])
+    gained = (line.removeprefix("3. ").removeprefix("   ") for line in printed[measured:])
+    return "\n".join(["```", f"$ {command}", *told, *gained, "```", ""])
+
+
+def demo_runs() -> str:
+    """Ten times the demo's script, half of them beside a busy neighbour."""
+
+    def row(number: int, one: Json) -> list[str]:
+        pairs = one["pairs"]
+        return [
+            str(number),
+            "on every core" if one["neighbour"] else "none of ours",
+            f"up to {one['predicted']:.1f}x",
+            f"{one['gain']:.1f}x",
+            f"{min(pairs):.1f}x to {max(pairs):.1f}x",
+        ]
+
+    head = ("run", "neighbour", "predicted", "measured gain", "range of three pairs")
+    runs = results("demo_gain_epyc_cpu")["runs"]
+    return table(head, (row(number, one) for number, one in enumerate(runs, 1)))
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "bev-batches": bev_batches,
     "bev-quality": bev_quality,
@@ -535,6 +563,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "cache-cost": cache_cost,
     "cache-memory": cache_memory,
     "deblur-quality": deblur_quality,
+    "demo-runs": demo_runs,
+    "demo-verdict": demo_verdict,
     "drill-faults": lambda: _counted("faults"),
     "drill-hostile": lambda: _counted("hostile inputs"),
     "drill-kills": lambda: _counted("kills"),
@@ -568,6 +598,7 @@ def _logs(part: str, pick: Callable[[Iterable[float]], float]) -> float:
 FIGURES: Final[dict[str, Callable[[], str]]] = {
     "bev.equal-batch": lambda: _ratio("bev_step_h200", "equal", "mono_speed"),
     "bev.best-batch": lambda: _ratio("bev_step_h200", "best", "mono_speed at 32"),
+    "demo.least-gain": lambda: f"{results('demo_gain_epyc_cpu')['least_gain']:.1f}",
     "logs.dense-slowest": lambda: f"{_logs('dense', min):.1f}",
     "logs.dense-fastest": lambda: f"{_logs('dense', max):.1f}",
     "logs.skipped-slowest": lambda: f"{_logs('skipped', min):.0f}",

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median_low
 
 from pitstop.doctor.facts import facts_of
 from pitstop.doctor.judge import JudgedRuns, judge_records
@@ -33,8 +32,7 @@ def judge_pairs(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> PairedRuns:
         after_s=tuple(_period_s(after) for _, after in pairs),
         steps=min(facts_of(record.first).steps for pair in pairs for record in pair),
     )
-    middle = gain.speedups.index(median_low(gain.speedups))
-    judged = judge_records(pairs[middle])
+    judged = judge_records(pairs[gain.middle])
     said = judged.pairs[0]
     if said.comparison is not None:
         said = replace(said, result=gain.change, message=gain.message)

@@ -1,7 +1,7 @@
 """Two runs of the same work side by side: which is faster, and in which parts."""
 
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 from typing import Literal
 
 from pitstop.records.units import speedup_text
@@ -87,6 +87,11 @@ class PairedGain:
     def speedups(self) -> tuple[float, ...]:
         """How many times as fast the second is, pair by pair."""
         return tuple(old / new for old, new in zip(self.before_s, self.after_s, strict=True))
+
+    @property
+    def middle(self) -> int:
+        """Place of the pair that is shown: the one with the median speed-up."""
+        return self.speedups.index(median_low(self.speedups))
 
     @property
     def change(self) -> Change:

@@ -151,13 +151,14 @@ def _bound_of(verdict: "Verdict") -> "Bound | None":
 
 
 def gain_lines(pairs: "PairedRuns", *, number: int) -> "Iterator[str]":
-    """Say how long a step takes both ways, and the gain as the page says it."""
-    from statistics import median
+    """Say how long a step takes both ways, and the gain as the page says it.
 
+    The times are those of the pair with the median gain, which the page shows.
+    """
     from pitstop.records.units import seconds_text
 
     gain = pairs.gain
-    before, after = (seconds_text(median(times)) for times in (gain.before_s, gain.after_s))
+    before, after = (seconds_text(times[gain.middle]) for times in (gain.before_s, gain.after_s))
     yield (
         f"{number}. the same {gain.steps} steps both ways, in turns: {before} a step before, "
         f"{after} after"
