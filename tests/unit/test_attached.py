@@ -22,6 +22,17 @@ def test_the_verdict_of_a_record_shows_itself(tmp_path: Path) -> None:
     assert "<script" not in html
 
 
+def test_the_text_is_shown_once_in_a_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Rich asks for the shell's own name, and displays by itself where that is a notebook's.
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setattr("builtins.get_ipython", lambda: shell, raising=False)
+    write_run(tmp_path / "run")
+    assert repr(JudgedAttached(None, tmp_path / "run").verdict()).startswith("bottleneck: ")
+    assert capsys.readouterr().out == ""
+
+
 def test_a_measurement_without_a_step_says_so(tmp_path: Path) -> None:
     shown = JudgedAttached(None, tmp_path / "nothing").verdict()
     assert "no step was recorded" in repr(shown)

@@ -2,14 +2,20 @@
 
 import io
 from html import escape
+from typing import Final
+
+from rich.console import Console
 
 from pitstop.records.verdict import Finding, Verdict
-from pitstop.report.terminal import limit_text, make_console, verdict_report
+from pitstop.report.terminal import limit_text, verdict_report
+
+_WIDTH: Final = 120
 
 
 def verdict_text(verdict: Verdict) -> str:
     """Give the verdict as the terminal shows it, without colours."""
-    console = make_console(io.StringIO())
+    # Rich would show what it prints in a notebook by itself, beside what the notebook shows.
+    console = Console(file=io.StringIO(), force_jupyter=False, width=_WIDTH, highlight=False)
     with console.capture() as captured:
         console.print(verdict_report(verdict))
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).rstrip()

@@ -5,11 +5,13 @@ the tracker's own settings (`WANDB_MODE=offline`, `MLFLOW_TRACKING_URI`): nothin
 that its user has not set up.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pitstop.errors import MissingPackage
+from pitstop.errors import MissingPackage, PitstopError
 from pitstop.report.export.figures import ExportedRun
 
 
@@ -49,9 +51,13 @@ def to_wandb(run: ExportedRun, project: str) -> None:
 
     Raises:
         MissingPackage: wandb is not installed.
+        PitstopError: W&B refused.
     """
     wandb = _required("wandb", "wandb")
-    with wandb.init(project=project, name=run.name, job_type="pitstop") as made:
+    with (
+        _said_plainly("W&B"),
+        wandb.init(project=project, name=run.name, job_type="pitstop") as made,
+    ):
         made.summary.update({**run.metrics, **run.texts})
 
 
@@ -60,13 +66,25 @@ def to_mlflow(run: ExportedRun, experiment: str) -> None:
 
     Raises:
         MissingPackage: mlflow is not installed.
+        PitstopError: MLflow refused.
     """
     mlflow = _required("mlflow", "mlflow")
-    mlflow.set_experiment(experiment)
-    with mlflow.start_run(run_name=run.name):
-        mlflow.log_metrics(dict(run.metrics))
-        mlflow.set_tags({name: run.texts[name] for name in ("pitstop/outcome", "pitstop/verdict")})
-        mlflow.log_text(run.texts["pitstop/findings"], "pitstop-findings.md")
+    tags = {name: run.texts[name] for name in ("pitstop/outcome", "pitstop/verdict")}
+    with _said_plainly("MLflow"):
+        mlflow.set_experiment(experiment)
+        with mlflow.start_run(run_name=run.name):
+            mlflow.log_metrics(dict(run.metrics))
+            mlflow.set_tags(tags)
+            mlflow.log_text(run.texts["pitstop/findings"], "pitstop-findings.md")
+
+
+@contextmanager
+def _said_plainly(tracker: str) -> Iterator[None]:
+    """Turn what a tracker refuses, by errors of its own, into one paragraph."""
+    try:
+        yield
+    except Exception as error:
+        raise PitstopError(f"{tracker} did not take the run: {error}") from error
 
 
 def _required(module: str, package: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pitstop.doctor.judge import judge_run
-from pitstop.errors import MissingPackage
+from pitstop.errors import MissingPackage, PitstopError
 from pitstop.report.export.figures import ExportedRun, exported
 from pitstop.report.export.trackers import to_mlflow, to_tensorboard, to_wandb
 from tests.browser.records import write_run
@@ -84,6 +84,17 @@ def test_mlflow_gets_metrics_tags_and_the_findings_as_a_file(
     assert kept["metrics"] == run.metrics
     assert kept["tags"]["pitstop/verdict"] == run.texts["pitstop/verdict"]
     assert kept["pitstop-findings.md"] == run.texts["pitstop/findings"]
+
+
+def test_what_a_tracker_refuses_is_one_message(
+    run: ExportedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> None:
+        raise RuntimeError("the store is in maintenance mode")
+
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(set_experiment=refuse))
+    with pytest.raises(PitstopError, match="MLflow did not take the run: the store is in"):
+        to_mlflow(run, "mine")
 
 
 @pytest.mark.parametrize(("send", "package"), [(to_wandb, "wandb"), (to_mlflow, "mlflow")])
