@@ -15,7 +15,7 @@ _WIDTH: Final = 120
 def verdict_text(verdict: Verdict) -> str:
     """Give the verdict as the terminal shows it, without colours."""
     # Rich would show what it prints in a notebook by itself, beside what the notebook shows.
-    console = Console(file=io.StringIO(), force_jupyter=False, width=_WIDTH, highlight=False)
+    console = Console(file=io.StringIO(), force_jupyter=False, width=_WIDTH, markup=False)
     with console.capture() as captured:
         console.print(verdict_report(verdict))
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).rstrip()
