@@ -153,6 +153,7 @@ INERT = [
     (MONO, "loss.prior.every_steps=2", "loss.prior.weight=0", "loss.prior.weight=1"),
     (REID, "data.records_per_id=2", "data.sampler=shuffle", "data.sampler=pk"),
     (REID, "data.rerank_k1=9", "data.rerank=false", "data.rerank=true"),
+    (MONO, "data.label_rules=pon", "data.labels=labels", "data.labels=null"),
     (REID, "data.rerank_k2=1", "", "data.rerank=true"),
     (REID, "data.rerank_weight=0.1", "", "data.rerank=true"),
     (REID, "data.ensure_rgb=true", "data.sampler=shuffle", "data.sampler=pk"),

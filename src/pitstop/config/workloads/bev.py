@@ -57,6 +57,11 @@ class MonoData(BevData):
     """Folder of label files, one PNG named by the token of its image; null makes labels of boxes,
     map and lidar points."""
 
+    label_rules: Literal["geometry", "pon"] = "geometry"
+    """How labels are made where there are no files of them: true shapes at the middle of cells
+    (`geometry`), or cell by cell as the script of the PON benchmark makes them (`pon`); its figures
+    are on those."""
+
     frequencies_from: Count = 64
     """Training samples, spread over the set, in which the frequency of each class is counted."""
 
@@ -207,6 +212,13 @@ _NO_CROPS: Final = rules_for(
     why="has no effect: {c.model.kind} sees images of data.image_size, never crops or tiles",
 )
 
+_RULES_INERT: Final = Rule(
+    key="data.label_rules",
+    reads=("data.labels",),
+    broken=lambda c: isinstance(c.data, MonoData) and c.data.labels is not None,
+    why="has no effect: labels are read from data.labels",
+)
+
 _SURROUND_CONFLICTS: Final = (
     Rule(
         key="data.resize",
@@ -227,7 +239,7 @@ BEV_MONO: Final = WorkloadSections(
     data=MonoData,
     model=MonoModel,
     loss=MonoLoss,
-    rules=RuleSet(inert=_NO_CROPS),
+    rules=RuleSet(inert=(*_NO_CROPS, _RULES_INERT)),
 )
 BEV_SURROUND: Final = WorkloadSections(
     name="bev",

@@ -9,6 +9,10 @@ rightly found, wrongly found, and missed. Two protocols, named in every number:
                          the evaluated set itself, as BEVFusion's figures are; miou_best is the
                          mean, map_miou_best the mean over what is on the map
 
+    miou_pon             at 0.5, over the classes that occur, as the PON benchmark has it
+    miou_bevfusion       at the best threshold, over all classes; one that does not occur counts as
+                         0, as BEVFusion has it
+
 A cell is found where the probability lies above the threshold.
 The second is never lower; figures of the two are not comparable. Only cells that count as seen are
 counted. A class that neither occurs nor is found has no number and is left out of the mean.
@@ -42,7 +46,7 @@ def metric_names(classes: Sequence[str]) -> list[str]:
     """Name every number there may be."""
     names = [f"iou_{protocol}/{name}" for protocol in ("at_050", "best") for name in classes]
     on_map = ["map_miou_best"] if ON_MAP.intersection(classes) else []
-    return ["miou_at_050", "miou_best", *on_map, *names]
+    return ["miou_at_050", "miou_best", "miou_pon", "miou_bevfusion", *on_map, *names]
 
 
 class CellOverlap:
@@ -90,6 +94,11 @@ class CellOverlap:
             if known:
                 numbers[f"miou_{protocol}"] = sum(known.values()) / len(known)
             numbers |= {f"iou_{protocol}/{name}": value for name, value in known.items()}
+        occurs = wanted[FIXED] > 0
+        if occurs.any():
+            numbers["miou_pon"] = float(overlaps[FIXED][occurs].mean())
+        if (union > 0).any():
+            numbers["miou_bevfusion"] = float(best.clamp_min(0).mean())
         on_map = [
             value for name, value in protocols["best"].items() if value >= 0 and name in ON_MAP
         ]

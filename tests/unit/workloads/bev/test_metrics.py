@@ -54,6 +54,23 @@ def result_of(metrics: CellOverlap) -> dict[str, float]:
     return metrics.result(metrics.state())
 
 
+def test_means_of_the_two_communities_differ_in_classes_that_do_not_occur() -> None:
+    """One class is half right, one is found where it never is, one is nowhere."""
+    targets = torch.zeros(1, 3, 1, 4, dtype=torch.bool)
+    targets[0, 0, 0, :2] = True
+    chance = torch.full((1, 3, 1, 4), 0.1)
+    chance[0, 0, 0, 1:3] = 0.6
+    chance[0, 1, 0, 0] = 0.6
+    metrics = CellOverlap(NAMES)
+    metrics.update(chance.logit(), batch_of(targets, torch.ones(1, 1, 4)))
+    scores = result_of(metrics)
+    third = 1 / 3
+    assert scores["miou_pon"] == pytest.approx(third)
+    assert scores["miou_at_050"] == pytest.approx(third / 2)
+    assert scores["miou_bevfusion"] == pytest.approx(third / 3)
+    assert scores["miou_best"] == pytest.approx(third / 2)
+
+
 # Chances on both sides of every threshold, none on one: where sigmoid and threshold are rounded
 # differently they would not tell the same.
 CHANCES = st.sampled_from([0.1, 0.37, 0.42, 0.47, 0.52, 0.57, 0.62, 0.9])

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from pitstop.workloads.bev.data.decode import PictureReader, drawn_key, picture_
 from pitstop.workloads.bev.data.index import CAMERAS, BevIndex
 from pitstop.workloads.bev.data.maps import CityMap
 from pitstop.workloads.bev.data.pon import PON_GRID, Labels, make_labels, read_labels, read_points
+from pitstop.workloads.bev.data.pon_benchmark import benchmark_labels
 from pitstop.workloads.bev.data.poses import Floats
 from pitstop.workloads.bev.data.raster import Grid, Ints
 from pitstop.workloads.bev.data.splits import split_scenes
@@ -216,6 +217,7 @@ class MonoSamples:
     grid: Grid = PON_GRID
     labels: Path | None = None
     """Folder of label files; None where labels are made of boxes, the map and lidar points."""
+    label_rules: Literal["geometry", "pon"] = "geometry"
     photometric: bool = False
 
     def __len__(self) -> int:
@@ -268,9 +270,8 @@ class MonoSamples:
         points = None
         if frames.index.has_lidar(sample):
             points = read_points(frames.root / frames.index.file(sample, -1))
-        return make_labels(
-            frames.index, frames.city(sample), sample, slot, points=points, grid=self.grid
-        )
+        make = benchmark_labels if self.label_rules == "pon" else make_labels
+        return make(frames.index, frames.city(sample), sample, slot, points=points, grid=self.grid)
 
 
 def open_frames(data: BevData, split: str, *, needs_maps: bool = True) -> Frames:
@@ -372,6 +373,7 @@ def mono_train(
         seed=seed,
         grid=grid,
         labels=labels,
+        label_rules=data.label_rules,
         photometric=data.photometric,
     )
 
@@ -389,6 +391,7 @@ def mono_eval(data: MonoData, *, grid: Grid = PON_GRID, labels: Path | None = No
         seed=0,
         grid=grid,
         labels=labels,
+        label_rules=data.label_rules,
     )
 
 
