@@ -363,6 +363,13 @@ def index_clips(data: DeblurData, split: str, *, spikes: SpikeFiles | None) -> C
     storage = open_storage(root)
     folder = root / split
     if folder not in storage.folders(root):
+        deeper = next((one for one in storage.folders(root) if (one / split).is_dir()), None)
+        if deeper is not None:
+            # As an archive of GoPro unpacks: GOPRO_Large/GOPRO_Large/train.
+            raise DataError(
+                f"there is no folder {folder}, but {deeper / split} one folder deeper; set "
+                f"data.root to {deeper}"
+            )
         raise DataError(
             f"there is no folder {folder}; data.root must be the folder that holds the splits, or "
             f"generate clips with `pitstop data make deblur {data.root}`"

@@ -164,6 +164,9 @@ def _splits(storage: ClipStorage, root: Path, section: DeblurData | None) -> lis
         return list(dict.fromkeys((section.split, section.eval_split)))
     found = [path.name for path in storage.folders(root) if _split_has_clips(storage, path)]
     if not found:
+        for deeper in storage.folders(root):
+            if any(_split_has_clips(storage, path) for path in storage.folders(deeper)):
+                raise DataError(f"{root} holds no clips, but {deeper} does; name that folder")
         raise DataError(
             f"{root} holds no clips: they lie in <split>/<clip>/blur and <split>/<clip>/sharp; "
             "generate some with `pitstop data make deblur FOLDER`"

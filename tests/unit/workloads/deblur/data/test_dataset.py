@@ -20,6 +20,7 @@ from pitstop.workloads.deblur.data.dataset import (
     spike_size,
     train_clips,
 )
+from pitstop.workloads.deblur.data.packing import check_clips
 from pitstop.workloads.deblur.data.spike import count_bins, read_dat, write_dat
 from pitstop.workloads.deblur.synthetic import make_clips
 
@@ -260,6 +261,16 @@ def test_a_crop_that_no_frame_has_is_refused(own: Path) -> None:
         samples_of(own, crop=40)
     with pytest.raises(DataError, match="smaller than a crop of 48"):
         train_clips(section(own), ((9, 48),), seed=0, with_spikes=False)
+
+
+def test_clips_that_lie_one_folder_deeper_are_found_and_said(own: Path, tmp_path: Path) -> None:
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    own.rename(outer / "GOPRO_Large")
+    with pytest.raises(DataError, match=r"one folder deeper; set data.root to .*GOPRO_Large"):
+        train_clips(section(outer), (), seed=0, with_spikes=False)
+    with pytest.raises(DataError, match=r"holds no clips, but .*GOPRO_Large does"):
+        check_clips(outer)
 
 
 def test_the_size_of_spike_frames_is_taken_from_the_dataset_where_no_setting_names_it(
