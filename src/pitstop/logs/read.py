@@ -315,6 +315,7 @@ def _checked(path: Path, found: RankRecord) -> RankRecord:
     agrees = _agrees(found, other) and not is_mixed
     if len(formats) > 1:
         return found if is_one or agrees else other
+    is_one = is_one and not _draws_epochs(found, other)
     is_same = len(found.attempts) == len(other.attempts) and (is_one or agrees)
     if is_same and not understood.doubt:
         return found
@@ -343,10 +344,21 @@ def _with_unread(path: Path, found: RankRecord) -> RankRecord:
     return replace(found, windows=replace(found.windows, log=log), notes=log.notes)
 
 
+def _draws_epochs(bar: RankRecord, other: RankRecord) -> bool:
+    """Whether a bar counts as far as other lines count epochs."""
+    assert bar.windows is not None, "a log's record has a table"
+    assert other.windows is not None, "a log's record has a table"
+    epochs = other.windows.epoch
+    if np.isfinite(_last_step(other)) or not np.isfinite(epochs).any():
+        return False
+    ends = (_last_step(bar), bar.windows.log.total_steps or np.inf)
+    return any(abs(end - float(np.nanmax(epochs))) <= 1 for end in ends)
+
+
 def _agrees(one: RankRecord, other: RankRecord) -> bool:
     """Whether two readings count as many steps."""
     counts = [_last_step(rank) for rank in (one, other)]
-    return abs(counts[0] - counts[1]) <= _SAME * max(counts)
+    return np.inf not in counts and abs(counts[0] - counts[1]) <= _SAME * max(counts)
 
 
 def _last_step(rank: RankRecord) -> float:

@@ -115,6 +115,11 @@ class LogFacts:
         return int(np.nanmax(steps)) if np.isfinite(steps).any() else None
 
     @property
+    def counts_the_least(self) -> bool:
+        """Whether more steps may have been done than are counted: then no share is known."""
+        return any("the least it can be" in note for note in self.windows.log.notes)
+
+    @property
     def is_done(self) -> bool:
         """Whether the log reaches the end: the last steps of a run are often in no record."""
         end, last = self.end_step, self.last_step

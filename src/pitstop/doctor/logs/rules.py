@@ -190,16 +190,24 @@ def slow_windows(case: LogCase) -> Finding | None:
 def unaccounted_time(case: LogCase) -> Finding | None:
     """Report a run with a fifth of its clock in no record: the verdict may miss it."""
     share = case.shares.get("unaccounted")
-    if share is None or share < _UNACCOUNTED:
+    time = case.time
+    if case.log.run_s is None and time.silent_s > _UNACCOUNTED * (time.train_s or 0.0):
+        evidence = (
+            f"{seconds_text(time.silent_s)} pass in long silences between records: other work, or "
+            "a break between two processes"
+        )
+    elif share is not None and share >= _UNACCOUNTED:
+        evidence = (
+            f"{share_text(share)} of {work_text(case.log)} is neither steps at their steady time "
+            "nor an event with a known duration"
+        )
+    else:
         return None
     return Finding(
         code="TIME001",
         severity="warning",
         summary="part of the run is not in the log",
-        evidence=(
-            f"{share_text(share)} of {work_text(case.log)} is neither steps at their steady time "
-            "nor an event with a known duration",
-        ),
+        evidence=(evidence,),
         # What it holds is not known, so neither is what could be gained.
         bound=None,
         remedy=("measure the run itself with `pitstop doctor -- CMD`",),

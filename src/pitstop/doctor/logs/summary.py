@@ -4,13 +4,12 @@ from typing import Final
 
 import numpy as np
 
-from pitstop.doctor.logs.facts import LogFacts, is_loss, origin
+from pitstop.doctor.logs.facts import LogFacts, origin
 from pitstop.doctor.logs.statistics import quartiles
 from pitstop.doctor.logs.time import eta_of, event_totals, run_time
 from pitstop.logs.memory_lines import HOST
 from pitstop.records.logs.summary import LogSummary, Steady
 from pitstop.records.logs.windows import COLUMNS
-from pitstop.records.run import RankRecord
 from pitstop.records.units import seconds_text
 
 _MAY_BE_A_TIME = ("time of a step", "wait for data")
@@ -20,6 +19,13 @@ _GAPS: Final = {
     "data_s": "wait for data",
     "memory_bytes": "memory",
 }
+_ELSEWHERE: Final = {
+    "memory": "memory",
+    "a loss": "losses",
+    "a learning": "learning rate",
+    "a timestamp": "timestamps",
+}
+"""By words of the reason why something was not understood: it is in the log."""
 _DOUBTS: Final = frozenset({"clock went back", "steps went back"})
 _NOT_UNDERSTOOD = "not understood: "
 _NEVER_IN_A_LOG = "forward, backward and optimizer separately, gradient sync, GPU use"
@@ -150,8 +156,8 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
         missing = [name for name in missing if name != "time of a step"]
     if not len(facts.learning_rates[0]):
         missing.append("learning rate")
-    if not _losses(facts.rank):
-        missing.append("losses")
+    if not facts.rank.scalars:
+        missing.append("losses")  # any curve may be one, whatever it is called
     doubts = [note for note in table.log.notes if note.startswith(_NOT_UNDERSTOOD)]
     if doubts:
         # A time that was not understood may be either: it is in the notes, not among the missing.
@@ -159,11 +165,7 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
     if HOST in facts.rank.scalars:
         missing = [name for name in missing if name != "memory"]
     reasons = [note.rsplit("(", 1)[-1] for note in doubts]
-    for word, name in (("memory", "memory"), ("a loss", "losses"), ("a learning", "learning rate")):
+    for word, name in _ELSEWHERE.items():
         if any(word in reason for reason in reasons):
             missing = [one for one in missing if one != name]
     return (*missing, _NEVER_IN_A_LOG)
-
-
-def _losses(rank: RankRecord) -> list[str]:
-    return [name for name in rank.scalars if is_loss(name)]

@@ -32,6 +32,8 @@ class RunTime:
     """All training steps at their steady time; what they took beyond it lies outside steps."""
     start_up_s: float
     """Of ``run_s``, known to have gone by before the steps were steady."""
+    silent_s: float = 0.0
+    """Much longer than usual between two records, for what the log does not tell: in all."""
 
     @property
     def work_s(self) -> float | None:
@@ -46,12 +48,14 @@ def run_time(facts: LogFacts) -> RunTime:
     """Take the run's time from the log's clock, else add up steps and timed events."""
     train_s = _train_s(facts)
     run_s, formula = _clock_s(facts.windows), "first timestamp to last record"
-    if _has_breaks(facts.windows):
+    silent_s = _silent_s(facts.windows)
+    if silent_s:
         run_s = None  # the run, or a night between two processes: the log does not tell
+    is_guessed = silent_s > 0 and facts.windows.log.format == GENERAL
     codes = [one.code for one in facts.windows.log.disagreements]
     if "steps went back" in codes:
         run_s = train_s = None  # several runs write into the file: the clock is of them all
-    if run_s is None and train_s is not None:
+    if run_s is None and train_s is not None and not is_guessed:
         apart_s = sum(event.wall_us for event in facts.rank.events if is_timed(event)) / 1e6
         run_s, formula = train_s + apart_s, "steps at their steady time + timed events"
     starts = [event for event in facts.rank.events if event.name == "start-up" and is_timed(event)]
@@ -60,6 +64,7 @@ def run_time(facts: LogFacts) -> RunTime:
         formula="" if run_s is None else formula,
         train_s=train_s,
         start_up_s=sum(event.wall_us for event in starts) / 1e6,
+        silent_s=silent_s,
     )
 
 
@@ -126,7 +131,7 @@ def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> 
 
 def _train_s(facts: LogFacts) -> float | None:
     step = facts.step
-    if step is None:
+    if step is None or facts.counts_the_least:
         return None
     rows = facts.training | facts.steady if facts.basis == "windows" else facts.steady
     if not np.isfinite(facts.windows.steps[rows]).all():
@@ -152,17 +157,17 @@ def _clock_s(table: WindowTable) -> float | None:
     return total_s if total_s > 0 else None
 
 
-def _has_breaks(table: WindowTable) -> bool:
-    """Whether much more time than usual passes before a record, and nothing says for what."""
+def _silent_s(table: WindowTable) -> float:
+    """Add up where much more time than usual passes before a record, and nothing says for what."""
     kinds: tuple[Kind, ...] = ("train", "epoch")
     if table.log.format == GENERAL:
         kinds = (*TRAINING, "epoch")  # restarts may have gone unseen there
     rows = np.flatnonzero(table.of_kind(*TRAINING, "epoch") & np.isfinite(table.at_s))
     spent_s = np.diff(table.at_s[rows])
     spent_s = np.where(np.diff(table.attempt[rows]) > 0, 0.0, spent_s)
-    usual_s = float(np.median(spent_s)) if len(spent_s) else 0.0
+    usual_s = float(np.quantile(spent_s, 0.5, method="lower")) if len(spent_s) else 0.0
     is_long = spent_s > max(_BREAK_TIMES * usual_s, _BREAK_S)
-    return bool((is_long & table.of_kind(*kinds)[rows[1:]]).any())
+    return float(np.sum(spent_s[is_long & table.of_kind(*kinds)[rows[1:]]]))
 
 
 def _covered_s(table: WindowTable, row: int) -> float:

@@ -75,7 +75,9 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
     readings = [decide(family, step=hints.step) for family in families]
     has_loss = any(one.has("loss") and len(one.family) >= FEWEST_ROWS for one in readings)
     steps = [one for one in readings if _may_count(one, has_loss=has_loss, told=bool(hints.step))]
-    steps = [one for one in steps if hints.step or not _is_aside(one, miner)]
+    if not hints.step:
+        steps = [one for one in steps if not _is_aside(one, miner)]
+        steps = [one for one in steps if not _draws_epochs(one, readings)]
     steps = steps or [one for one in readings if _times_the_training(one)]
     if not steps:
         return _read_epochs(path, miner, readings)
@@ -147,6 +149,23 @@ def _may_count(reading: Reading, *, has_loss: bool, told: bool) -> bool:
 def _is_aside(reading: Reading, miner: Miner) -> bool:
     """Whether a few lines among very many others count something: hardly the training's steps."""
     return reading.family.count < _RARE and miner.numbered > _AMONG * reading.family.count
+
+
+def _draws_epochs(reading: Reading, readings: list[Reading]) -> bool:
+    """Whether a bar without a name counts as far as other lines count epochs."""
+    place = reading.place("step")
+    slot = reading.family.slots[place]
+    if not reading.family.is_bar or slot.name or not slot.has_total or reading.place("epoch") >= 0:
+        return False
+    totals = reading.family.column(place + 1)
+    epochs = [one.column("epoch") for one in readings if len(one.family) >= FEWEST_ROWS]
+    done = reading.family.column(place).max()
+    return any(
+        abs(float(np.nanmax(found)) - goal) <= 1
+        for found in epochs
+        if found is not None
+        for goal in (float(np.median(totals)), float(done))
+    )
 
 
 def _times_the_training(reading: Reading) -> bool:
@@ -364,6 +383,8 @@ def _elsewhere(main: Reading, readings: list[Reading]) -> tuple[tuple[str, str, 
             is_new = decision.name != "(no name)" and not main.has(decision.role)
             if why and (is_new or decision.role in ("time", "time of a step", "wait for data")):
                 found.setdefault((decision.name, why), reading.family.example)
+        if main.family.shape < 0 <= reading.family.shape:
+            found.setdefault(("timestamps", "a timestamp on other lines"), reading.family.example)
     return tuple((name, why, line) for (name, why), line in found.items())[:_MOST_ELSEWHERE]
 
 

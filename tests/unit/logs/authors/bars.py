@@ -1,6 +1,7 @@
 """Authors who draw bars: one for the run or one an epoch, and often one of an evaluation."""
 
 import random
+from dataclasses import replace
 
 from tests.unit.logs.authors.run import Record, Run, Truth, clock_text, draw_run, simulate
 
@@ -14,10 +15,11 @@ def bars_of(seed: int) -> tuple[list[str], Truth]:
     is_one, is_hasty = draw.random() < 0.2, draw.random() < 0.2
     # Hasty: the last drawing of a bar is often missing.
     evaluates = draw.choice(["", "Val", "Validating", "Evaluating", "test"])
-    end = draw.choice(["\r", "\n"])
+    between = draw.choice(["\r", "\n"])
     postfix = draw.choice(["loss", "loss lr"] if is_one else ["", "loss", "loss lr"])
     drawn: list[str] = []
     last: Record | None = None
+    end = 0
     for event in simulate(run, draw, truth):
         if isinstance(event, Record):
             last = event
@@ -27,7 +29,9 @@ def bars_of(seed: int) -> tuple[list[str], Truth]:
         if what == "begin" and int(numbers[0]) and run.restart != "scratch":
             drawn.append(f"resuming from checkpoint, epoch {numbers[1]}\n")
         if what == "evaluated" and not is_one and last is not None:
-            if not is_hasty or draw.random() < 0.5:
+            end = last.inside
+            if not is_hasty or not last.epoch or draw.random() < 0.5:
+                end = run.per_epoch
                 drawn.append(_full(run, last, shape, postfix) + "\n")
             if evaluates and run.evaluation_s:
                 spent = run.evaluation_s
@@ -39,8 +43,8 @@ def bars_of(seed: int) -> tuple[list[str], Truth]:
                 ]
             drawn.append(f"Epoch {last.epoch + 1}: train loss {last.loss:.4f} val loss 0.7\n")
     assert last is not None
-    text = "".join(one if one.endswith("\n") else one + end for one in drawn)
-    truth.last_step = last.step if is_one else (last.epoch + 1) * run.per_epoch
+    text = "".join(one if one.endswith("\n") else one + between for one in drawn)
+    truth.last_step = last.step if is_one else last.epoch * run.per_epoch + end
     truth.is_from_zero = False
     truth.total_steps = run.total
     truth.holds.add("losses")
@@ -79,3 +83,23 @@ def _drawn(
         f"{head}{100 * done // total:3}%|{'█' * (10 * done // total):10}| {done}/{total} "
         f"[{clock_text(spent)}<{clock_text(left)}, {speed}{more}]"
     )
+
+
+def epoch_bars_of(seed: int) -> tuple[list[str], Truth]:
+    """Draw a bar without a name that counts epochs, beside a line for each."""
+    draw, truth = random.Random(seed), Truth(seed, counts="epochs", is_coarse=True)
+    run = replace(draw_run(draw), epochs=draw.randint(5, 9), restart="")
+    run = replace(run, done_epochs=draw.choice([run.epochs, run.epochs - 1]))
+    first = draw.choice([0, 1])
+    lines: list[str] = []
+    last: Record | None = None
+    for event in simulate(run, draw, truth):
+        if isinstance(event, Record):
+            last = event
+        elif event.startswith("evaluated") and last is not None:
+            done, spent = last.epoch + 1, last.run_s
+            left = (run.epochs - done) * spent / done
+            lines.append(_drawn("", done, run.epochs, spent, left, done / spent))
+            lines.append(f"epoch: {last.epoch + first}, loss: {last.loss:.5f}, loss_a: 0.1")
+    truth.holds.add("losses")
+    return lines, truth

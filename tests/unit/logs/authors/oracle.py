@@ -10,7 +10,7 @@ from pitstop.doctor.logs.examine import examine_log
 from pitstop.errors import RecordError
 from pitstop.logs.read import read_logs
 from pitstop.records.logs.summary import LogExamination, LogSummary
-from tests.unit.logs.authors.bars import bars_of
+from tests.unit.logs.authors.bars import bars_of, epoch_bars_of
 from tests.unit.logs.authors.lines import lines_of
 from tests.unit.logs.authors.rows import epochs_of, table_of
 from tests.unit.logs.authors.run import Truth
@@ -23,6 +23,7 @@ WRITERS: Final[Mapping[str, Callable[[int], tuple[list[str], Truth]]]] = {
     "table": table_of,
     "epochs": epochs_of,
     "bars": bars_of,
+    "epoch bars": epoch_bars_of,
 }
 
 

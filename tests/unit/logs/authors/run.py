@@ -128,7 +128,9 @@ def simulate(run: Run, draw: random.Random, truth: Truth) -> Iterator[Record | s
         again = {"back": stop - 1, "scratch": 0, "next": stop}[run.restart]
         spans = [range(stop), range(again, max(run.done_epochs, again + 1))]
     for process, span in enumerate(spans):
-        at += draw.choice([900.0, 4000.0, 40000.0]) if process else 0.0
+        # Longer than any epoch by far: else nobody can tell it from one.
+        night_s = max(draw.choice([900.0, 4000.0, 40000.0]), 15 * run.per_epoch * run.step_s)
+        at += night_s if process else 0.0
         began = at
         yield f"begin {process} {span[0]} {at}"
         at += 20.0
