@@ -81,7 +81,7 @@ class Batch:
                 error=layout.error,
             )
         for name, group in layout.curves:
-            builder.curve(name, step, columns[group])
+            builder.curve(name.decode("utf-8", "replace"), step, columns[group])
 
 
 def _column(columns: Sequence[Sequence[bytes]], group: int) -> Array:

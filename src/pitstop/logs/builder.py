@@ -98,14 +98,16 @@ class Series:
         if len(steps) > _MOST_POINTS:
             self._thin()
 
-    def extend(self, steps: Array, texts: Sequence[bytes]) -> None:
-        """Take many points, whose texts are all finite numbers."""
-        place, count = self.skip, len(texts)
+    def extend(self, steps: Array, values: Sequence[bytes] | Array) -> None:
+        """Take many points: numbers, or texts that are all finite ones."""
+        place, count = self.skip, len(values)
         while place < count:
             stride, free = self.stride, _MOST_POINTS + 1 - len(self.step)
             end = min(place + free * stride, count)
             self.step.frombytes(steps[place:end:stride].tobytes())
-            self.value.frombytes(floats(texts[place:end:stride]).tobytes())
+            kept = values[place:end:stride]
+            numbers = kept if isinstance(kept, np.ndarray) else floats(kept)
+            self.value.frombytes(numbers.tobytes())
             place += -(-(end - place) // stride) * stride
             if len(self.step) > _MOST_POINTS:
                 self._thin()
@@ -481,11 +483,11 @@ class LogBuilder:
                 found.text = text
             found.take(step, found.last)
 
-    def curve(self, name: bytes, steps: Array, texts: Sequence[bytes]) -> None:
-        """Take many values of one name, all of them finite numbers as printed."""
-        found = self._named(name.decode("utf-8", "replace"))
+    def curve(self, name: str, steps: Array, values: Sequence[bytes] | Array) -> None:
+        """Take many values of one name: numbers, or finite ones as printed."""
+        found = self._named(name)
         if found is not None:
-            found.extend(steps, texts)
+            found.extend(steps, values)
 
     def scalar(self, name: str, step: float, value: float) -> None:
         """Take one named value."""

@@ -222,16 +222,22 @@ def detect(path: str | Path) -> list[tuple[Reader, float]]:
     Raises:
         RecordError: The file cannot be read.
     """
-    lines = sample(Path(path))
-    sure = [(reader, reader.sniff(lines)) for reader in READERS]
+    return _recognised(sample(Path(path)))
+
+
+def _recognised(lines: list[bytes]) -> list[tuple[Reader, float]]:
+    text = b"\n".join(lines)
+    # Most formats have a word of their own that is nowhere in the file.
+    likely = [reader for reader in READERS if reader.needle in text]
+    sure = [(reader, reader.sniff(lines)) for reader in likely]
     found = [(reader, confidence) for reader, confidence in sure if confidence > 0]
     found.sort(key=lambda pair: -pair[1])
     return found
 
 
-def _chosen(path: Path) -> list[tuple[Reader, float]]:
+def _chosen(lines: list[bytes]) -> list[tuple[Reader, float]]:
     """Choose the formats to read: each that is sure enough."""
-    found = detect(path)
+    found = _recognised(lines)
     good = [pair for pair in found if pair[1] >= _SURE_ENOUGH]
     if any(reader.is_binary or reader is tables.CSV for reader, _ in good):
         return good[:1]
@@ -251,27 +257,30 @@ def _read(
     """
     if forced is None and hints is None:
         hints = dialect_of(path)
+    lines = sample(path)
     if hints is not None:
-        return _with_memory(path, read_general(path, hints)[0])
-    chosen = [(forced, 1.0)] if forced is not None else _chosen(path)
+        return _with_memory(path, lines, read_general(path, hints)[0])
+    chosen = [(forced, 1.0)] if forced is not None else _chosen(lines)
     if is_picked:
         chosen = [pair for pair in chosen if pair[1] >= _SURE_ENOUGH]
     found = _read_as(path, chosen) if chosen else []
     records = [rank for rank in found if _has_records(rank)]
     if records:
         joined = join(records)
-        found = _with_unread(path, joined if forced is not None else _checked(path, joined))
-        return _with_memory(path, found)
+        if not chosen[0][0].is_binary:
+            found = _with_unread(lines, joined if forced is not None else _checked(path, joined))
+            return _with_memory(path, lines, found)
+        return joined
     if is_picked:
         return None
-    if (why := _why_not(path, forced)) is not None:
+    if (why := _why_not(path, lines, forced)) is not None:
         raise RecordError(why)
-    return _with_memory(path, read_if_sure(path))
+    return _with_memory(path, lines, read_if_sure(path))
 
 
-def _with_memory(path: Path, found: RankRecord) -> RankRecord:
+def _with_memory(path: Path, sampled: list[bytes], found: RankRecord) -> RankRecord:
     """Add what lines between the records print of memory and of a cache."""
-    if not any(MARK.search(cut(line)) for line in sample(path)):
+    if not any(MARK.search(cut(line)) for line in sampled):
         return found
     assert found.windows is not None, "a log's record has a table"
     lines = MemoryLines()
@@ -322,16 +331,15 @@ def _checked(path: Path, found: RankRecord) -> RankRecord:
     return read_if_sure(path)
 
 
-def _with_unread(path: Path, found: RankRecord) -> RankRecord:
+def _with_unread(lines: list[bytes], found: RankRecord) -> RankRecord:
     """Name what a format does not read and other lines of the file print: it is not absent."""
     assert found.windows is not None, "a log's record has a table"
     has = {
         "loss": any("loss" in name.lower() for name in found.scalars),
         "learning rate": bool(np.isfinite(found.windows.lr).any()),
     }
-    if all(has.values()) or any(reader.is_binary for reader, _ in detect(path)):
+    if all(has.values()):
         return found
-    lines = sample(path)
     notes = [
         f"not understood: {name}, e.g. {line.decode('utf-8', 'replace').strip()[:160]} "
         f"(a {name} on a line of its own)"
@@ -372,9 +380,8 @@ def _has_records(rank: RankRecord) -> bool:
     return table is not None and bool((~table.of_kind("eval")).any())
 
 
-def _why_not(path: Path, forced: Reader | None) -> str | None:
+def _why_not(path: Path, lines: list[bytes], forced: Reader | None) -> str | None:
     """Say why a file cannot be read at all; None where its lines may tell something."""
-    lines = sample(path)
     if not any(lines) and is_packed(path):
         return f"{path} is cut off or damaged: nothing in it can be unpacked"
     if not any(lines):
@@ -383,7 +390,7 @@ def _why_not(path: Path, forced: Reader | None) -> str | None:
         return (
             f"{path} holds no record of the format {forced.name}; leave out --format to detect it"
         )
-    if any(reader.is_binary for reader, _ in detect(path)):
+    if any(reader.is_binary for reader, _ in _recognised(lines)):
         return f"{path} is an event file without values that count steps in one way"
     text = b"\n".join(lines[:64])[:4096].lstrip(b"\0")
     return f"{path} is a binary file of no known format; {_known()}" if b"\0" in text else None

@@ -29,29 +29,36 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
     if not plan.is_of_steps:
         _leave_out_steps(builder, plan, columns)
     gaps = _gaps(plan, columns, miner, readings)
+    records = list(zip(*(column.tolist() for column in columns.values()), strict=True))
     for line, what, number in _in_order(plan, miner, readings):
         if what == "record":
             if (gap := gaps.get(line)) is not None:
                 builder.restart(gap)
-            _tell_record(builder, plan, int(number), columns)
+            row = int(number)
+            values = dict(zip(columns, records[row], strict=True))
+            builder.train(float(plan.step[row]), epoch=float(plan.epoch[row]), **values)
         elif what == "evaluated":
             builder.evaluation(wall_s=number, formula="elapsed at the end of its bar")
         elif what == "resume":
             builder.restart("the log says that training is resumed")
         else:
             builder.other_work()
+    _tell_curves(builder, plan)
     return reader
 
 
-def _tell_record(builder: LogBuilder, plan: Plan, row: int, columns: dict[str, Array]) -> None:
-    main, step = plan.main, float(plan.step[row])
-    values = {name: float(column[row]) for name, column in columns.items()}
-    builder.train(step, epoch=float(plan.epoch[row]), **values)
-    for place, decision in enumerate(main.decisions):
-        is_curve = decision.role in ("loss", "metric") and not main.family.slots[place].is_mean
-        if is_curve and main.family.prints(place, row):
-            slot = main.family.slots[place]
-            builder.scalar(decision.name, step, main.family.flat[place][row] * slot.scale)
+def _tell_curves(builder: LogBuilder, plan: Plan) -> None:
+    """Hand over losses and other values, each where its line prints it; of one name the first."""
+    family = plan.main.family
+    told: set[str] = set()
+    for place, decision in enumerate(plan.main.decisions):
+        is_curve = decision.role in ("loss", "metric") and not family.slots[place].is_mean
+        if not is_curve or decision.name in told:
+            continue
+        told.add(decision.name)
+        absent = family.absent.get(place)
+        rows = plan.keep if absent is None else plan.keep & ~absent
+        builder.curve(decision.name, plan.step[rows], family.column(place)[rows])
 
 
 def _tell_run(builder: LogBuilder, plan: Plan) -> None:
