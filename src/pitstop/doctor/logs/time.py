@@ -16,6 +16,7 @@ from pitstop.records.units import seconds_text, share_text
 
 _FEWEST_FOR_A_TREND = 9
 _LEAST_ERROR = 0.01  # of the estimate: a step time that is printed in few digits has no spread
+_BY_CLOCK = "first timestamp to last record"
 _BREAK_S = 600.0
 _BREAK_TIMES = 10.0
 _RECURRING = ("evaluation", "checkpoint", "epoch boundary")
@@ -47,7 +48,7 @@ class RunTime:
 def run_time(facts: LogFacts) -> RunTime:
     """Take the run's time from the log's clock, else add up steps and timed events."""
     train_s = _train_s(facts)
-    run_s, formula = _clock_s(facts.windows), "first timestamp to last record"
+    run_s, formula = _clock_s(facts.windows), _BY_CLOCK
     silent_s = _silent_s(facts.windows)
     if silent_s:
         run_s = None  # the run, or a night between two processes: the log does not tell
@@ -109,17 +110,20 @@ def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> 
     recent, early = _thirds(facts)
     if end is None or last is None or recent is None or facts.is_done:
         return None
+    if time.silent_s and time.run_s is None:
+        return None  # what else the run does between its steps is not known
     left = end - last
     values, weights = recent
     low, _, high = quartiles(values, weights)
     middle, usual = middle_of(values, weights)
     whole = facts.step
     assert whole is not None
-    outside = _recurring_share(time, events)
+    known = _recurring_share(time, events)
+    outside = max(known, _outside_share(time))
     seconds = left * middle * (1 + outside)
     which = "median" if usual is None else "mean"
     error = left * (1 + outside) * max((high - low) / 2, abs(middle - whole.middle))
-    error += _longest_event_s(events)
+    error += _longest_event_s(events) + left * middle * (outside - known) / 2
     before = 0.0 if early is None else middle_of(*early)[0]
     return Eta(
         steps=left,
@@ -208,6 +212,13 @@ def _recurring_share(time: RunTime, events: Mapping[str, EventTotal]) -> float:
     return apart_s / time.train_s if time.train_s else 0.0
 
 
+def _outside_share(time: RunTime) -> float:
+    """What the run took beyond its steps by the clock, however much of that is known."""
+    if time.work_s is None or not time.train_s or time.formula != _BY_CLOCK:
+        return 0.0
+    return max(0.0, time.work_s / time.train_s - 1)
+
+
 def _longest_event_s(events: Mapping[str, EventTotal]) -> float:
     """One evaluation or save more or less may lie ahead than its share so far says."""
     found = [events[name] for name in _RECURRING if name in events]
@@ -216,5 +227,5 @@ def _longest_event_s(events: Mapping[str, EventTotal]) -> float:
 
 def _eta_text(left: int, step_s: float, how: str, outside: float) -> str:
     steps = f"{left:,} steps x {seconds_text(step_s)} ({how})"
-    more = "evaluations, checkpoints and epoch starts as so far"
+    more = "evaluations, checkpoints, epoch starts and the like as so far"
     return f"{steps} + {share_text(outside)} for {more}" if outside else steps

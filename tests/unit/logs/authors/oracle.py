@@ -81,8 +81,19 @@ def _times(said: LogSummary, truth: Truth) -> list[str]:
         rates += [median(truth.printed_rates)] if truth.printed_rates else []
         if all(abs(said.rate.middle / rate - 1) > near for rate in rates):
             wrong.append(f"rate: {said.rate.middle:.4g}, not {rates}; {said.rate.formula}")
+    return wrong + _whole(said, truth)
+
+
+def _whole(said: LogSummary, truth: Truth) -> list[str]:
+    """List what is wrong of the run as a whole: its time, what is left, its evaluations."""
+    wrong: list[str] = []
     if said.run_s is not None and said.run_s > 1.1 * truth.run_s + _STARTS_S:
         wrong.append(f"run: {said.run_s:.0f} s, not {truth.run_s:.0f} s; {said.run_formula}")
+    if said.eta is not None:
+        left = said.eta.seconds
+        allowed = left.error + 0.1 * truth.left_s + _STARTS_S
+        if abs(left.value - truth.left_s) > allowed:
+            wrong.append(f"left: {left.value:.0f} ± {left.error:.0f} s, not {truth.left_s:.0f} s")
     events = said.events.get("evaluation")
     if events is not None and events.timed and events.total_s > truth.evaluations_s * 1.1 + 2:
         wrong.append(f"evaluations: {events.total_s:.4g} s, not {truth.evaluations_s:.4g} s")

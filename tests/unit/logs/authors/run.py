@@ -36,6 +36,8 @@ class Truth:
     epochs: int = 0
     run_s: float = 0.0
     """Of all processes, without the time between them."""
+    left_s: float = 0.0
+    """What the epochs not yet done would take."""
     evaluations_s: float = 0.0
     printed_rates: list[float] = field(default_factory=list[float], repr=False)
     holds: set[str] = field(default_factory=set[str])
@@ -161,6 +163,8 @@ def simulate(run: Run, draw: random.Random, truth: Truth) -> Iterator[Record | s
     truth.step_s, truth.data_s = median(steps), median(steps) * run.data_share
     truth.processes, truth.epochs = len(spans), run.done_epochs
     truth.starts_s = run.start_s
+    whole_s = run.per_epoch * run.step_s + run.start_s + run.evaluation_s
+    truth.left_s = (run.epochs - spans[-1].stop) * whole_s
     yield f"end {at}"
 
 
