@@ -5,9 +5,9 @@
 Every setting is predicted first. Then the job is trained on the processor, and the proportional set
 size of its process tree is read again and again until it stays the same, with what the training
 process lies below its own peak added: the largest sum counts. Steps have no GPU here, so their
-tensors lie in host memory: the trial that a prediction makes takes three steps as well. Libraries
-that other processes of the host have open are divided among all of them: run this from an
-environment that nobody else uses.
+tensors lie in host memory, and the dry run's peak is part of the prediction. Libraries that other
+processes of the host have open are divided among all of them: run this from an environment that
+nobody else uses.
 
     pitstop data make reid DATA --people 32 --images 24 --size 256x128
     pitstop data make deblur DATA --train-clips 4 --test-clips 1 --frames 24 --size 256x256
@@ -30,6 +30,7 @@ import torch
 from pitstop.config.load import load_config
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.measure.host.process_tree import tree_memory
+from pitstop.plan.dry_run.request import Request, trace_in_child
 from pitstop.plan.host.total import Host, plan_host, start_method
 from pitstop.plan.host.trial import TrialRequest, try_processes
 from pitstop.records.plans.host import HostPlan
@@ -100,13 +101,16 @@ def main() -> None:
         "torch": torch.__version__,
         "rows": [],
     }
+    steps: dict[str, int] = {}
     for setting in SETTINGS:
         if options.only not in {None, setting.name}:
             continue
         overrides = (f"data.root={roots[setting.workload]}", *base[setting.workload])
         config = str(CONFIGS / setting.workload / "demo.yaml")
+        if setting.workload not in steps:
+            steps[setting.workload] = step_bytes(config, overrides)
         overrides += setting.overrides
-        planned = predict(config, overrides)
+        planned = predict(config, overrides, steps[setting.workload])
         say(f"{setting.name}: planned {planned.total_bytes / MIB:.0f} MiB")
         measured, readings = measure(config, overrides)
         say(f"{setting.name}: measured {measured / MIB:.0f} MiB")
@@ -126,7 +130,13 @@ def main() -> None:
         write(report, options.output)
 
 
-def predict(config: str, overrides: tuple[str, ...]) -> HostPlan:
+def step_bytes(config: str, overrides: tuple[str, ...]) -> int:
+    """Peak of a step's tensors, with the kernels that a processor has."""
+    request = Request(config=config, overrides=(*overrides, "model.kernels=reference"))
+    return trace_in_child(request).require().peak_bytes
+
+
+def predict(config: str, overrides: tuple[str, ...], tensors: int) -> HostPlan:
     """Plan a job without a GPU on this machine."""
     loaded = load_config(Path(config), overrides).config
     limits = read_host_limits()
@@ -144,7 +154,7 @@ def predict(config: str, overrides: tuple[str, ...]) -> HostPlan:
     )
     answer = try_processes(request)
     assert answer.sizes is not None, answer.error
-    return plan_host(loaded, answer.sizes, host)
+    return plan_host(loaded, answer.sizes, host, step_bytes=tensors)
 
 
 def measure(config: str, overrides: tuple[str, ...]) -> tuple[int, int]:

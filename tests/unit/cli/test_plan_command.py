@@ -26,7 +26,6 @@ SIZES = ProcessSizes(
     first_worker_bytes=GIB // 4,
     next_worker_bytes=GIB // 8,
     reading_bytes=0,
-    step_bytes=0,
 )
 
 

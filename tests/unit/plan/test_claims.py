@@ -227,7 +227,6 @@ def host_plan(*overrides: str, sample_bytes: int, ranks: int = 1) -> HostPlan:
         first_worker_bytes=50 * MB,
         next_worker_bytes=50 * MB,
         reading_bytes=0,
-        step_bytes=0,
     )
     return plan_host(config, sizes, replace(HOST, ranks=ranks))
 

@@ -26,7 +26,7 @@ from pitstop_probe import Clock, Step
 OPTIMIZERS: Final = ("adamw", "adamw_bf16", "adamw8bit", "sgd")
 
 
-class NoSink:
+class _Nobody:
     """Takes no steps: nothing is timed in a dry run."""
 
     def step(self, step: Step) -> None:
@@ -48,9 +48,9 @@ def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = Fal
         CannotFakeError: Where an operation needs numbers.
         ConfigError: Where a setting cannot be honoured.
     """
-    clock = Clock(NoSink())
+    clock = Clock(_Nobody())
     ledger = Ledger(lambda: clock.current.path)
-    batch = blank_batch(task, config.train.batch_size)
+    batch = _batch(task, config.train.batch_size)
     with fake_gpu(), ledger:
         setup = build_trainer(config, task, Ranks(), DEVICE)
         trainer = setup.trainer
@@ -87,7 +87,7 @@ def _make_gradients(model: nn.Module) -> None:
             parameter.grad = torch.zeros_like(parameter)
 
 
-def blank_batch(task: Task[Any], batch_size: int) -> Any:
+def _batch(task: Task[Any], batch_size: int) -> Any:
     """A batch of the run's shapes: blank where the task can make one, else of its own data."""
     if isinstance(task, MakesBlankBatches):
         return task.blank_batch(batch_size)

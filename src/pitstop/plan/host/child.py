@@ -11,12 +11,12 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 import torch
+from torch import nn
 
 import pitstop.train.run  # noqa: F401 - what a training process imports
 from pitstop.config.load import load_config
@@ -29,19 +29,13 @@ from pitstop.data.sampling.samplers import Deal, train_order
 from pitstop.errors import PitstopError
 from pitstop.measure.host.process_tree import anonymous_bytes, tree_memory
 from pitstop.plan.dry_run.configured import without_files
-from pitstop.plan.dry_run.step import NoSink, blank_batch
 from pitstop.plan.host.trial import ProcessSizes, TrialAnswer, TrialRequest
 from pitstop.records.store import from_json, write_json
-from pitstop.train.ranks import Ranks
-from pitstop.train.setup import build_trainer
 from pitstop.train.task import MakesBlankBatches, Task
 from pitstop.workloads.catalogue import build_task, outside_kinds
-from pitstop_probe import Clock
 
 _TURNS: Final = 2
 """How often each slot of a ring is used in a trial; the first time its pages are made."""
-_STEPS: Final = 3
-"""Of a job that computes on the processor: in the first the optimizer makes its state."""
 
 
 def main() -> None:
@@ -61,6 +55,8 @@ def _sizes(request: TrialRequest) -> ProcessSizes:
         planned, notes = without_files(config, stack)
         task = build_task(planned)
     task.build_model()
+    if request.computes_here:
+        _compute()
     if planned.data.root is None:
         return _without_data(task, notes)
     samples = task.train_samples()
@@ -72,8 +68,6 @@ def _sizes(request: TrialRequest) -> ProcessSizes:
     batch_bytes = sum(tensor_bytes) * config.train.batch_size
     after, _ = _own_bytes()
     return ProcessSizes(
-        # Last: workers start before the first step, and share nothing of it.
-        step_bytes=_step_bytes(planned, task) if request.computes_here else 0,
         process_bytes=own,
         private_bytes=private,
         tensor_bytes=tensor_bytes,
@@ -98,32 +92,19 @@ def _without_data(task: Task[Any], notes: tuple[str, ...]) -> ProcessSizes:
         first_worker_bytes=None,
         next_worker_bytes=None,
         reading_bytes=0,
-        step_bytes=0,
         notes=(notes[-1],),
     )
 
 
-def _step_bytes(config: RunConfig, task: Task[Any]) -> int:
-    """Take real steps on the processor; give what they add to this process at the most.
-
-    Measured and not counted: beside the tensors there are what libraries set up for their kernels
-    and what the C library keeps of tensors that are gone.
-    """
-    import resource  # not on Windows, where a trial is of jobs with a GPU alone
-
-    before, _ = _own_bytes()
-    trainer = build_trainer(config, task, Ranks(), torch.device("cpu")).trainer
-    clock = Clock(NoSink())
-    batch = blank_batch(task, config.train.batch_size)
-    for step in range(_STEPS):
-        clock.begin_step()
-        trainer.train_step(repeat(batch), step=step, clock=clock)
-        clock.end_step()
-    after, _ = _own_bytes()
-    # A step is at its peak for milliseconds; the kernel remembers it.
-    resident = psutil.Process().memory_info().rss
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return max(0, after + max(0, most - resident) - before)
+def _compute() -> None:
+    """Have torch load what a step on the processor needs: convolutions, products, autograd."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.GELU(), nn.Flatten())
+    model.append(nn.Linear(8 * 36, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.zeros(2, 3, 8, 8)).softmax(-1).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def _own_bytes() -> tuple[int, int]:

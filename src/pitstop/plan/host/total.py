@@ -16,6 +16,10 @@ LOW, HIGH = 0.9, 1.1
 WORKER_BYTES: Final = 80 * 2**20
 """Of a worker that could not be tried, since the data are not here."""
 
+PROCESSOR_ALLOCATOR: Final = 0.22
+"""Of a step's tensors on a processor, what the C library keeps of those that are gone; from one
+measured job (docs/accuracy.md)."""
+
 _MEASURED, _COUNTED, _ALLOWANCE = "measured in a trial", "counted", "allowance"
 
 
@@ -31,19 +35,22 @@ class Host:
     """Whether batches are copied to a GPU; page-locked memory only serves that."""
 
 
-def plan_host(config: RunConfig, sizes: ProcessSizes, host: Host) -> HostPlan:
+def plan_host(
+    config: RunConfig, sizes: ProcessSizes, host: Host, *, step_bytes: int = 0
+) -> HostPlan:
     """Add up a job.
 
     Args:
         config: Its settings.
         sizes: Of its processes and samples.
         host: Where it is to run.
+        step_bytes: Tensors of a step that lie in host memory: none where a GPU holds them.
 
     Raises:
         ConfigError: Where the workers cannot be shared by the ranks.
     """
     data = _data(config, sizes, host)
-    rows = tuple(row for row in _rows(data, sizes, host) if row.num_bytes)
+    rows = tuple(row for row in _rows(data, sizes, host, step_bytes) if row.num_bytes)
     total = sum(row.num_bytes for row in rows)
     return HostPlan(
         ranks=host.ranks,
@@ -93,12 +100,14 @@ def _data(config: RunConfig, sizes: ProcessSizes, host: Host) -> DataStats:
     return plan_memory("", plan, seen, drop_last=loader.drop_last)
 
 
-def _rows(data: DataStats, sizes: ProcessSizes, host: Host) -> Iterator[HostRow]:
+def _rows(data: DataStats, sizes: ProcessSizes, host: Host, step_bytes: int) -> Iterator[HostRow]:
     ranks, workers = host.ranks, data.loader.workers
     # Libraries lie in files, which the ranks of a host share.
     processes = sizes.process_bytes + (ranks - 1) * sizes.private_bytes
     yield HostRow(owner="training processes", num_bytes=processes, basis=_MEASURED)
-    yield HostRow(owner="steps", num_bytes=ranks * sizes.step_bytes, basis=_MEASURED)
+    yield HostRow(owner="tensors of the step", num_bytes=ranks * step_bytes, basis="dry run")
+    kept = round(PROCESSOR_ALLOCATOR * ranks * step_bytes)
+    yield HostRow(owner="freed tensors", num_bytes=kept, basis=_ALLOWANCE)
     if workers:
         yield _workers(sizes, ranks, workers)
     else:

@@ -17,7 +17,7 @@ class TrialRequest:
     start_method: str | None = None
     """How workers will start; None for what this machine would do by itself."""
     computes_here: bool = False
-    """Whether steps run on this machine's processor, and so in its memory."""
+    """Whether the step runs on this machine's processor, whose libraries then count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,6 @@ class ProcessSizes:
     """Each further one."""
     reading_bytes: int
     """What reading in the training process itself leaves there."""
-    step_bytes: int
-    """What steps on the processor add to the training process; 0 where a GPU takes them."""
     notes: tuple[str, ...] = ()
 
 
