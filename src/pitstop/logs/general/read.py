@@ -25,6 +25,7 @@ _AMONG = 100
 _MIXED = 0.2
 _TWICE = 0.1
 _MOST_ELSEWHERE = 8
+_MOST_LISTED = 24
 _ELSEWHERE: Final[dict[Role, str]] = {
     "time": "a time on a line of its own",
     "time of a step": "a time on a line of its own",
@@ -70,6 +71,8 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
     hints = hints or FieldHints()
     miner = _mined(path)
     families = miner.families
+    for option, name in (("step", hints.step), ("time", hints.time)):
+        _require_field(path, families, option=option, name=name)
     if hints.time and hints.unit:
         with_unit(families, hints.time, UNITS[hints.unit])
     readings = [decide(family, step=hints.step) for family in families]
@@ -95,6 +98,20 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
         builder.note(note)
     confidence = plan.main.decisions[plan.main.place("step")].confidence
     return finish(builder, reader, confidence=confidence, file=str(path)), understood
+
+
+def _require_field(path: Path, families: list[Family], *, option: str, name: str) -> None:
+    """Refuse a field that the user names and no line has.
+
+    Raises:
+        RecordError: There is none; the message lists those that repeat.
+    """
+    names = {slot.name: None for family in families for slot in family.slots if slot.name}
+    if name and name.lower() not in {one.lower() for one in names}:
+        repeated = [family for family in families if family.count >= FEWEST_ROWS]
+        known = dict.fromkeys(slot.name for one in repeated for slot in one.slots if slot.name)
+        listed = ", ".join(list(known)[:_MOST_LISTED]) or "none"
+        raise RecordError(f"--{option} {name}: no line of {path} has that field; fields: {listed}")
 
 
 def read_if_sure(path: Path) -> RankRecord:

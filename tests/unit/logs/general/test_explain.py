@@ -7,6 +7,7 @@ import pytest
 
 from pitstop.cli.doctor_logs import doctor_logs, explain_logs
 from pitstop.errors import RecordError
+from pitstop.logs.general.read import FieldHints
 from pitstop.logs.read import read_logs
 
 
@@ -55,3 +56,9 @@ def test_a_dialect_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.log.dialect").write_text(text)
     with pytest.raises(RecordError, match=r"own\.log\.dialect"):
         read_logs([log])
+
+
+@pytest.mark.parametrize("option", ["step", "time"])
+def test_a_field_that_no_line_has_is_refused_with_those_there_are(log: Path, option: str) -> None:
+    with pytest.raises(RecordError, match=rf"--{option} nosuch: .*; fields: step, loss, took"):
+        read_logs([log], hints=FieldHints(**{option: "nosuch"}))
