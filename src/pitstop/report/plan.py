@@ -144,7 +144,8 @@ def _holders(host: HostPlan) -> Table:
 
 def _table(plan: MemoryPlan) -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_row("  batch", "recompute", "precision", "optimizer", "peak", "", "step", "", "")
+    timed = "step" if any(row.step_s is not None for row in plan.table) else ""
+    table.add_row("  batch", "recompute", "precision", "optimizer", "peak", "", timed, "", "")
     for row in plan.table:
         table.add_row(*_cells(row))
     return table

@@ -112,6 +112,16 @@ def test_it_says_who_holds_the_memory_and_what_fits() -> None:
 
 
 @pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize(("gpu", "is_timed"), [(("--gpu", "L40S"), True), ((), False)])
+def test_a_column_of_times_is_headed_where_there_are_times(
+    gpu: tuple[str, ...], is_timed: bool
+) -> None:
+    _, text = run(CONFIG, "--gpu-memory", "48GiB", *gpu)
+    heading = next(line for line in text.splitlines() if line.split()[:1] == ["batch"])
+    assert ("step" in heading.split()) == is_timed
+
+
+@pytest.mark.usefixtures("made_up")
 def test_it_says_where_the_peak_of_the_whole_run_is() -> None:
     code, text = run(CONFIG, "eval.tile=256", "--gpu-memory", "48GiB", "--no-table")
     assert code == 0
