@@ -20,7 +20,6 @@ from pitstop_probe.hooks.imports import when_imported
 from pitstop_probe.hooks.patches import replace
 from pitstop_probe.hooks.start_up import ImportClock
 from pitstop_probe.measurement import Measurement, Settings, was_measured
-from pitstop_probe.step_memory.recorder import StepMemory
 
 VARIABLE = "PITSTOP_PROBE"
 
@@ -82,6 +81,8 @@ def attach(folder: str, steps: Optional[int] = None) -> Measurement:
 
 def _record_memory(torch: Any, settings: Settings) -> None:
     """Record what the first steps hold, and nothing else; written at the end at the latest."""
+    from pitstop_probe.step_memory.recorder import StepMemory
+
     atexit.register(StepMemory(torch, settings).close)
 
 

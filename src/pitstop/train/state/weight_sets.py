@@ -1,15 +1,14 @@
 """Which tensors of somebody's file are the weights, and in what they differ from a model's."""
 
-import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from pitstop.errors import CheckpointError
+from pitstop.train.state.checkpoint import read_state
 from pitstop.train.state.foreign_archive import (
     Foreign,
     ForeignTree,
@@ -82,20 +81,10 @@ def describe_differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor])
 
 
 def _read(path: Path) -> ForeignTree:
-    """Read by torch's own restricted reader, and by ours what that one refuses as a whole."""
+    """Read an archive by our own reader, which takes tensors out of any; older files by torch's."""
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}")
-    if is_archive(path):
-        return read_archive(path)
-    try:
-        return ForeignTree(torch.load(path, map_location="cpu", weights_only=True), ())
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} holds something other than tensors and plain values, and is not read: "
-            "that could run code"
-        ) from error
-    except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
+    return read_archive(path) if is_archive(path) else ForeignTree(read_state(path), ())
 
 
 def _choose(tree: Mapping[str, Any], path: Path, key: str | None) -> str | None:
