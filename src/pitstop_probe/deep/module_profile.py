@@ -212,7 +212,9 @@ class ModuleProfile:
         before = self._mode, here
         try:
             called = self._again(module) if self._passes else self._called(module, here)
-            self._follow((args, kwargs), called, self._left)
+            taken = _with_history((args, kwargs))
+            self._follow(taken, called, self._left)
+            versions = {id(value): value._version for value in taken}
         except Exception as error:  # noqa: BLE001 - an odd argument is the script's right
             self._give_up(error)
             return call(*args, **kwargs)
@@ -222,7 +224,10 @@ class ModuleProfile:
         finally:
             self._mark(*before)
         with contextlib.suppress(Exception):  # as above; then its backward pass is not split
-            self._follow(output, called, self._reached)
+            # What is passed on as it came (nn.Identity) is not reached here: its gradient is due
+            # to the module that made it. What was changed in place has another version.
+            made = [v for v in _with_history(output) if versions.get(id(v)) != v._version]
+            self._follow(made, called, self._reached)
         return output
 
     def _called(self, module: Any, parent: Optional[_Node]) -> _Node:
@@ -262,13 +267,12 @@ class ModuleProfile:
             return places[-1]
         return max(places, key=lambda place: _common_depth(place, self._node))
 
-    def _follow(self, values: Any, node: _Node, note: Callable[[_Node], None]) -> None:
-        """Have a gradient's arrival noted; not at the script's own parameters, which outlive us."""
-        for value in tensors_in(values):
-            if value.requires_grad and not value.is_leaf:
-                # An odd tensor may refuse: its module's time is then in what is around it.
-                with contextlib.suppress(Exception):
-                    value.register_hook(functools.partial(_note, note, node))
+    def _follow(self, values: List[Any], node: _Node, note: Callable[[_Node], None]) -> None:
+        """Have a gradient's arrival noted."""
+        for value in values:
+            # An odd tensor may refuse: its module's time is then in what is around it.
+            with contextlib.suppress(Exception):
+                value.register_hook(functools.partial(_note, note, node))
 
     @property
     def _goes_back(self) -> bool:
@@ -403,6 +407,11 @@ def _is_inside_its_kind(node: _Node) -> bool:
             return True
         above = above.parent
     return False
+
+
+def _with_history(values: Any) -> List[Any]:
+    """Give the tensors that something made; not the script's own parameters, which outlive us."""
+    return [each for each in tensors_in(values) if each.requires_grad and not each.is_leaf]
 
 
 def tensors_in(value: Any) -> List[Any]:

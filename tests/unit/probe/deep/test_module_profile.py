@@ -237,6 +237,45 @@ def test_a_frozen_part_has_no_backward_pass() -> None:
     assert found["trained"]["backward_us"] > 0
 
 
+class Slow(torch.autograd.Function):
+    """Its backward pass reads the clock some times, so it takes that long."""
+
+    clock: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        del ctx
+        for _ in range(50):
+            Slow.clock()
+        return grads[0] * 2
+
+
+class SlowBack(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Slow.apply(x)
+
+
+@pytest.mark.parametrize(
+    "after", [nn.Identity(), nn.Dropout(0.0).eval(), nn.ReLU(inplace=True)], ids=repr
+)
+def test_what_passes_its_input_on_has_no_share_of_the_module_before(after: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), SlowBack(), after, nn.Linear(4, 4))
+    tracker = watched()
+    Slow.clock = tracker.now
+    profile = ModuleProfile(tracker, torch, [model])
+    profile.on()
+    go(model)
+    profile.off()
+    rows = by_name(profile.values(9))
+    assert rows["1"]["backward_us"] >= 50
+    assert (rows.get("2", {}).get("backward_us") or 0) < 10
+
+
 def test_one_odd_step_of_three_does_not_show() -> None:
     tracker = watched()
     plain = count(0, 1000)
