@@ -169,12 +169,13 @@ def deblur_quality() -> str:
 
 
 def vrt_step() -> str:
-    """VRT beside its authors' code: three runs, each against the authors' code in the same run."""
+    """VRT beside its authors' code: four runs, each against the authors' code in the same run."""
     found = results("deblur_vrt_h200")
     runs = {
         "first": found["earlier_run"]["rows"],
         "second": found["second_run"]["rows"],
-        "third": found["rows"],
+        "third": found["third_run"]["rows"],
+        "fourth": found["rows"],
     }
 
     def row(run: str, name: str, label: str) -> list[str]:
@@ -203,8 +204,32 @@ def vrt_step() -> str:
         row("third", "reference, recomputed", "reference kernels, recomputing"),
         row("third", "fused", "whole blocks fused too, nothing recomputed"),
         row("third", "fused, graph", "the same, recorded as one CUDA graph"),
+        row("fourth", "authors, recomputed", "fourth run: authors' code, recomputing"),
+        row("fourth", "reference, recomputed", "reference kernels, recomputing"),
+        row("fourth", "fused", "fewer launches, nothing recomputed"),
+        row("fourth", "fused, graph", "the same, recorded as one CUDA graph"),
     ]
     return table(head, rows)
+
+
+def vrt_memory() -> str:
+    """VRT by fused kernels, within caps of memory and by batch."""
+
+    def row(one: Json) -> list[str]:
+        cap = "all" if one["cap_gb"] is None else f"{one['cap_gb']} GB"
+        recomputed = one.get("recomputed") or {}
+        said = ", ".join(f"{name} {count}" for name, count in recomputed.items()) or "nothing"
+        if one["outcome"] != "ran":
+            return [cap, str(one["batch"]), said, one["outcome"], "", ""]
+        return [
+            *(cap, str(one["batch"]), said.replace("_", "-")),
+            f"{one['peak_reserved_gib']:.1f} GiB",
+            f"{one['step_ms']:,.0f} ms",
+            f"{one['samples_per_s']:.2f}",
+        ]
+
+    head = ("memory", "batch", "recomputed", "reserved at the peak", "step", "clips/s")
+    return table(head, map(row, results("deblur_memory_h200")["rows"]))
 
 
 def cache_memory() -> str:
@@ -582,6 +607,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "reid-step": reid_step,
     "verify-rates": verify_rates,
     "verify-ratios": verify_ratios,
+    "vrt-memory": vrt_memory,
     "vrt-step": vrt_step,
 }
 
