@@ -55,17 +55,10 @@ class LearntNames(GapNames):
 
     def __missing__(self, gap: Gap) -> Name:
         """Name a gap, after the last sample that had to do with it."""
-        placed = _with_delayed(self._placed.get(gap, []))
-        loose = self._loose.get(gap[0], Counter())
-        if len(placed) >= _FEWEST_SAMPLES:
-            met = [(place, self._named(gap, why)) for place, why in placed]
-        else:
-            # Of these only the number is known: in an order they take up as much as they are many.
-            named = sorted(self._named(gap, why) for why in loose.elements())
-            met = [((place + 0.5) / len(named), name) for place, name in enumerate(named)]
-        shares = _shares_by_place(met)
-        if len(met) < (_FEWEST_SAMPLES if len(shares) == 1 else _FEWEST_TO_DIVIDE):
+        met = self._met(gap)
+        if not _tells(met):
             return super().__missing__(gap)
+        shares = _shares_by_place(met)
         name = self[gap] = shares[0][0] if len(shares) == 1 else shares
         return name
 
@@ -91,18 +84,37 @@ class LearntNames(GapNames):
             {
                 "before": gap[0],
                 "after": gap[1],
-                "samples": len(self._placed.get(gap, ())) or sum(self._loose[gap[0]].values()),
+                "samples": len(self._met(gap)),
                 "shares": dict(name),
             }
             for gap, name in found
             if not isinstance(name, str)
         ]
 
+    def _met(self, gap: Gap) -> List[Tuple[float, str]]:
+        """Give the samples that a gap is named by: those with a place, or all where these are few.
+
+        Of loose ones only the number is known: in an order they take up as much as they are many.
+        """
+        placed = _with_delayed(self._placed.get(gap, []))
+        met = [(place, self._named(gap, why)) for place, why in placed]
+        if _tells(met):
+            return met
+        loose = self._loose.get(gap[0], Counter()).elements()
+        names = sorted([name for _, name in met] + [self._named(gap, why) for why in loose])
+        return [((place + 0.5) / len(names), name) for place, name in enumerate(names)]
+
     def _named(self, gap: Gap, purpose: str) -> str:
         by_neighbours = self.by_neighbours(*gap)
         if not purpose or (purpose == "loss" and by_neighbours != HOST):
             return by_neighbours
         return HOST if purpose == "loss" else purpose
+
+
+def _tells(met: Sequence[Tuple[float, str]]) -> bool:
+    """Whether samples are enough to name a gap by, or to divide it."""
+    is_one = len({name for _, name in met}) == 1
+    return len(met) >= (_FEWEST_SAMPLES if is_one else _FEWEST_TO_DIVIDE)
 
 
 def _with_delayed(placed: Sequence[Tuple[float, str]]) -> List[Tuple[float, str]]:

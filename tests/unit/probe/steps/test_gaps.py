@@ -85,6 +85,20 @@ def test_of_steps_that_were_not_noted_samples_are_counted() -> None:
     assert shares(gaps) == {"data": 0.75, "loss": 0.25}
 
 
+def test_few_placed_samples_that_disagree_are_counted_with_the_loose_ones() -> None:
+    gaps = Gaps()
+    for step in range(24):
+        purpose = "loss" if step in (1, 5, 9, 13, 17) else "data"
+        gaps.add_sample(step, 100 + 40 * step, "forward", purpose)
+    for step in range(4):
+        gaps.place(step, STEP, (0, 2000), gaps.names)
+    assert shares(gaps) == {"loss": 1.0}
+    gaps.pass_by(23)
+    assert shares(gaps) == pytest.approx({"data": 19 / 24, "loss": 5 / 24})
+    (summary,) = gaps.summary()
+    assert summary["samples"] == 24
+
+
 def test_what_follows_from_the_model_is_loss_only_before_gradients() -> None:
     names = LearntNames(name_gap)
     for place in range(12):
