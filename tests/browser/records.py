@@ -70,7 +70,7 @@ def write_run(
         _last_readings(writer)
     clock.close()
     writer.close()
-    _fix_head(path, rank=rank, world=world)
+    fix_head(path, rank=rank, world=world)
     return path
 
 
@@ -176,7 +176,7 @@ def _plain(reading: Any) -> Mapping[str, Any]:
     return asdict(reading)
 
 
-def _fix_head(path: Path, *, rank: int, world: int) -> None:
+def fix_head(path: Path, *, rank: int, world: int) -> None:
     """Put fixed text where the writer names its process and its moment."""
     first, _, rest = path.read_bytes().partition(b"\n")
     head = json.loads(first) | {

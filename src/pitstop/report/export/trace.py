@@ -1,27 +1,34 @@
 """Steps as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 One process a rank. Tracks: all steps; the parts of sampled steps on the host, one inside the other;
-the same on the device, a track a depth, for its clock is another one; what lies outside steps. The
-format is Chrome's Trace Event Format, in which times are microseconds.
+the same on the device; what lies outside steps. Memory and load are counters. The format is
+Chrome's Trace Event Format, in which times are microseconds and the slices of a track lie one
+inside the other or apart: a slice that would reach over another one's end goes to a further track
+of the same name.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pitstop.errors import RecordError
-from pitstop.records.host.memory import MemoryReading
+from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.run import RankRecord, RunRecord, StepTable, Timeline
 from pitstop.records.store import decode, write_text
 
 MOST_STEPS: Final = 20_000
 """The last steps that are written; a viewer becomes slow with many more."""
 
-_STEPS, _HOST, _OUTSIDE, _DEVICE = 1, 2, 3, 10
-_NAMES: Final = {_STEPS: "steps", _HOST: "host, sampled steps", _OUTSIDE: "outside steps"}
+_TRACKS: Final = ("steps", "host, sampled steps", "device, sampled steps", "outside steps")
+_STEPS, _HOST, _DEVICE, _OUTSIDE = _TRACKS
+# Numbers between two tracks, for slices that do not fit into the first of a name.
+_LANES: Final = 1_000
+_MIB: Final = 2**20
 
 Event = dict[str, Any]
+ReadingT = TypeVar("ReadingT")
 
 
 def write_trace(record: RunRecord, path: Path) -> int:
@@ -39,12 +46,12 @@ def write_trace(record: RunRecord, path: Path) -> int:
         "displayTimeUnit": "ms",
         "otherData": {"source": record.source, "made by": "pitstop"},
     }
-    write_text(path, json.dumps(whole, separators=(",", ":")))
+    write_text(path, json.dumps(whole, separators=(",", ":"), allow_nan=False))
     return slices
 
 
 def trace_events(record: RunRecord) -> Iterator[Event]:
-    """Give the events of all ranks, names of processes and tracks first."""
+    """Give the events of all ranks: names of a process and its tracks first, then by their time."""
     begun = [
         attempt.started_unix_s
         for rank in record.ranks
@@ -57,23 +64,35 @@ def trace_events(record: RunRecord) -> Iterator[Event]:
             0 if attempt.started_unix_s is None else round(1e6 * (attempt.started_unix_s - first_s))
             for attempt in rank.attempts
         ]
-        slices = list(_slices(rank, offsets))
-        yield _named("process_name", rank.rank, 0, f"rank {rank.rank}")
-        for track in sorted({event["tid"] for event in slices}):
-            yield _named("thread_name", rank.rank, track, _track_name(track))
-        yield from slices
-        yield from _memory(rank, offsets)
+        slices = list(_laid_out(_slices(rank, offsets)))
+        yield _named("process_name", rank.rank, 0, name=f"rank {rank.rank}")
+        yield _named("process_sort_index", rank.rank, 0, sort_index=rank.rank)
+        for track, name in sorted({(event["tid"], event["cat"]) for event in slices}):
+            yield _named("thread_name", rank.rank, track, name=name)
+            yield _named("thread_sort_index", rank.rank, track, sort_index=track)
+        yield from sorted([*slices, *_counters(rank, offsets)], key=lambda event: event["ts"])
 
 
-def _track_name(track: int) -> str:
-    if track in _NAMES:
-        return _NAMES[track]
-    depth = track - _DEVICE
-    return "device, sampled steps" if depth == 1 else f"device, {depth - 1} further inside"
+def _named(kind: str, pid: int, tid: int, **args: object) -> Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
 
 
-def _named(kind: str, pid: int, tid: int, name: str) -> Event:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+def _laid_out(slices: Iterable[Event]) -> Iterator[Event]:
+    """Give each slice the number of a track in which it lies inside others or apart from them."""
+    tracks: dict[str, list[list[int]]] = defaultdict(list)
+    # Of slices that begin together the longest is around the others; else the order given counts.
+    for event in sorted(slices, key=lambda each: (each["ts"], -each["dur"])):
+        lanes = tracks[event["cat"]]
+        end_us = event["ts"] + event["dur"]
+        for ends in lanes:
+            while ends and ends[-1] <= event["ts"]:
+                ends.pop()
+        lane = next((n for n, ends in enumerate(lanes) if not ends or end_us <= ends[-1]), None)
+        if lane is None:
+            lane = len(lanes)
+            lanes.append([])
+        lanes[lane].append(end_us)
+        yield event | {"tid": (1 + _TRACKS.index(event["cat"])) * _LANES + lane}
 
 
 def _slices(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
@@ -83,7 +102,7 @@ def _slices(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
         for step in _last(steps):
             begin_us = offsets[step["attempt"]] + step["start_us"]
             starts[step["attempt"], step["index"]] = begin_us
-            yield _slice((rank.rank, _STEPS), f"step {step['index']}", begin_us, step["wall_us"])
+            yield _slice(rank, _STEPS, f"step {step['index']}", (begin_us, step["wall_us"]))
         for timeline in rank.timelines:
             begin = starts.get((timeline.attempt, timeline.step))
             if begin is not None:
@@ -91,9 +110,7 @@ def _slices(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
     for event in rank.events:
         if event.wall_us:
             start_us = offsets[event.attempt] + event.start_us
-            yield _slice(
-                (rank.rank, _OUTSIDE), event.name, start_us, event.wall_us, step=event.step
-            )
+            yield _slice(rank, _OUTSIDE, event.name, (start_us, event.wall_us), step=event.step)
 
 
 def _last(steps: StepTable) -> Iterator[Mapping[str, int]]:
@@ -106,48 +123,65 @@ def _last(steps: StepTable) -> Iterator[Mapping[str, int]]:
 
 
 def _parts(rank: RankRecord, timeline: Timeline, begin_us: int) -> Iterator[Event]:
-    for span in timeline.spans:
-        path = "/".join(span.path)
-        about = {"step": timeline.step, "part": path}
-        length_us = span.end_us - span.start_us
-        start_us = begin_us + span.start_us
-        yield _slice((rank.rank, _HOST), span.path[-1], start_us, length_us, **about)
+    # Outer parts first: of two that begin and end together, the inner one lies below.
+    for span in sorted(timeline.spans, key=lambda each: len(each.path)):
+        about = {"step": timeline.step, "part": "/".join(span.path)}
+        host = (begin_us + span.start_us, span.end_us - span.start_us)
+        yield _slice(rank, _HOST, span.path[-1], host, **about)
         if span.device_start_us is not None and span.device_end_us is not None:
-            track = _DEVICE + len(span.path)
-            length_us = span.device_end_us - span.device_start_us
-            start_us = begin_us + span.device_start_us
-            yield _slice((rank.rank, track), span.path[-1], start_us, length_us, **about)
+            device = (begin_us + span.device_start_us, span.device_end_us - span.device_start_us)
+            yield _slice(rank, _DEVICE, span.path[-1], device, **about)
 
 
 def _slice(
-    place: tuple[int, int], name: str, start_us: int, length_us: int, **about: object
+    rank: RankRecord, track: str, name: str, place_us: tuple[int, int], **about: object
 ) -> Event:
-    """Give one slice; its place is the number of its rank and of its track."""
-    rank, track = place
+    """Give one slice, which has no track yet; its place is where it begins and its length."""
+    start_us, length_us = place_us
     return {
         "ph": "X",
         "name": name,
-        "cat": _track_name(track),
-        "pid": rank,
-        "tid": track,
+        "cat": track,
+        "pid": rank.rank,
         "ts": start_us,
         "dur": max(0, length_us),
         "args": about,
     }
 
 
-def _memory(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
-    """Give host memory of the process tree as a counter."""
+def _counters(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
+    """Give memory and load over time, as far as they were read."""
+    for at_us, memory in _readings(rank, offsets, "memory", MemoryReading):
+        if memory.tree is not None:
+            name = "host memory of the processes, MiB"
+            yield _counter(rank, name, at_us, MiB=memory.tree.tree_bytes / _MIB)
+        for device in memory.devices:
+            name = f"memory of {device.device}, MiB"
+            yield _counter(
+                rank, name, at_us,
+                allocated=device.allocated_bytes / _MIB, reserved=device.reserved_bytes / _MIB,
+            )  # fmt: skip
+    for at_us, load in _readings(rank, offsets, "load", HostLoad):
+        for gpu in load.gpus:
+            if gpu.memory_used_bytes is not None:
+                name = f"memory in use on GPU {gpu.index}, MiB"
+                yield _counter(rank, name, at_us, MiB=gpu.memory_used_bytes / _MIB)
+            if gpu.busy_share is not None:
+                yield _counter(rank, f"GPU {gpu.index} busy, %", at_us, busy=100 * gpu.busy_share)
+
+
+def _readings(
+    rank: RankRecord, offsets: list[int], kind: str, record_type: type[ReadingT]
+) -> Iterator[tuple[int, ReadingT]]:
     for reading in rank.readings:
-        if reading.kind != "memory" or reading.at_us is None:
-            continue
-        tree = decode(reading, MemoryReading).tree
-        if tree is not None:
-            yield {
-                "ph": "C",
-                "name": "host memory of the processes, MiB",
-                "pid": rank.rank,
-                "tid": 0,
-                "ts": offsets[reading.attempt] + reading.at_us,
-                "args": {"MiB": round(tree.tree_bytes / 2**20, 1)},
-            }
+        if reading.kind == kind and reading.at_us is not None:
+            try:
+                sound = decode(reading, record_type)
+            except RecordError:
+                continue  # counted in the verdict's notes
+            yield offsets[reading.attempt] + reading.at_us, sound
+
+
+def _counter(rank: RankRecord, name: str, at_us: int, **values: float) -> Event:
+    rounded = {series: round(value, 1) for series, value in values.items()}
+    return {"ph": "C", "name": name, "pid": rank.rank, "tid": 0, "ts": at_us, "args": rounded}

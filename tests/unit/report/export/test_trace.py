@@ -1,23 +1,23 @@
-"""Steps as a trace, by the rules of the Trace Event Format, checked by what they say alone."""
+"""Steps as a trace that Perfetto loads, held against a checker of the format of its own."""
 
 import json
-from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pitstop.errors import RecordError
+from pitstop.records.run import Event, RankRecord, RunRecord, Timeline, TimelineSpan
 from pitstop.records.store import read_run
-from pitstop.report.export.trace import write_trace
+from pitstop.report.export.trace import trace_events, write_trace
+from tests.browser.gpu_record import on_gpu
 from tests.browser.records import ranks, write_run
-from tests.unit.doctor.records import rank, run_of
-
-NEEDED = {
-    "X": {"name": str, "cat": str, "ts": int, "dur": int, "pid": int, "tid": int, "args": dict},
-    "M": {"name": str, "pid": int, "tid": int, "args": dict},
-    "C": {"name": str, "ts": int, "pid": int, "tid": int, "args": dict},
-}
+from tests.unit.doctor.records import rank, raw, run_of
+from tests.unit.report.export.trace_rules import violations
 
 
 def traced(folder: Path, path: Path) -> list[dict[str, Any]]:
@@ -25,32 +25,110 @@ def traced(folder: Path, path: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
 
 
-def test_every_event_has_what_its_kind_needs(tmp_path: Path) -> None:
-    events = traced(write_run(tmp_path / "run"), tmp_path / "trace.json")
-    assert {event["ph"] for event in events} == set(NEEDED)
-    for event in events:
-        for name, kind in NEEDED[event["ph"]].items():
-            assert isinstance(event[name], kind), event
-        assert event.get("ts", 0) >= 0
-        assert event.get("dur", 0) >= 0
-    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
-    assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} == named
+def text_of(events: list[dict[str, Any]]) -> str:
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
-def test_slices_of_a_track_lie_one_inside_the_other_or_apart(tmp_path: Path) -> None:
-    events = traced(write_run(tmp_path / "run"), tmp_path / "trace.json")
-    tracks = defaultdict(list)
-    for event in events:
-        if event["ph"] == "X":
-            tracks[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-    assert len(tracks) > 3, "steps, host, outside and device"
-    for slices in tracks.values():
-        open_ends: list[int] = []
-        for start, end in sorted(slices, key=lambda each: (each[0], -each[1])):
-            while open_ends and open_ends[-1] <= start:
-                open_ends.pop()
-            assert not open_ends or end <= open_ends[-1]
-            open_ends.append(end)
+@pytest.mark.parametrize("make", [write_run, ranks, on_gpu])
+def test_whole_files_break_no_rule_of_the_format(make: Any, tmp_path: Path) -> None:
+    make(tmp_path / "run")
+    events = traced(tmp_path / "run", tmp_path / "trace.json")
+    assert {event["ph"] for event in events} >= {"X", "M"}
+    assert violations((tmp_path / "trace.json").read_text(encoding="utf-8")) == []
+
+
+X = {"ph": "X", "name": "a", "cat": "c", "pid": 0, "tid": 1, "ts": 0, "dur": 10, "args": {}}
+NAMES = [
+    {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "p"}},
+    {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": "t"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([*NAMES, X, X | {"ts": 5}], "overlap"),
+        ([*NAMES, X | {"ts": 5}, X | {"ts": 1, "dur": 1}], "goes back"),
+        ([*NAMES, X | {"dur": -1}], "negative"),
+        ([*NAMES, X | {"ts": "0"}], "another type"),
+        ([*NAMES, X | {"tid": True}], "tid missing or of another type"),
+        ([NAMES[0], X], "no name"),
+        ([X, *NAMES], "no name before"),
+        ([*NAMES, NAMES[1]], "named twice"),
+        ([*NAMES, {"ph": "Q"}], "unknown kind"),
+        ([*NAMES, {"ph": "C", "name": "m", "pid": 0, "tid": 0, "ts": 1, "args": {"v": "1"}}],
+         "counts numbers"),
+    ],
+)  # fmt: skip
+def test_the_checker_sees_what_breaks_a_rule(events: list[dict[str, Any]], said: str) -> None:
+    assert violations(text_of([*NAMES, X, X | {"ts": 2, "dur": 8}, X | {"ts": 10}])) == []
+    assert said in " ".join(violations(text_of(events)))
+
+
+TIMES = st.integers(min_value=0, max_value=3_000)
+PLACES = st.tuples(TIMES, TIMES).map(lambda ends: (min(ends), max(ends)))
+PATHS = st.lists(st.sampled_from(["forward", "loss", "a"]), min_size=1, max_size=3).map(tuple)
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> TimelineSpan:
+    """A span anywhere, on a device whose clock has nothing to do with the host's."""
+    start, end = draw(PLACES)
+    device = draw(st.none() | PLACES)
+    device_start, device_end = (None, None) if device is None else device
+    return TimelineSpan(path=draw(PATHS), start_us=start, end_us=end,
+                        device_start_us=device_start, device_end_us=device_end)  # fmt: skip
+
+
+EVENTS = st.builds(
+    Event, attempt=st.just(0), name=st.sampled_from(["evaluation", "compile", "checkpoint"]),
+    step=st.integers(0, 5), start_us=TIMES, wall_us=TIMES, detail=st.just({}),
+)  # fmt: skip
+
+
+def a_rank(number: int, placed: list[list[TimelineSpan]], outside: list[Event]) -> RankRecord:
+    timelines = tuple(
+        Timeline(attempt=0, step=step, spans=tuple(found), left_out=0)
+        for step, found in enumerate(placed)
+    )
+    made = rank({"forward": 700}, steps=6, number=number, world=2)
+    return replace(made, timelines=timelines, events=tuple(outside))
+
+
+@given(
+    placed=st.lists(st.lists(spans(), max_size=6), max_size=6),
+    outside=st.lists(EVENTS, max_size=6),
+)
+def test_no_record_makes_a_trace_that_breaks_a_rule(
+    placed: list[list[TimelineSpan]], outside: list[Event]
+) -> None:
+    record = RunRecord(
+        source="run", ranks=(a_rank(0, placed, outside), a_rank(1, placed[::-1], outside))
+    )
+    events = list(trace_events(record))
+    assert violations(text_of(events)) == []
+    # Nothing is lost to the rules: a slice a step, a span on each clock, and what lies outside.
+    found = [span for timeline in placed for span in timeline]
+    expected = {
+        "steps": 6,
+        "host, sampled steps": len(found),
+        "device, sampled steps": sum(span.device_start_us is not None for span in found),
+        "outside steps": sum(event.wall_us > 0 for event in outside),
+    }
+    for pid in (0, 1):
+        for track, count in expected.items():
+            here = [e for e in events if e.get("cat") == track and e["pid"] == pid]
+            assert len(here) == count
+
+
+def test_parts_that_begin_and_end_together_lie_outermost_first() -> None:
+    both = [
+        TimelineSpan(path=path, start_us=5, end_us=50, device_start_us=7, device_end_us=70)
+        for path in (("forward", "a"), ("forward",))
+    ]
+    events = trace_events(run_of(a_rank(0, [both], [])))
+    names = [event["name"] for event in events if event.get("cat") == "device, sampled steps"]
+    assert names == ["forward", "a"]
 
 
 def test_a_slice_for_every_step_and_every_span_that_was_placed(tmp_path: Path) -> None:
@@ -66,6 +144,25 @@ def test_a_slice_for_every_step_and_every_span_that_was_placed(tmp_path: Path) -
 def test_each_rank_is_a_process(tmp_path: Path) -> None:
     events = traced(ranks(tmp_path / "run"), tmp_path / "trace.json")
     assert {event["pid"] for event in events} == {0, 1, 2, 3}
+
+
+def counters(events: list[dict[str, Any]]) -> Mapping[str, dict[str, float]]:
+    """The last values of each counter, by its name."""
+    return {event["name"]: event["args"] for event in events if event["ph"] == "C"}
+
+
+def test_memory_and_load_of_a_gpu_are_counters(tmp_path: Path) -> None:
+    found = counters(traced(on_gpu(tmp_path / "run"), tmp_path / "trace.json"))
+    assert found["memory in use on GPU 0, MiB"] == {"MiB": 43 * 1024}
+    assert 90 < found["GPU 0 busy, %"]["busy"] <= 100
+    own = counters(traced(write_run(tmp_path / "own").parent, tmp_path / "own.json"))
+    assert own["memory of cuda:0, MiB"]["reserved"] == 34 * 1024
+
+
+def test_a_reading_that_is_damaged_costs_itself_alone(tmp_path: Path) -> None:
+    damaged = replace(raw("memory", at_s="soon"), at_us=5)
+    record = run_of(rank({"forward": 700}, steps=3, readings=[damaged]))
+    assert write_trace(record, tmp_path / "trace.json") == 3
 
 
 def test_a_record_without_steps_makes_no_empty_trace(tmp_path: Path) -> None:
