@@ -7,6 +7,7 @@ import pytest
 
 from pitstop.cli.report import page_of
 from tests.browser.chromium import Chromium, Tab, chromium, find_chromium
+from tests.browser.gpu_record import on_gpu
 from tests.browser.records import fixed, ranks, slow, write_run
 
 LOG = Path(__file__).parents[1] / "data" / "logs" / "mmcv_iter.log"
@@ -43,6 +44,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     empty.write_bytes(empty.read_bytes().split(b"\n")[0] + b"\n")
     sources = {
         "full": [full],
+        "gpu": [on_gpu(place / "gpu")],
         "log": [log],
         "ranks": [ranks(place / "ranks", missing=2)],
         "compared": [full, fixed(place / "fixed")],

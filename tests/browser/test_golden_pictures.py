@@ -19,6 +19,7 @@ LOOKS = {
     "full-desktop": ("full", {"width": 1200}),
     "full-phone": ("full", {"width": 390}),
     "full-dark": ("full", {"width": 1200, "dark": True}),
+    "gpu-desktop": ("gpu", {"width": 1200}),
     "compared-desktop": ("compared", {"width": 1200}),
     "log-desktop": ("log", {"width": 1200}),
 }

@@ -11,7 +11,7 @@ from pitstop.records.store import read_run
 from pitstop.report.terminal import limit_text
 from tests.browser.chromium import Tab
 
-KINDS = ("full", "log", "ranks", "compared", "killed", "empty")
+KINDS = ("full", "gpu", "log", "ranks", "compared", "killed", "empty")
 
 UNTOLD = """
 [...document.querySelectorAll('svg')].filter(svg => {
@@ -163,7 +163,7 @@ def test_a_timeline_zooms_by_button_by_key_and_onto_a_part(
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-@pytest.mark.parametrize("kind", ["full", "log", "compared"])
+@pytest.mark.parametrize("kind", ["full", "gpu", "log", "compared"])
 def test_no_label_of_a_scale_lies_in_its_plot_or_outside_the_page(
     tab: Tab, pages: dict[str, Path], kind: str, width: int
 ) -> None:

@@ -1,13 +1,16 @@
 """The section of a page on how far a step is from its device."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from pitstop.records.headroom import Headroom, KernelSource
+from pitstop.records.headroom import Headroom
 from pitstop.records.units import rate_text, share_text, us_text
 from pitstop.report.headroom import headroom_text, kernel_line, kernel_name
 from pitstop.report.page.blocks import (
     Block,
+    Chart,
     Column,
+    LegendEntry,
     Message,
     Section,
     Table,
@@ -15,7 +18,23 @@ from pitstop.report.page.blocks import (
     number_cell,
     text_cell,
 )
+from pitstop.report.page.charts import Segment, bar
 from pitstop.report.page.run import RunView
+
+_COLOURS: Final[Mapping[str, str]] = {
+    "matrix products": "c2",
+    "element-wise": "c0",
+    "attention": "c4",
+    "convolutions": "c6",
+    "normalisation": "c3",
+    "softmax": "c11",
+    "reductions": "c9",
+    "optimizer": "c7",
+    "copies and layout": "c1",
+    "communication": "c5",
+}
+"""The same in every run, so that two pages can be held side by side."""
+_OTHER: Final = "c10"
 
 
 def headroom_section(view: RunView) -> Section | None:
@@ -29,7 +48,7 @@ def headroom_section(view: RunView) -> Section | None:
     if headroom.classes:
         blocks.append(_classes(headroom))
     if headroom.kernels:
-        blocks.append(_kernels(headroom.kernels))
+        blocks.append(_kernels(headroom))
     return Section(key="headroom", title="Headroom on the device", blocks=tuple(blocks))
 
 
@@ -64,43 +83,50 @@ def _rates(headroom: Headroom) -> Iterable[Block]:
         )
 
 
-def _classes(headroom: Headroom) -> Table:
-    return Table(
-        caption="The device's time by class of kernel",
-        columns=named_columns("class", "a step", "of all"),
-        rows=tuple(
-            (
-                text_cell(each.name),
-                number_cell(us_text(each.us), each.us),
-                number_cell(share_text(each.share), each.share),
-            )
-            for each in headroom.classes
+def _classes(headroom: Headroom) -> Chart:
+    segments = [
+        Segment(
+            name=each.name,
+            share=each.share,
+            colour=_COLOURS.get(each.name, _OTHER),
+            text=f"{us_text(each.us)}, {share_text(each.share)}",
+        )
+        for each in headroom.classes
+    ]
+    title = "The device's time by class of kernel"
+    whole = "" if headroom.device_us is None else f", {us_text(headroom.device_us)} a step"
+    return Chart(
+        caption=f"{title}{whole}",
+        svg=bar("kernel-classes", title, segments),
+        legend=tuple(
+            LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
         ),
         note="Profiled in three steps that are left out of other numbers; by the kernels' names.",
-        sortable=len(headroom.classes) > 1,
     )
 
 
-def _kernels(kernels: Sequence[KernelSource]) -> Table:
+def _kernels(headroom: Headroom) -> Table:
+    whole_us = headroom.device_us
     texts = ("launched by", "module", "line")
     return Table(
         caption="Kernels that take longest",
         columns=(
-            *named_columns("kernel", "a step", "times"),
+            *named_columns("kernel", "a step", "of all", "times"),
             *(Column(name=name, is_number=False) for name in texts),
         ),
         rows=tuple(
             (
-                text_cell(kernel_name(each.name)),
+                text_cell(kernel_name(each.name), colour=_COLOURS.get(each.class_name, _OTHER)),
                 number_cell(us_text(each.us), each.us),
+                number_cell("" if not whole_us else share_text(each.us / whole_us), each.us),
                 number_cell(f"{each.count:,}", each.count),
                 text_cell(each.operation or "not known"),
                 text_cell(each.module or ""),
                 text_cell(kernel_line(each)),
             )
-            for each in kernels
+            for each in headroom.kernels
         ),
         note="The line with most of an operation's bytes; what backward runs is led back to its "
-        "forward pass.",
-        sortable=len(kernels) > 1,
+        "forward pass. Colours are those of the classes.",
+        sortable=len(headroom.kernels) > 1,
     )

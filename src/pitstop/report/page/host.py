@@ -28,6 +28,7 @@ from pitstop.report.page.blocks import (
     text_cell,
 )
 from pitstop.report.page.charts import Axes, Line, Segment, bar, lines
+from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.series import Series, shortened
 
@@ -48,10 +49,13 @@ def since(seconds: float) -> str:
 def memory_section(view: RunView) -> Section | None:
     """Who holds memory, and how that changed."""
     readings = view.readings("memory", MemoryReading)
+    loads = view.readings("load", HostLoad)
     owners = view.readings("owners", Owners)
     blocks: list[Block] = []
     if owners:
         blocks += _owners(owners[-1])
+    if not any(one.devices for one in readings):
+        blocks += _driver_memory(loads)
     if readings:
         blocks += _memory_charts(readings)
         blocks.append(_memory_table(readings))
@@ -71,12 +75,14 @@ def _owners(owners: Owners) -> Iterable[Block]:
     total = sum(size for _, size, _ in held)
     if not total:
         return
+    held += _beyond_the_peak(owners, total)
+    whole = sum(size for _, size, _ in held)
     segments = [
         Segment(
             name=name,
-            share=size / total,
+            share=size / whole,
             colour=colour,
-            text=f"{bytes_text(size)}, {share_text(size / total)}",
+            text=f"{bytes_text(size)}, {share_text(size / whole)}",
         )
         for name, size, colour in held
     ]
@@ -85,14 +91,50 @@ def _owners(owners: Owners) -> Iterable[Block]:
         if owners.peak_bytes is not None
         else "Measured. Activations: not measured, for this device does not count its memory."
     )
+    caption = f"{bytes_text(total)} on {owners.device} by owner"
+    if owners.peak_bytes is not None and owners.total_bytes is not None:
+        caption = (
+            f"The peak of a step on {owners.device} by owner: {bytes_text(total)} of "
+            f"{bytes_text(owners.total_bytes)}"
+        )
     yield Chart(
-        caption=f"{bytes_text(total)} on {owners.device} by owner",
+        caption=caption,
         svg=bar("memory-owners", f"Memory of {owners.device} by owner", segments),
         legend=tuple(
             LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
         ),
         note=note,
     )
+
+
+def _beyond_the_peak(owners: Owners, held_bytes: int) -> Iterable[tuple[str, int, str]]:
+    """What the device has beyond tensors, so that the bar ends at its limit."""
+    reserved, total = owners.reserved_bytes, owners.total_bytes
+    if owners.peak_bytes is None or reserved is None or total is None:
+        return
+    if reserved > held_bytes:
+        yield "reserved beyond tensors", reserved - held_bytes, "c10"
+    if total > max(reserved, held_bytes):
+        yield "not reserved by this process", total - max(reserved, held_bytes), HATCHED
+
+
+def _driver_memory(loads: Sequence[HostLoad]) -> Iterable[Chart]:
+    """Device memory as the driver counts it: seen from outside the training process."""
+    at_s = [one.at_s - loads[0].at_s for one in loads]
+    for index in sorted({gpu.index for one in loads for gpu in one.gpus})[:_MOST_DEVICES]:
+        found = [next((gpu for gpu in one.gpus if gpu.index == index), None) for one in loads]
+        used = [None if gpu is None else gpu.memory_used_bytes for gpu in found]
+        totals = _known([None if gpu is None else gpu.memory_total_bytes for gpu in found])
+        how = f"as the driver counts it, whoever holds it; {_times(loads)}"
+        axes = Axes(y_text=bytes_text, x_text=since, x_name="", binary=True)
+        if totals and _known(used):
+            left = bytes_text(max(totals) - max(_known(used)))
+            how = f"{left} of {bytes_text(max(totals))} never used; {how}"
+            axes = replace(axes, top=float(max(totals)))
+        panel = _Panel(
+            key=f"memory-gpu-{index}", title=f"Memory of GPU {index}", axes=axes, how=how
+        )
+        yield from _over_time(panel, at_s, [("in use", "c2", used)])
 
 
 def _memory_charts(readings: Sequence[MemoryReading]) -> Iterable[Chart]:

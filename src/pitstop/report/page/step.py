@@ -46,7 +46,7 @@ def step_section(view: RunView) -> Section | None:
         return _shares_of_a_log(view)
     if not facts.steps or not facts.parts_us or not facts.wall_us.sum():
         return _from_blocks(view, facts)
-    blocks: list[Block] = [_bar_of(view, facts), _parts_table(view, facts)]
+    blocks: list[Block] = [*_bars_of(view, facts), _parts_table(view, facts)]
     tree = _tree(view, facts)
     if tree is not None:
         blocks.append(tree)
@@ -129,14 +129,48 @@ def legend_of(segments: Iterable[Segment]) -> tuple[LegendEntry, ...]:
     return tuple(LegendEntry(name=one.name, colour=one.colour) for one in segments)
 
 
-def _bar_of(view: RunView, facts: Facts) -> Chart:
+def _bars_of(view: RunView, facts: Facts) -> Iterable[Chart]:
+    """The step on the host's clock and, where a device has one of its own, on that below it."""
     segments = segments_of(view, facts)
+    on_device = _device_segments(view, facts)
     mean = seconds_text(float(facts.wall_us.mean()) / 1e6)
-    return Chart(
-        caption=f"One step, {mean} on average",
+    yield Chart(
+        caption=f"One step, {mean} on average{', on the host' if on_device else ''}",
         svg=bar("step-bar", f"The parts of a step of {mean}", segments),
         legend=legend_of(one for one in segments if one.share >= _SMALL),
     )
+    if on_device:
+        yield Chart(
+            caption="The same on the device",
+            svg=bar("step-bar-device", "The parts of a step on the device", on_device),
+            legend=legend_of(one for one in on_device if one.share >= _SMALL),
+            note="The host hands work over and runs ahead: what it waits for is what the device "
+            "does. From the first mark of a part to its last, idle gaps included. Measured.",
+        )
+
+
+def _device_segments(view: RunView, facts: Facts) -> list[Segment]:
+    device = facts.device
+    if device is None or not device.steps or not device.wall_us:
+        return []
+    shares = {name: us / device.wall_us for name, us in device.parts_us.items() if us > 0}
+    # Parts that another one reached into are longer than the step: no pieces of one whole.
+    if not shares or sum(shares.values()) > 1 + _SMALL:
+        return []
+    ordered = dict(sorted(shares.items(), key=lambda item: -item[1]))
+    rest = 1 - sum(shares.values())
+    if rest >= _TINY:
+        ordered["between parts"] = rest
+    step_us = device.wall_us / device.steps
+    return [
+        Segment(
+            name=name,
+            share=share,
+            colour=view.colours.get(name, HATCHED),
+            text=us_text(share * step_us),
+        )
+        for name, share in ordered.items()
+    ]
 
 
 def _parts_table(view: RunView, facts: Facts) -> Table:

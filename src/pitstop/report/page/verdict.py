@@ -7,6 +7,7 @@ from markdown_it import MarkdownIt
 
 from pitstop.errors import PitstopError
 from pitstop.records.host.memory import HostLoad, MemoryReading
+from pitstop.records.script import Owners
 from pitstop.records.units import (
     NOT_MEASURED,
     bytes_text,
@@ -102,11 +103,26 @@ def _memory_figures(view: RunView) -> Iterable[Figure]:
     if peaks:
         how = f"reserved, measured {count_text(len(readings), 'time')}"
         yield Figure(name="device memory, peak", value=bytes_text(max(peaks)), how=how)
+    else:
+        yield from _peak_of_tensors(view)
     trees = [one.tree.tree_bytes for one in readings if one.tree is not None]
     if trees:
         times = count_text(len(trees), "time")
         how = f"process tree, lowest {bytes_text(min(trees))}; measured {times}"
         yield Figure(name="host memory, most", value=bytes_text(max(trees)), how=how)
+
+
+def _peak_of_tensors(view: RunView) -> Iterable[Figure]:
+    """The peak by the training process's own count, where nobody read the allocator over time."""
+    owners = view.readings("owners", Owners)
+    if not owners or owners[-1].peak_bytes is None:
+        return
+    total = owners[-1].total_bytes
+    of = "" if total is None else f" of {bytes_text(total)}"
+    reserved = owners[-1].reserved_bytes
+    kept = "" if reserved is None else f"; {bytes_text(reserved)} reserved"
+    how = f"held by tensors{of}{kept}; measured"
+    yield Figure(name="device memory, peak", value=bytes_text(owners[-1].peak_bytes), how=how)
 
 
 def _busy_figures(view: RunView) -> Iterable[Figure]:
