@@ -77,9 +77,17 @@ _DAMAGE = (
 )
 _SUFFIXES = frozenset((".log", ".txt", ".json", ".csv", ".out", ".err", ".gz", ".jsonl"))
 _PRINTED: Final = {
-    "loss": re.compile(rb"(?i)loss\w{0,16}[ \t=:'\"]{1,4}-?\d"),
-    "learning rate": re.compile(rb"(?i)\b(?:lr|learning[ _]rate)[ \t=:'\"]{1,4}\d"),
+    "a loss": re.compile(rb"(?i)loss\w{0,16}[ \t=:'\"]{1,4}-?\d"),
+    "a learning rate": re.compile(rb"(?i)(?:\b|_)(?:lr|learning[ _]rate)[ \t=:'\"]{1,4}\d"),
+    "a timestamp": re.compile(rb"\b\d\d:\d\d:\d\d\b"),
+    "memory": re.compile(rb"(?i)(?:mem(?:ory)?|vram)\b[^\d\n]{0,16}\d"),
+    "a time": re.compile(
+        rb"(?i)(?:\b|_)(?:time|took|elapsed|duration|cost|sec(?:ond)?s?)\b[^\w\n]{1,4}\d"
+        rb"|\d ?(?:ms|s|secs?|seconds|s/it|it/s)\b"
+    ),
 }
+"""What stands in a log where a line matches, whoever read it."""
+_UNREAD = "not understood: "
 _MOST_FILES = 256
 # Of any kind: a home folder is not searched through.
 _MOST_SEEN = 20_000
@@ -275,7 +283,7 @@ def _read(
         return None
     if (why := _why_not(path, lines, forced)) is not None:
         raise RecordError(why)
-    return _with_memory(path, lines, read_if_sure(path))
+    return _with_memory(path, lines, _with_unread(lines, read_if_sure(path)))
 
 
 def _with_memory(path: Path, sampled: list[bytes], found: RankRecord) -> RankRecord:
@@ -334,22 +342,25 @@ def _checked(path: Path, found: RankRecord) -> RankRecord:
 def _with_unread(lines: list[bytes], found: RankRecord) -> RankRecord:
     """Name what a format does not read and other lines of the file print: it is not absent."""
     assert found.windows is not None, "a log's record has a table"
-    has = {
-        "loss": any("loss" in name.lower() for name in found.scalars),
-        "learning rate": bool(np.isfinite(found.windows.lr).any()),
+    table = found.windows
+    known = {
+        "a loss": any("loss" in name.lower() for name in found.scalars),
+        "a learning rate": bool(np.isfinite(table.lr).any()),
+        "a timestamp": bool(np.isfinite(table.at_s).any()),
+        "memory": bool(np.isfinite(table.memory_bytes).any()),
+        "a time": bool(np.isfinite((table.step_s, table.printed_step_s)).any()),
     }
-    if all(has.values()):
-        return found
+    said = [note.rsplit("(", 1)[-1] for note in table.log.notes if note.startswith(_UNREAD)]
     notes = [
-        f"not understood: {name}, e.g. {line.decode('utf-8', 'replace').strip()[:160]} "
-        f"(a {name} on a line of its own)"
-        for name, pattern in _PRINTED.items()
-        if not has[name]
+        f"{_UNREAD}{what.removeprefix('a ')}, e.g. "
+        f"{line.decode('utf-8', 'replace').strip()[:160]} ({what} on a line of its own)"
+        for what, pattern in _PRINTED.items()
+        if not known[what] and not any(reason.startswith(what) for reason in said)
         for line in [next((line for line in lines if pattern.search(cut(line))), b"")]
         if line
     ]
-    log = replace(found.windows.log, notes=(*found.windows.log.notes, *notes))
-    return replace(found, windows=replace(found.windows, log=log), notes=log.notes)
+    log = replace(table.log, notes=(*table.log.notes, *notes))
+    return replace(found, windows=replace(table, log=log), notes=log.notes)
 
 
 def _draws_epochs(bar: RankRecord, other: RankRecord) -> bool:

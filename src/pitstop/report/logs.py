@@ -121,7 +121,9 @@ def _event_text(total: EventTotal) -> str:
 
 def _eta_text(eta: Eta) -> str:
     left = f"{seconds_text(eta.seconds.value)} ± {seconds_text(eta.seconds.error)}, estimated"
-    return f"{left}: {eta.formula}{_trend_text(eta.trend)}"
+    more = "; what lies between steps and is not timed comes on top" if eta.is_least else ""
+    least = "at least " if eta.is_least else ""
+    return f"{least}{left}: {eta.formula}{more}{_trend_text(eta.trend)}"
 
 
 def _trend_text(trend: float | None) -> str:

@@ -71,7 +71,9 @@ def test_what_is_not_known_is_said_and_how_to_make_it_known() -> None:
 
 def test_what_is_left_is_an_estimate_with_error_and_trend() -> None:
     steady = row(report(log_record(1.0, total_steps=4000)), "left")
-    assert steady.startswith("33 min 20 s ± 20.0 s, estimated: 2,000 steps x 1.00 s (median of th")
+    assert steady.startswith(
+        "at least 33 min 20 s ± 20.0 s, estimated: 2,000 steps x 1.00 s (median of th"
+    )
     assert steady.endswith("; the step time is steady")
     slower = row(report(log_record([1.0] * 20 + [1.5] * 10, total_steps=4000)), "left")
     assert slower.endswith("; the last third runs 50.0% slower than the first")

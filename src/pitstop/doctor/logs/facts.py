@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pitstop.doctor.logs.statistics import is_coarse, middle_of, quartiles
+from pitstop.logs.general.tell import NAME as GENERAL
 from pitstop.records.logs.summary import Steady
 from pitstop.records.logs.windows import ColumnNote, Kind, Meaning, WindowTable
 from pitstop.records.run import Array, RankRecord
@@ -115,6 +116,14 @@ class LogFacts:
         return int(np.nanmax(steps)) if np.isfinite(steps).any() else None
 
     @property
+    def steps_left(self) -> int | None:
+        """Steps from the last one of the log to the end; a count from zero ends one before it."""
+        end, last = self.end_step, self.last_step
+        if end is None or last is None:
+            return None
+        return end - last - (self.first_step == 0 and last < end)
+
+    @property
     def counts_the_least(self) -> bool:
         """Whether more steps may have been done than are counted: then no share is known."""
         return any("the least it can be" in note for note in self.windows.log.notes)
@@ -122,12 +131,9 @@ class LogFacts:
     @property
     def is_done(self) -> bool:
         """Whether the log reaches the end: the last steps of a run are often in no record."""
-        end, last = self.end_step, self.last_step
-        covered = self.windows.steps[self.training]
+        left, covered = self.steps_left, self.windows.steps[self.training]
         known = covered[np.isfinite(covered)]
-        if end is None or last is None or not len(known):
-            return False
-        return end - last < max(1.0, float(np.median(known)))
+        return left is not None and bool(len(known)) and left < max(1.0, float(np.median(known)))
 
     @property
     def learning_rates(self) -> tuple[Array, Array]:
@@ -181,6 +187,9 @@ def facts_of_log(rank: RankRecord, source: str) -> LogFacts:
     table = rank.windows
     steady = table.is_steady
     epochs = table.of_kind("epoch") & np.isfinite(table.step_s)
+    is_alone = table.log.format == GENERAL and table.note("step_s").source == "rebuilt"
+    if is_alone and int(steady.sum()) < _FEWEST_WINDOWS:
+        steady = np.zeros_like(steady)  # one difference of a clock may hold anything
     basis: Basis | None = "windows" if steady.any() else None
     if int(steady.sum()) < _FEWEST_WINDOWS and int(epochs.sum()) > int(steady.sum()):
         steady, basis = epochs, "epochs"

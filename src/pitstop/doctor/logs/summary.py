@@ -140,6 +140,8 @@ def untimed_text(facts: LogFacts) -> str:
     """Say why no step time is known."""
     if facts.windows.of_kind("doubtful").any():
         return "the log's times contradict themselves"
+    if np.isfinite(facts.windows.step_s[facts.windows.is_steady]).any():
+        return "fewer than three windows of the log time steps alone"
     if np.isfinite(facts.windows.printed_step_s).any():
         return "each record may hold an evaluation, a checkpoint or the start of an epoch"
     if any(note.startswith(_NOT_UNDERSTOOD) for note in facts.windows.log.notes):

@@ -106,13 +106,12 @@ def shares_of_work(facts: LogFacts, time: RunTime) -> dict[str, float]:
 
 def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> Eta | None:
     """Estimate what is left from recent step times; None when these or the end are not known."""
-    last, end = facts.last_step, facts.end_step
+    left = facts.steps_left
     recent, early = _thirds(facts)
-    if end is None or last is None or recent is None or facts.is_done:
+    if left is None or recent is None or facts.is_done:
         return None
     if time.silent_s and time.run_s is None:
         return None  # what else the run does between its steps is not known
-    left = end - last
     values, weights = recent
     low, _, high = quartiles(values, weights)
     middle, usual = middle_of(values, weights)
@@ -130,6 +129,7 @@ def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> 
         seconds=Estimated(value=seconds, unit="s", error=max(error, _LEAST_ERROR * seconds)),
         formula=_eta_text(left, middle, f"{which} of the last {len(values)} windows", outside),
         trend=middle / before if before else None,
+        is_least=time.formula != _BY_CLOCK,
     )
 
 

@@ -480,8 +480,10 @@ def _judge_running(reading: Reading, place: int, pace: Pace) -> None:
     agrees = _agreement(_mean_of(reading, place, values), reading, pace)
     if agrees == "running" or (slot.unit in ("time", "duration") and not pace.has_clock):
         reading.settle("elapsed", 0.8, "rises from line to line", place=place)
-    elif slot.unit in ("time", "duration"):
-        reading.settle("not understood", 0.4, "rises unlike the timestamps", place=place)
+    else:
+        # No time of a step rises on each of many lines, whatever agrees with it by chance.
+        evidence = "a time that rises from line to line: since when is not known"
+        reading.settle("not understood", 0.4, evidence, place=place)
 
 
 def _judge_time(reading: Reading, place: int, pace: Pace) -> None:
@@ -572,8 +574,13 @@ def _known_step(reading: Reading, pace: Pace) -> float | None:
 
 
 def _is_running(values: Array, pace: Pace) -> bool:
-    """Whether a time only rises while steps do: then it counts from a start."""
-    together = np.diff(values)[(np.diff(pace.step) > 0) & pace.within[1:]]
+    """Whether a time only rises while steps do: then it counts from a start.
+
+    Lines that do not print it are left out: what lies on both sides of them is compared.
+    """
+    good = np.isfinite(values) & np.isfinite(pace.step)
+    epochs = np.cumsum(~pace.within)[good]
+    together = np.diff(values[good])[(np.diff(pace.step[good]) > 0) & (np.diff(epochs) == 0)]
     return len(together) >= FEWEST_ROWS and float((together > 0).mean()) > 0.95
 
 

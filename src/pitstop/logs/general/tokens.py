@@ -63,7 +63,9 @@ _TWO_COUNTS = re.compile(
 )
 """Names of two counts, ``epoch/iter: 3/199``: the second is no total."""
 _LINKS = frozenset(("is", "at", "and", "the", "of", "was", "a", "in"))
-_BEHIND = re.compile(r"(?:-| ?)(epochs?|steps?|iters?|iterations?|batch(?:es)?)\b(?![ \t]*[:=#\[])")
+_BEHIND = re.compile(
+    r"(?:-| ?)(epochs?|steps?|iters?|iterations?|batch(?:es)?)\b(?![ \t]*[:=#\[/])"
+)
 _OF_BYTES = re.compile(r" ?(allocated|reserved|used|free|peak)\b(?![ \t]*[:=])")
 _MOST_WORDS = 3
 
@@ -206,7 +208,7 @@ def _named_behind(slot: Slot, after: str) -> tuple[Slot, str]:
 
 def _may_be_named(slot: Slot) -> bool:
     """Whether the text behind a number may name it: ``0-epoch``, ``INFO:0-epoch``."""
-    return not (slot.is_total or slot.unit) and (not slot.name or slot.name.isupper())
+    return not (slot.is_total or slot.unit) and slot.name in ("", "INFO", "DEBUG", "WARNING")
 
 
 def _unit(after: str) -> tuple[str, float, int]:

@@ -67,6 +67,8 @@ class Eta:
     formula: str
     trend: float | None
     """Recent step time over the first third's: above 1 the end moves away; None when too short."""
+    is_least: bool = False
+    """Whether no clock tells the run's time: what is not timed between steps comes on top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,8 @@ def _log_figures(view: RunView) -> Iterable[Figure]:
         yield Figure(name=name, value=text(steady.middle), how=f"{half}; {steady.formula}")
     if log.eta is not None:
         left = log.eta.seconds
-        value = f"{seconds_text(left.value)} ± {seconds_text(left.error)}"
+        least = "at least " if log.eta.is_least else ""
+        value = f"{least}{seconds_text(left.value)} ± {seconds_text(left.error)}"
         yield Figure(name="left, estimated", value=value, how=log.eta.formula)
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tests.unit.logs.authors.run import CLOCKS, Record, Run, Truth, draw_run, simulate, stamp
 
@@ -73,8 +74,8 @@ def table_of(seed: int) -> tuple[list[str], Truth]:
     truth.last_step, truth.total_steps = last.step - run.prints_first, run.total
     truth.counts, truth.is_from_zero = "run" if step else "epochs", run.prints_first
     truth.is_coarse = True
-    if run.restart == "next":
-        truth.processes = 1  # rows go on as if nothing had been
+    if run.restart == "next" or any(one == two for one, two in pairwise(lines)):
+        truth.processes = 1  # rows go on as if nothing had been, or one seems printed twice
     truth.holds |= {"losses", "learning rate"}
     truth.hidden_s = (run.start_s + run.evaluation_s) / run.per_epoch
     return lines, truth
