@@ -135,6 +135,7 @@ INERT = [
             ("train.crop_schedule={0: 64} eval.tile=64", "train.crop_schedule={0: 512}"),
             ("data.eval_crop=64", "data.eval_crop=64 train.crop_schedule={3: 512}"),
             ("data.eval_crop=64", "data.tiles.memory=9GiB"),
+            ("data.tiles.memory=9GiB eval.tile=64", "data.tiles.memory=9GiB"),
         )
     ),
     (PLAIN, "data.tiles.border=discard", "", "eval.tile=64"),
@@ -236,7 +237,6 @@ CONFLICTS = [
         "data.spikes=precomputed data.voxels=counts",
     ),
     (DEBLUR, "data.frame_spikes", "data.frames=f", "data.frames=f data.frame_spikes=s"),
-    (PLAIN, "eval.tile", "eval.tile=64 data.tiles.memory=1GiB", "data.tiles.memory=1GiB"),
     (
         PLAIN,
         "data.tiles.frame_overlap",

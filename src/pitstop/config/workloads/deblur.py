@@ -56,8 +56,9 @@ class TilesSection(Section):
     the half next to a tile's own border is thrown away (`discard`)."""
 
     memory: Bytes | None = None
-    """Device memory, in bytes, that restoring may take: what two small tiles take is measured and
-    the largest tile that fits is used, instead of `eval.tile`. Null for `eval.tile`."""
+    """Device memory, in bytes, that restoring may take. What two small tiles take is measured, and
+    the largest tile that fits is used; where `eval.tile` is set, as many tiles of that side at once
+    as fit, up to four. Null for tiles of `eval.tile`, one at a time."""
 
     frame_overlap: Natural = 0
     """Frames by which neighbouring segments of `data.clip_len` overlap when `data.frames` is
@@ -305,7 +306,7 @@ def _sides(config: RunConfig) -> list[int | None]:
     trained: list[int | None] = [side for _, side in schedule]
     if all(epoch > 0 for epoch, _ in schedule):
         trained.append(data.crop)
-    if data.tiles.memory is not None:
+    if data.tiles.memory is not None and config.eval.tile is None:
         return [*trained, None]
     tested = [side for side in (data.eval_crop, config.eval.tile) if side is not None]
     return [*trained, min(tested, default=None)]
@@ -497,13 +498,6 @@ _SPIKE_CONFLICTS: Final = (
 )
 
 _TILE_CONFLICTS: Final = (
-    Rule(
-        key="eval.tile",
-        reads=("data.tiles.memory",),
-        broken=lambda c: c.eval.tile is not None and _data(c).tiles.memory is not None,
-        why="cannot be set together with data.tiles.memory, which chooses the tile; set one of "
-        "them to null",
-    ),
     Rule(
         key="data.tiles.frame_overlap",
         reads=("data.clip_len",),

@@ -1,7 +1,7 @@
 """A model run over whole frames: at once, or in tiles of a given side or of one that fits."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,24 +14,28 @@ from pitstop.errors import ConfigError
 from pitstop.records.units import bytes_text
 from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.data.spike import Window
+from pitstop.workloads.deblur.recorded import Forward, RecordedForward
 from pitstop.workloads.deblur.tiling import (
     SIDE_MULTIPLE,
     TileChoice,
     Tiling,
+    choose_count,
     choose_side,
     restore_tiles,
 )
 
-Forward = Callable[[nn.Module, ClipBatch], Tensor]
-"""Takes a model and a batch on its device."""
-
 ToDevice = Callable[[ClipBatch, torch.device], ClipBatch]
+
+MOST_AT_ONCE: Final = 4
+"""Tiles of a pass: with more of them a large GPU is no fuller."""
 
 _FLOAT_BYTES: Final = 4
 
 
 class WholeFrames:
     """Restores batches of whole frames, which may lie on the host or on the device.
+
+    Passes are recorded where that can be, and replayed; see `recorded`.
 
     Args:
         forward: Runs the model on what fits.
@@ -44,6 +48,7 @@ class WholeFrames:
         self, forward: Forward, to_device: ToDevice, *, tiles: TilesSection, evaluation: EvalSection
     ) -> None:
         self._forward = forward
+        self._recorded = RecordedForward(forward)
         self._to_device = to_device
         self._tiles = tiles
         self._evaluation = evaluation
@@ -51,71 +56,129 @@ class WholeFrames:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say which tiles were chosen, and by what."""
-        return tuple(
-            f"frames of {size[-2]}x{size[-1]} in tiles of {choice.side}x{choice.side}, the largest "
-            f"that keeps data.tiles.memory: such a tile takes {bytes_text(choice.peak_bytes)}"
+        """Say which tiles were chosen, and by what, and how they ran."""
+        notes = [
+            f"frames of {size[-2]}x{size[-1]} in tiles of {choice.side}x{choice.side}, "
+            f"{_chosen_by(choice)}"
             for size, choice in self._choices.items()
-        )
+        ]
+        if self._recorded.replayed:
+            notes.append(
+                f"{self._recorded.replayed} of {self._recorded.ran} passes replayed as CUDA graphs"
+            )
+        return tuple(notes)
+
+    def forget(self) -> None:
+        """Give back the memory of recorded passes; the next frames record them again."""
+        self._recorded.forget()
 
     def __call__(self, model: nn.Module, batch: ClipBatch) -> Tensor:
         """Give the restored frames, (B, D, 3, H, W), on the model's device."""
         device = next(model.parameters()).device
-        side = self._side(model, batch, device)
-        if side is None or side >= max(batch.blur.shape[-2:]):
-            return self._forward(model, self._to_device(batch, device))
+        choice = self._choice(model, batch, device)
+        restore = self._recorded.of(model)
+        if choice is None or choice.side >= max(batch.blur.shape[-2:]):
+            return restore(self._to_device(batch, device))
         wanted = self._evaluation.tile_overlap
         tiling = Tiling(
-            side=side,
+            side=choice.side,
             # A side that was chosen by memory may be smaller than the overlap.
-            overlap=wanted if wanted < side else side // 2,
+            overlap=wanted if wanted < choice.side else choice.side // 2,
             border=self._tiles.border,
             step=spike_step(batch),
         )
         out = torch.zeros(batch.blur.shape, dtype=torch.float32, device=device)
         return restore_tiles(
-            lambda window: self._forward(model, self._to_device(cut_batch(batch, window), device)),
+            lambda windows: restore(self._to_device(cut_tiles(batch, windows), device)),
             out,
             tiling,
+            at_once=choice.at_once,
         )
 
-    def _side(self, model: nn.Module, batch: ClipBatch, device: torch.device) -> int | None:
+    def _choice(
+        self, model: nn.Module, batch: ClipBatch, device: torch.device
+    ) -> TileChoice | None:
+        """Which tiles to cut; None to cut none."""
         multiple = math.lcm(SIDE_MULTIPLE, spike_step(batch))
+        side = self._evaluation.tile
+        if side is not None:
+            side = max(side // multiple, 1) * multiple
         if self._tiles.memory is None:
-            side = self._evaluation.tile
-            return None if side is None else max(side // multiple, 1) * multiple
+            return None if side is None else TileChoice(side=side)
         key = tuple(batch.blur.shape)
         if key not in self._choices:
-            self._choices[key] = self._choose(model, batch, device, multiple)
-        return self._choices[key].side
-
-    def _choose(
-        self, model: nn.Module, batch: ClipBatch, device: torch.device, multiple: int
-    ) -> TileChoice:
-        assert self._tiles.memory is not None
-        if device.type != "cuda":
-            raise ConfigError(
-                "data.tiles.memory chooses tiles by what they take of a GPU's memory, and there is "
-                "no GPU; set eval.tile instead"
+            if device.type != "cuda":
+                raise ConfigError(
+                    "data.tiles.memory chooses tiles by what they take of a GPU's memory, and "
+                    "there is no GPU; set eval.tile alone instead"
+                )
+            measure = _Measure(self._forward, self._to_device, model, batch, device)
+            self._choices[key] = (
+                self._largest(measure, multiple) if side is None else self._most(measure, side)
             )
-        # Beside every tile stand the frames it is added to, and as many that wait to be written.
-        beside_bytes = 2 * batch.blur.numel() * _FLOAT_BYTES
+        return self._choices[key]
 
-        def measure(side: int) -> int | None:
-            part = cut_batch(batch, Window(0, 0, side, side))
-            torch.cuda.reset_peak_memory_stats(device)
-            try:
-                self._forward(model, self._to_device(part, device))
-            except torch.OutOfMemoryError:
-                return None
-            return torch.cuda.max_memory_allocated(device) + beside_bytes
-
+    def _largest(self, measure: "_Measure", multiple: int) -> TileChoice:
+        assert self._tiles.memory is not None
         return choose_side(
             measure,
             budget_bytes=self._tiles.memory,
-            largest=max(batch.blur.shape[-2:]),
+            largest=max(measure.batch.blur.shape[-2:]),
             multiple=multiple,
         )
+
+    def _most(self, measure: "_Measure", side: int) -> TileChoice:
+        budget_bytes = self._tiles.memory
+        assert budget_bytes is not None
+        peaks: dict[int, int | None] = {}
+
+        def peak(count: int) -> int | None:
+            peaks[count] = measure(side, count)
+            return peaks[count]
+
+        count = choose_count(peak, budget_bytes=budget_bytes, most=MOST_AT_ONCE)
+        took = peaks.get(max(count, 1))
+        if not count:
+            raise ConfigError(
+                f"restoring a tile of {side}x{side} takes "
+                f"{'more than there is' if took is None else bytes_text(took)}, and "
+                f"data.tiles.memory is {bytes_text(budget_bytes)}; raise it, or lower eval.tile"
+            )
+        return TileChoice(side=side, at_once=count, peak_bytes=took)
+
+
+class _Measure:
+    """Restores tiles of some side, several at once, and gives the peak; None out of memory."""
+
+    def __init__(  # noqa: PLR0917 - what restoring takes
+        self,
+        forward: Forward,
+        to_device: ToDevice,
+        model: nn.Module,
+        batch: ClipBatch,
+        device: torch.device,
+    ) -> None:
+        self.batch = batch
+        self._run = lambda part: forward(model, to_device(part, device))
+        self._device = device
+
+    def __call__(self, side: int, count: int = 1) -> int | None:
+        part = cut_tiles(self.batch, [Window(0, 0, side, side)] * count)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        try:
+            self._run(part)
+        except torch.OutOfMemoryError:
+            return None
+        # Beside every tile stand the frames it is added to, and as many that wait to be written.
+        beside_bytes = 2 * self.batch.blur.numel() * _FLOAT_BYTES
+        return torch.cuda.max_memory_allocated(self._device) + beside_bytes
+
+
+def _chosen_by(choice: TileChoice) -> str:
+    took = "" if choice.peak_bytes is None else bytes_text(choice.peak_bytes)
+    if choice.at_once == 1:
+        return f"the largest that keeps data.tiles.memory: such a tile takes {took}"
+    return f"{choice.at_once} at once, as many as keep data.tiles.memory: together they take {took}"
 
 
 def spike_step(batch: ClipBatch) -> int:
@@ -136,4 +199,19 @@ def cut_batch(batch: ClipBatch, window: Window) -> ClipBatch:
         blur=cut(batch.blur, 1),
         sharp=cut(batch.sharp, 1),
         spikes=None if batch.spikes is None else cut(batch.spikes, step),
+    )
+
+
+def cut_tiles(batch: ClipBatch, windows: Sequence[Window]) -> ClipBatch:
+    """Cut windows of one size out of a batch, and put them one behind the other."""
+    parts = [cut_batch(batch, window) for window in windows]
+    if len(parts) == 1:
+        return parts[0]
+    spikes = [part.spikes for part in parts if part.spikes is not None]
+    return ClipBatch(
+        blur=torch.cat([part.blur for part in parts]),
+        sharp=torch.cat([part.sharp for part in parts]),
+        spikes=torch.cat(spikes) if spikes else None,
+        clip=torch.cat([part.clip for part in parts]),
+        fresh=torch.cat([part.fresh for part in parts]),
     )

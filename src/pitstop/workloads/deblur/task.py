@@ -223,6 +223,9 @@ class DeblurTask:
 
     def forward(self, model: nn.Module, batch: ClipBatch) -> Tensor:
         """Restore the clips of a batch: (B, D, 3, H, W), colours about 0 to 1."""
+        if model.training:
+            # What an evaluation recorded would keep memory that training may need.
+            self._whole_frames.forget()
         colours = _colours(batch.blur)
         if not _uses_spikes(model):
             return model(colours)

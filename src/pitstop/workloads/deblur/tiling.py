@@ -5,9 +5,10 @@ counts by the product of its weights along all axes. So where restoring is a loc
 make no difference but at their borders, and there the weights are small or none.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 import torch
@@ -41,11 +42,13 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileChoice:
-    """A side that was chosen by measuring."""
+    """Which tiles are cut, as set or chosen by measuring."""
 
     side: int
-    peak_bytes: int
-    """What a tile of this side took, measured."""
+    at_once: int = 1
+    """Tiles of one pass."""
+    peak_bytes: int | None = None
+    """What so many tiles of this side took together; None where it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,28 +88,70 @@ def cut_axis(
     ]
 
 
-def restore_tiles(restore: Callable[[Window], Tensor], out: Tensor, tiling: Tiling) -> Tensor:
-    """Restore frames tile by tile.
+def restore_tiles(
+    restore: Callable[[Sequence[Window]], Tensor],
+    out: Tensor,
+    tiling: Tiling,
+    *,
+    at_once: int = 1,
+) -> Tensor:
+    """Restore frames tile by tile, or several tiles at once.
 
     Args:
-        restore: Gives what a window of the frames becomes, (..., h, w).
-        out: (..., H, W) zeros that the tiles are added to.
+        restore: Gives what windows of the frames become, (windows * B, ..., h, w), one window
+            behind the other. All calls have the same number of windows, of the same size: where
+            tiles do not suffice for the last call, it gets the last tile again.
+        out: (B, ..., H, W) zeros that the tiles are added to.
         tiling: How frames are cut.
+        at_once: Most windows of a call.
 
     Returns:
         ``out``.
     """
     height, width = out.shape[-2:]
-    axes = [
+    rows, columns = (
         cut_axis(length, tiling.side, tiling.overlap, border=tiling.border, step=tiling.step)
         for length in (height, width)
-    ]
-    for rows in axes[0]:
-        for columns in axes[1]:
-            window = Window(rows.start, columns.start, len(rows.weights), len(columns.weights))
-            weights = (rows.weights[:, None] * columns.weights).to(out)
-            _part(out, window).add_(restore(window).to(out.dtype) * weights)
+    )
+    # Moved once: a copy for each tile would make the host wait for the tile before.
+    down, across = (
+        [replace(part, weights=part.weights.to(out.device)) for part in axis]
+        for axis in (rows, columns)
+    )
+    tiles = list(itertools.product(down, across))
+    share = even_share(len(tiles), at_once)
+    for first in range(0, len(tiles), share):
+        some = tiles[first : first + share]
+        filled = some + some[-1:] * (share - len(some))
+        restored = restore([_window(*tile) for tile in filled]).to(out.dtype)
+        for (row, column), part in zip(some, restored.split(len(out)), strict=False):
+            weights = row.weights[:, None] * column.weights
+            _part(out, _window(row, column)).add_(part * weights.to(out.dtype))
     return out
+
+
+def even_share(tiles: int, most: int) -> int:
+    """How many tiles go into each of as few calls as there must be, of at most ``most`` tiles."""
+    calls = -(-tiles // most)
+    return -(-tiles // calls)
+
+
+def choose_count(measure: Callable[[int], int | None], *, budget_bytes: int, most: int) -> int:
+    """Find how many tiles at once a budget of memory allows, by measuring; 0 where not even one.
+
+    Args:
+        measure: Restores so many tiles at once and gives the peak in bytes; None where memory ran
+            out.
+        budget_bytes: What may be taken.
+        most: No larger number is of use.
+    """
+    fitting = 0
+    for count in range(1, most + 1):
+        peak = measure(count)
+        if peak is None or peak > budget_bytes:
+            break
+        fitting = count
+    return fitting
 
 
 def choose_side(
@@ -184,6 +229,10 @@ _FADES: Final[dict[Border, Callable[[int, int | None], Tensor]]] = {
     "cosine": _cosine,
     "discard": _discard,
 }
+
+
+def _window(rows: Segment, columns: Segment) -> Window:
+    return Window(rows.start, columns.start, len(rows.weights), len(columns.weights))
 
 
 def _part(frames: Tensor, window: Window) -> Tensor:

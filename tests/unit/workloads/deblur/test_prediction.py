@@ -135,7 +135,7 @@ def test_a_side_follows_the_grid_of_the_spikes() -> None:
 
 
 def test_a_budget_needs_a_device_to_measure() -> None:
-    with pytest.raises(ConfigError, match=r"there is no GPU; set eval\.tile instead"):
+    with pytest.raises(ConfigError, match=r"there is no GPU; set eval\.tile alone"):
         whole_frames(memory=2**30)(Doubling(), batch_of(32, 48))
 
 

@@ -1,5 +1,8 @@
 """Tiles: weights that add up, restorations that do not show them, sides that keep a budget."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +12,14 @@ from torch.nn import functional
 
 from pitstop.errors import ConfigError
 from pitstop.workloads.deblur.data.spike import Window
-from pitstop.workloads.deblur.tiling import Border, Tiling, choose_side, cut_axis, restore_tiles
+from pitstop.workloads.deblur.tiling import (
+    Border,
+    Tiling,
+    choose_count,
+    choose_side,
+    cut_axis,
+    restore_tiles,
+)
 
 BORDERS: tuple[Border, ...] = ("cosine", "discard")
 
@@ -50,6 +60,15 @@ def blur_locally(image: Tensor) -> Tensor:
     return functional.conv2d(image[None, None], kernel, padding=3)[0, 0]
 
 
+def restore_windows(image: Tensor, windows: Sequence[Window]) -> Tensor:
+    return torch.stack(
+        [
+            blur_locally(image[top : top + height, left : left + width])
+            for top, left, height, width in windows
+        ]
+    )
+
+
 @pytest.mark.parametrize("border", BORDERS)
 @pytest.mark.parametrize("size", [(40, 53), (16, 70), (33, 17)])
 def test_a_local_restoration_in_tiles_is_that_of_the_whole(
@@ -57,13 +76,10 @@ def test_a_local_restoration_in_tiles_is_that_of_the_whole(
 ) -> None:
     image = torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
-    def restore(window: Window) -> Tensor:
-        top, left, height, width = window
-        return blur_locally(image[top : top + height, left : left + width])
-
     whole = blur_locally(image)
     tiling = Tiling(side=24, overlap=8, border=border)
-    tiled = restore_tiles(restore, torch.zeros_like(whole), tiling)
+    restore = partial(restore_windows, image)
+    tiled = restore_tiles(restore, torch.zeros_like(whole)[None], tiling)[0]
     if border == "discard":
         # Four of the eight pixels next to a border are thrown away, and three are wrong.
         torch.testing.assert_close(tiled, whole)
@@ -83,11 +99,59 @@ def test_without_an_overlap_seams_show() -> None:
     image = torch.rand(48, 48, dtype=torch.float64)
     whole = blur_locally(image)
     tiled = restore_tiles(
-        lambda w: blur_locally(image[w.top : w.top + w.height, w.left : w.left + w.width]),
-        torch.zeros_like(whole),
+        partial(restore_windows, image),
+        torch.zeros_like(whole)[None],
         Tiling(side=24, overlap=0, border="discard"),
     )
-    assert (tiled - whole).abs().max() > 0.1
+    assert (tiled[0] - whole).abs().max() > 0.1
+
+
+@given(
+    height=st.integers(1, 60),
+    width=st.integers(1, 60),
+    at_once=st.integers(1, 12),
+    border=st.sampled_from(BORDERS),
+)
+def test_several_tiles_at_once_give_what_single_ones_give(
+    height: int, width: int, at_once: int, border: Border
+) -> None:
+    """To the bit, two samples a batch; all calls are equal in size, and no more than needed."""
+    frames = torch.rand(2, height, width, generator=torch.Generator().manual_seed(0))
+    tiling = Tiling(side=16, overlap=4, border=border)
+    calls: list[torch.Size] = []
+
+    def restore(windows: Sequence[Window]) -> Tensor:
+        parts = [frames[:, w.top : w.top + w.height, w.left : w.left + w.width] for w in windows]
+        calls.append(torch.cat(parts).shape)
+        return torch.cat(parts) * 3
+
+    single = restore_tiles(restore, torch.zeros_like(frames), tiling)
+    tiles, calls = len(calls), []
+    assert torch.equal(
+        restore_tiles(restore, torch.zeros_like(frames), tiling, at_once=at_once), single
+    )
+    torch.testing.assert_close(single, frames * 3)
+    assert len(set(calls)) == 1
+    assert calls[0][0] <= 2 * at_once
+    assert len(calls) == -(-tiles // at_once)
+    assert len(calls) * calls[0][0] // 2 < tiles + len(calls)
+
+
+def test_as_many_tiles_at_once_as_keep_a_budget() -> None:
+    def measure(count: int) -> int | None:
+        asked.append(count)
+        return None if count > 6 else 10 + 5 * count
+
+    for budget, most, expected, tried in (
+        (25, 4, 3, 4),
+        (26, 4, 3, 4),
+        (99, 4, 4, 4),
+        (99, 9, 6, 7),
+        (14, 4, 0, 1),
+    ):
+        asked: list[int] = []
+        assert choose_count(measure, budget_bytes=budget, most=most) == expected
+        assert asked == list(range(1, tried + 1))
 
 
 def memory_of(side: int) -> int:
