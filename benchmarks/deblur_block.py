@@ -138,6 +138,7 @@ class Case:
                 proj._replace(bias=None),
                 transposed=True,
                 copy=branch,
+                summed=True,
                 **how,
             ),
             "norm_backward": lambda: kernels.norm_backward(

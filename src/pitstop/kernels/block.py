@@ -26,6 +26,8 @@ from pitstop.kernels.fallback import obstacle_on, runs_fused
 
 MAX_CHANNELS: Final = 256
 """Of a token that the fused versions take: a tile holds all of them."""
+MAX_FLOAT_CHANNELS: Final = 128
+"""Of a token of the stream where products are in float32, which takes twice the room."""
 
 
 class Norm(NamedTuple):
@@ -95,8 +97,8 @@ class FeedForwardAdd(Protocol):
 def dispatch(kernels: Kernels = "auto") -> BlockOps:
     """Give the versions that ``kernels`` asks for.
 
-    Fused versions run on a CUDA device where there is Triton, products are in half precision and
-    tokens have at most `MAX_CHANNELS` channels.
+    Fused versions run on a CUDA device where there is Triton and tokens have at most
+    `MAX_CHANNELS` channels, `MAX_FLOAT_CHANNELS` where products are in float32.
 
     Raises:
         ConfigError: When the word names none.
@@ -188,10 +190,9 @@ def obstacle_of(x: Tensor, layer: Layer) -> str | None:
     channels = max(layer.weight.shape[1], x.shape[-1])
     if channels > MAX_CHANNELS:
         return f"its tokens have {channels} channels, more than {MAX_CHANNELS}"
-    obstacle = obstacle_on(x)
-    if obstacle is None and operand_type(x, layer.weight) == torch.float32:
-        return "its products are in float32"
-    return obstacle
+    if operand_type(x, layer.weight) == torch.float32 and x.shape[-1] > MAX_FLOAT_CHANNELS:
+        return f"its tokens have {x.shape[-1]} channels in float32, more than {MAX_FLOAT_CHANNELS}"
+    return obstacle_on(x)
 
 
 def operand_type(x: Tensor, weight: Tensor) -> torch.dtype:
@@ -501,12 +502,17 @@ def _project_add_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from pitstop.kernels import block_triton as triton_block
 
-    grad_branch, operand = torch.empty_like(branch), grad.new_empty(grad.shape, dtype=weight.dtype)
-    layer, rows = triton_block.Projection(weight, None), _rows(grad)
-    how: dict[str, Any] = {"scale": scale, "transposed": True, "copy": _rows(operand)}
+    grad_branch, rows = torch.empty_like(branch), _rows(grad)
+    is_operand = scale is None and grad.dtype == weight.dtype
+    copy = None if is_operand else rows.new_empty(rows.shape, dtype=weight.dtype)
+    # Matrix units take float32 by rows alone: a small weight is turned once instead of each tile.
+    turned = weight.dtype == torch.float32
+    layer = triton_block.Projection(weight.T.contiguous() if turned else weight, None)
+    how: dict[str, Any] = {"scale": scale, "transposed": not turned, "copy": copy, "summed": True}
     bias = triton_block.project(rows, _rows(grad_branch), layer, **how)
-    assert bias is not None, "a copy comes with its sum"
-    product = triton_block.sum_of_products(_rows(operand), _rows(branch).to(weight.dtype))
+    assert bias is not None, "a sum was asked for"
+    operand = rows if copy is None else copy
+    product = triton_block.sum_of_products(operand, _rows(branch).to(weight.dtype))
     return grad_branch, product, bias
 
 
@@ -563,13 +569,14 @@ def _feed_forward_add_backward_op(  # noqa: PLR0913, PLR0917 - operations take a
     layers = [triton_block.Projection(*layer) for layer in zip(weights, biases, strict=True)]
     kind, rows = weights[0].dtype, _rows(x)
     (tokens, width), hidden = rows.shape, weights[0].shape[0]
-    branch = x.new_empty(tokens, width, dtype=kind)
+    grad_rows, is_operand = _rows(grad), scale is None and grad.dtype == kind
+    branch = grad_rows if is_operand else x.new_empty(tokens, width, dtype=kind)
     grad_hidden = x.new_empty(tokens, 2 * hidden, dtype=kind)
     operand, gated = _padded(x, width, kind), _padded(x, hidden, kind)
     outs = (branch, grad_hidden, operand, gated)
-    triton_block.feed_forward_hidden(_rows(grad), rows, norm, layers, scale, outs)
+    triton_block.feed_forward_hidden(grad_rows, rows, norm, layers, scale, outs)
     grad_x, inner = torch.empty_like(x), grad_hidden @ stacked(weights[0], weights[1])
-    parts = triton_block.norm_backward([inner], rows, norm, _rows(grad), _rows(grad_x))
+    parts = triton_block.norm_backward([inner], rows, norm, grad_rows, _rows(grad_x))
     joints = [
         triton_block.sum_of_products(grad_hidden, operand),
         triton_block.sum_of_products(branch, gated),

@@ -32,6 +32,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pitstop.kernels import product_block
+from pitstop.kernels.fallback import product_precision
 
 INTERPRETED: Final = tl.constexpr(triton.knobs.runtime.interpret)
 HALF_LOG2_E: Final = tl.constexpr(-0.7213475204444817)
@@ -71,12 +72,32 @@ class Plan(NamedTuple):
     feed_forward_hidden: Launch
 
 
-PLAN: Final = Plan(
-    project=Launch(64, 64, 4, 2),
-    norm_backward=Launch(8, 0, 2, 2, 2112),
-    feed_forward=Launch(64, 64, 4, 2),
-    feed_forward_hidden=Launch(64, 32, 4, 1),
-)
+NORM_BACKWARD: Final = Launch(8, 0, 2, 2, 2112)
+PLANS: Final = {
+    "ieee": Plan(
+        project=Launch(64, 64, 4, 2),
+        norm_backward=NORM_BACKWARD,
+        feed_forward=Launch(64, 64, 4, 2),
+        feed_forward_hidden=Launch(64, 32, 4, 1),
+    ),
+    "tf32": Plan(
+        project=Launch(64, 32, 4, 1),
+        norm_backward=NORM_BACKWARD,
+        feed_forward=Launch(64, 32, 4, 1),
+        feed_forward_hidden=Launch(64, 16, 4, 1),
+    ),
+    "tf32x3": Plan(
+        project=Launch(64, 32, 4, 1),
+        norm_backward=NORM_BACKWARD,
+        feed_forward=Launch(32, 32, 4, 1),
+        feed_forward_hidden=Launch(32, 16, 4, 1),
+    ),
+}
+"""By what `product_precision` says: numbers of two bytes, of four, and of four split in two. What a
+program holds of them must fit into shared memory."""
+
+FLOAT_INPUTS: Final = 64
+"""Of numbers of four bytes that a projection takes at a time, where nothing needs them all."""
 
 
 class Place(NamedTuple):
@@ -119,6 +140,7 @@ def project(
     place: Place | None = None,
     transposed: bool = False,
     copy: Tensor | None = None,
+    summed: bool = False,
     launch: Launch | None = None,
 ) -> Tensor | None:
     """Write ``norm(x) @ weight.T + bias`` into ``out``, or ``residual + scale * (...)``.
@@ -133,15 +155,21 @@ def project(
         place: Where tokens lie, where the projection has an encoding.
         transposed: Whether ``weight`` is (K, N) instead.
         copy: (tokens, K), is written: what is multiplied, in the type that products take.
+        summed: Whether what is multiplied is summed over tokens.
         launch: How the kernel is cut.
 
     Returns:
-        (K,) float32, the sum of what is multiplied over tokens, where ``copy`` is given.
+        (K,) float32, that sum, where it is asked for.
     """
-    launch = launch or PLAN.project
     tokens, width = x.shape
+    precision = product_precision(projection.weight.dtype)
+    launch = launch or PLANS[precision].project
     programs = triton.cdiv(tokens, launch.tokens)
-    parts = x if copy is None else x.new_empty(programs, width, dtype=torch.float32)
+    inputs = product_block(width)
+    # What residuals are added to is the projection itself: nothing needs all inputs at once.
+    if residual is not None and projection.weight.dtype == torch.float32:
+        inputs = min(inputs, FLOAT_INPUTS)
+    parts = x.new_empty(programs, width, dtype=torch.float32) if summed else x
     _project[(programs,)](
         x,
         projection.weight,
@@ -161,7 +189,7 @@ def project(
         WIDTH=width,
         COLUMNS=out.shape[1],
         BLOCK_T=launch.tokens,
-        BLOCK_K=product_block(width),
+        BLOCK_K=inputs,
         BLOCK_N=launch.columns,
         NORMED=norm is not None,
         ENCODED=projection.encoding is not None,
@@ -170,10 +198,12 @@ def project(
         RESIDUAL=residual is not None,
         TRANSPOSED=transposed,
         COPIED=copy is not None,
+        SUMMED=summed,
+        PRECISION=precision,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
-    return None if copy is None else parts.sum(0)
+    return parts.sum(0) if summed else None
 
 
 def norm_backward(
@@ -205,7 +235,7 @@ def norm_backward(
     Returns:
         (programs, 2 C) float32: the gradients of the norm's weight and bias, for `finish` to sum.
     """
-    launch = launch or PLAN.norm_backward
+    launch = launch or NORM_BACKWARD
     tokens, width = x.shape
     tiles = triton.cdiv(tokens, launch.tokens)
     tiles_a_program = triton.cdiv(tiles, launch.programs)
@@ -285,8 +315,8 @@ def finish(parts: Tensor, joints: Sequence[Tensor]) -> list[Tensor]:
 
 
 def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
-    """``left.T @ right`` in float32; (tokens, N) and (tokens, K) in half precision."""
-    if not left.is_cuda:
+    """``left.T @ right`` in float32; (tokens, N) and (tokens, K)."""
+    if not left.is_cuda or left.dtype == torch.float32:
         return left.T.float() @ right.float()
     return torch.mm(left.T, right, out_dtype=torch.float32)
 
@@ -310,9 +340,10 @@ def feed_forward(
         scale: (samples,) or None.
         launch: How the kernel is cut.
     """
-    launch = launch or PLAN.feed_forward
     tokens, width = x.shape
     first, second, last = layers
+    precision = product_precision(first.weight.dtype)
+    launch = launch or PLANS[precision].feed_forward
     _feed_forward[(triton.cdiv(tokens, launch.tokens),)](
         x,
         norm.weight,
@@ -334,6 +365,7 @@ def feed_forward(
         BLOCK_K=product_block(width),
         BLOCK_H=launch.columns,
         SCALED=scale is not None,
+        PRECISION=precision,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
@@ -357,14 +389,16 @@ def feed_forward_hidden(
         norm: Of ``x``.
         layers: As `feed_forward` takes them.
         scale: (samples,) or None.
-        outs: Written, in the type that products take: (tokens, C) gradient of what fc2 gave;
-            (tokens, 2 hidden) gradients of what fc11 and fc12 gave; (tokens, C + PAD) what they
-            were given; (tokens, hidden + PAD) what fc2 was given, both with a one and zeros.
+        outs: Written, in the type that products take: (tokens, C) gradient of what fc2 gave, or
+            ``grad`` itself where it is that already; (tokens, 2 hidden) gradients of what fc11 and
+            fc12 gave; (tokens, C + PAD) what they were given; (tokens, hidden + PAD) what fc2 was
+            given, both with a one and zeros.
         launch: How the kernel is cut.
     """
-    launch = launch or PLAN.feed_forward_hidden
     tokens, width = x.shape
     first, second, last = layers
+    precision = product_precision(first.weight.dtype)
+    launch = launch or PLANS[precision].feed_forward_hidden
     _feed_forward_hidden[(triton.cdiv(tokens, launch.tokens),)](
         grad,
         x,
@@ -387,6 +421,8 @@ def feed_forward_hidden(
         BLOCK_K=product_block(width),
         BLOCK_H=launch.columns,
         SCALED=scale is not None,
+        BRANCH=outs[0] is not grad,
+        PRECISION=precision,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
@@ -548,6 +584,8 @@ def _project(
     RESIDUAL: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     COPIED: tl.constexpr,
+    SUMMED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     start = tl.program_id(0) * BLOCK_T
     rows = tl.arange(0, BLOCK_T)
@@ -575,9 +613,10 @@ def _project(
         scale = _scale_of(scale_ptr, start + rows, tokens, tokens_a_sample)
         if not RESIDUAL:
             x = x.to(tl.float32) * scale[:, None]
-    if COPIED:
+    if SUMMED:
         part = parts_ptr + tl.program_id(0) * WIDTH + inner
         tl.store(part, tl.sum(x.to(tl.float32), 0), mask=inner < WIDTH)
+    if COPIED:
         _put_rows(copy_ptr, x, start, rows, inner, tokens, WIDTH, WIDTH)
     operand = x.to(weight_ptr.dtype.element_ty)
     for first in range(0, COLUMNS, BLOCK_N):
@@ -586,7 +625,11 @@ def _project(
             weight = _matrix(weight_ptr, inner, outer, WIDTH, COLUMNS)
         else:
             weight = _matrix(weight_ptr, outer, inner, COLUMNS, WIDTH).T
-        out = tl.dot(operand, weight, input_precision="ieee")
+        out = tl.dot(operand, weight, input_precision=PRECISION)
+        for more in tl.static_range(BLOCK_K, WIDTH, BLOCK_K):
+            x = _rows_of(x_ptr, start, rows, more + inner, tokens, WIDTH)
+            weight = _matrix(weight_ptr, outer, more + inner, COLUMNS, WIDTH).T
+            out = tl.dot(x.to(weight.dtype), weight, out, input_precision=PRECISION)
         if HAS_BIAS:
             out += _vector(bias_ptr, outer, COLUMNS)[None, :]
         if RESIDUAL:
@@ -697,6 +740,7 @@ def _feed_forward(
     BLOCK_K: tl.constexpr,
     BLOCK_H: tl.constexpr,
     SCALED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     start = tl.program_id(0) * BLOCK_T
     rows = tl.arange(0, BLOCK_T)
@@ -709,13 +753,13 @@ def _feed_forward(
     for first in range(0, HIDDEN, BLOCK_H):
         hidden = first + tl.arange(0, BLOCK_H)
         weight = _matrix(first_ptr, hidden, inner, HIDDEN, WIDTH)
-        gate = tl.dot(operand, weight.T, input_precision="ieee")
+        gate = tl.dot(operand, weight.T, input_precision=PRECISION)
         weight = _matrix(second_ptr, hidden, inner, HIDDEN, WIDTH)
-        value = tl.dot(operand, weight.T, input_precision="ieee")
+        value = tl.dot(operand, weight.T, input_precision=PRECISION)
         gate = _gelu(gate + _vector(first_bias_ptr, hidden, HIDDEN)[None, :])[0]
         value += _vector(second_bias_ptr, hidden, HIDDEN)[None, :]
         weight = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN)
-        out = tl.dot((gate * value).to(kind), weight.T, out, input_precision="ieee")
+        out = tl.dot((gate * value).to(kind), weight.T, out, input_precision=PRECISION)
     out += _vector(last_bias_ptr, inner, WIDTH)[None, :]
     if SCALED:
         scale = _scale_of(scale_ptr, start + rows, tokens, tokens_a_sample)
@@ -750,6 +794,8 @@ def _feed_forward_hidden(
     BLOCK_K: tl.constexpr,
     BLOCK_H: tl.constexpr,
     SCALED: tl.constexpr,
+    BRANCH: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     start = tl.program_id(0) * BLOCK_T
     rows = tl.arange(0, BLOCK_T)
@@ -766,15 +812,16 @@ def _feed_forward_hidden(
         scale = _scale_of(scale_ptr, start + rows, tokens, tokens_a_sample)
         branch = branch.to(tl.float32) * scale[:, None]
     branch = branch.to(kind)
-    _put_rows(branch_ptr, branch, start, rows, inner, tokens, WIDTH, WIDTH)
+    if BRANCH:
+        _put_rows(branch_ptr, branch, start, rows, inner, tokens, WIDTH, WIDTH)
     for first in range(0, HIDDEN, BLOCK_H):
         hidden = first + tl.arange(0, BLOCK_H)
         weight = _matrix(first_ptr, hidden, inner, HIDDEN, WIDTH)
-        gate = tl.dot(operand, weight.T, input_precision="ieee")
+        gate = tl.dot(operand, weight.T, input_precision=PRECISION)
         weight = _matrix(second_ptr, hidden, inner, HIDDEN, WIDTH)
-        value = tl.dot(operand, weight.T, input_precision="ieee")
+        value = tl.dot(operand, weight.T, input_precision=PRECISION)
         weight = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN)
-        grad = tl.dot(branch, weight, input_precision="ieee")
+        grad = tl.dot(branch, weight, input_precision=PRECISION)
         gate, slope = _gelu(gate + _vector(first_bias_ptr, hidden, HIDDEN)[None, :])
         value += _vector(second_bias_ptr, hidden, HIDDEN)[None, :]
         _put_rows(gated_ptr, gate * value, start, rows, hidden, tokens, HIDDEN, HIDDEN + PAD)

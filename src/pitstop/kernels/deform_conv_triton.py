@@ -36,6 +36,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pitstop.kernels import block_size, product_block
+from pitstop.kernels.fallback import product_precision
 from pitstop.kernels.pairs import pixel_stride
 
 
@@ -55,7 +56,10 @@ class Launch(NamedTuple):
 
 FORWARD = Launch(64, 8, 8)
 BACKWARD = Launch(64, 8, 8)
-"""For numbers of two bytes; of those of four, half as many groups are held."""
+"""For numbers of two bytes."""
+FLOAT_FORWARD = Launch(64, 4, 8)
+FLOAT_BACKWARD = Launch(32, 8, 4)
+"""For numbers of four bytes: what a program holds must fit on the chip."""
 
 PACK_PIXELS = 32
 
@@ -141,7 +145,7 @@ def convolve(
         out: Contiguous; images are copied to the heads of its pixels where it has any.
         launch: How the kernel is cut; `FORWARD` where nothing is said.
     """
-    launch = launch or _fitting(FORWARD, out.dtype)
+    launch = launch or (FORWARD if out.dtype.itemsize < 4 else FLOAT_FORWARD)
     sizes = _sizes(scene, taps, weight, launch)
     packed = _pack(scene, sizes, out.dtype, joined=out if scene.head else None)
     _convolve[(triton.cdiv(sizes["num_pixels"], launch.block_pixels),)](
@@ -154,7 +158,7 @@ def convolve(
         out,
         **sizes,
         **_tap_layout(taps, sizes),
-        PRECISION=_precision(out.dtype),
+        PRECISION=product_precision(out.dtype),
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         maxnreg=launch.max_registers,
@@ -180,7 +184,7 @@ def convolve_backward(
         exact_sums: Whether the gradient of the images is to have the same bits at every call.
         launch: How the kernel is cut; `BACKWARD` where nothing is said.
     """
-    launch = launch or _fitting(BACKWARD, grad.dtype)
+    launch = launch or (BACKWARD if grad.dtype.itemsize < 4 else FLOAT_BACKWARD)
     sizes = _sizes(scene, taps, weight, launch)
     images, device = scene.images, scene.images.device
     num_taps, groups, padded = sizes["TAPS"], sizes["GROUPS"], sizes["PADDED"]
@@ -227,7 +231,7 @@ def convolve_backward(
         **sizes,
         **_tap_layout(taps, sizes),
         EXACT=exact_sums,
-        PRECISION=_precision(grad.dtype),
+        PRECISION=product_precision(grad.dtype),
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         maxnreg=launch.max_registers,
@@ -258,11 +262,6 @@ def convolve_backward(
         grad_weight.contiguous().to(weight.dtype),
         out_bias_parts.sum(0),
     )
-
-
-def _fitting(launch: Launch, dtype: torch.dtype) -> Launch:
-    """Hold fewer groups of wide numbers: what a program holds must fit on the chip."""
-    return launch._replace(block_groups=max(2 * launch.block_groups // dtype.itemsize, 1))
 
 
 def _sizes(scene: Scene, taps: Taps, weight: Tensor, launch: Launch) -> dict[str, Any]:
@@ -368,12 +367,6 @@ def _scale_of(grad: Tensor, weight: Tensor, taps: Taps) -> Tensor:
     if taps.mask is not None:
         largest = largest * taps.mask.abs().amax().float()
     return (2.0**38 / largest.clamp(min=1e-30)).reshape(1)
-
-
-def _precision(dtype: torch.dtype) -> str:
-    if dtype != torch.float32:
-        return "ieee"
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 @triton.jit

@@ -1,7 +1,10 @@
-"""Running the reference where a fused version was asked for and cannot run: said once."""
+"""What a device and its settings leave to fused versions: whether they run, and how exactly.
+
+Where a fused version was asked for and cannot run, the reference does, and that is said once.
+"""
 
 import warnings
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -39,3 +42,16 @@ def runs_fused(kernels: Kernels, *, operation: str, obstacle: str | None) -> boo
             stacklevel=3,
         )
     return obstacle is None
+
+
+def product_precision(dtype: torch.dtype) -> Literal["ieee", "tf32", "tf32x3"]:
+    """How Triton's products take operands of ``dtype``: as torch's own products do here.
+
+    Float32 is rounded to TF32 where torch is told to do so. Elsewhere it is split into two TF32
+    numbers each, whose products leave out what is 2 ** -22 of the result: matrix units are used,
+    and the error is that of the sums in float32. Other types are taken as they are.
+    """
+    if dtype != torch.float32:
+        return "ieee"
+    # Asking for `allow_tf32` instead raises where somebody has set this newer name of it.
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"

@@ -39,6 +39,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pitstop.kernels import product_block
+from pitstop.kernels.fallback import product_precision
 
 LOG2_E: Final = tl.constexpr(1.4426950408889634)
 MASKED_SCORE: Final = tl.constexpr(-100.0)
@@ -114,17 +115,15 @@ class Plan(NamedTuple):
     """The gradient of the bias, where a tile does not hold all keys."""
 
 
-def plan_for(tokens: int, channels: int, *, itemsize: int, mutual: bool) -> Plan:
+def plan_for(tokens: int, channels: int, *, mutual: bool, precision: str) -> Plan:
     """Choose how the kernels are cut.
 
     A warp has sixteen rows of a tile; with more warps than that the compiler has them do the same
     work twice, or moves tiles between warps.
     """
     block = product_block(tokens)
-    if itemsize == 4:
-        side = min(block, 32)
-        launch = Launch(side, side, 1056, 4, 1)
-        return Plan(launch, launch, launch)
+    if precision != "ieee":
+        return _float_plan(block, mutual=mutual, exact=precision == "tf32x3")
     if mutual or block <= 64:
         warps = max(block // 16, 1)
         launch = Launch(block, block, 1584, warps, 2)
@@ -141,9 +140,25 @@ def plan_for(tokens: int, channels: int, *, itemsize: int, mutual: bool) -> Plan
     )
 
 
+def _float_plan(block: int, *, mutual: bool, exact: bool) -> Plan:
+    """For numbers of four bytes: what is read ahead would take the place of a second program.
+
+    Where operands are split in two, a larger tile does not fit into registers.
+    """
+    if exact or mutual or block <= 64:
+        block = min(block, 64)
+        launch = Launch(block, block, 1584, max(block // 16, 1), 1)
+        return Plan(launch, launch, launch)
+    if block == 128:
+        whole = Launch(128, 128, 264, 8, 1)
+        return Plan(Launch(64, 128, 1056, 4, 1), whole, whole)
+    return Plan(Launch(64, 64, 528, 4, 1), Launch(64, 64, 528, 4, 1), Launch(64, 64, 1056, 4, 1))
+
+
 def _plan(qkv: Tensor, cut: Cut) -> Plan:
     channels = qkv.shape[-1] // (3 * cut.num_heads)
-    return plan_for(cut.tokens, channels, itemsize=qkv.itemsize, mutual=cut.mutual)
+    precision = product_precision(qkv.dtype)
+    return plan_for(cut.tokens, channels, mutual=cut.mutual, precision=precision)
 
 
 def attend(
@@ -286,7 +301,8 @@ def _backward_tiles(given: Given, cut: Cut, grad_qkv: Tensor, plan: Plan) -> Ten
 
 def _spread(qkv: Tensor, table: Tensor, cut: Cut) -> Tensor:
     """The bias of all pairs, (heads, keys, queries), over the scale; as products take it."""
-    dtype = torch.float32 if qkv.dtype == torch.float32 else torch.float16
+    exact = product_precision(qkv.dtype) == "tf32x3"
+    dtype = torch.float32 if exact else torch.float16
     shape = (cut.num_heads, cut.tokens, cut.tokens)
     bias = torch.empty(shape, dtype=dtype, device=qkv.device)
     _spread_bias[cut.tokens, cut.num_heads](
@@ -341,7 +357,7 @@ def constants_of(
 ) -> dict[str, Any]:
     """What the kernels are compiled for."""
     channels = qkv.shape[-1] // (3 * cut.num_heads)
-    tf32 = qkv.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    precision = product_precision(qkv.dtype)
     return {
         "SIDES": cut.size,
         "TABLE": cut.table_window,
@@ -355,8 +371,8 @@ def constants_of(
         "BLOCK_C": product_block(channels),
         "MUTUAL": cut.mutual,
         "HAS_BIAS": table is not None,
-        "HALF": qkv.dtype != torch.float32,
-        "PRECISION": "tf32" if tf32 else "ieee",
+        "SHORT_BIAS": precision != "tf32x3",
+        "PRECISION": precision,
     }
 
 
@@ -486,12 +502,18 @@ def _unit(SIZE: tl.constexpr):
 
 @triton.jit
 def _scores(
-    left, right, bias, one, HAS_BIAS: tl.constexpr, HALF: tl.constexpr, PRECISION: tl.constexpr
+    left,
+    right,
+    bias,
+    one,
+    HAS_BIAS: tl.constexpr,
+    SHORT_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Products of rows and rows, with the bias of their tile, neither of them scaled yet."""
-    if HAS_BIAS and HALF:
+    if HAS_BIAS and SHORT_BIAS:
         scores = tl.dot(one, bias)
-        scores = tl.dot(left, tl.trans(right), acc=scores)
+        scores = tl.dot(left, tl.trans(right), acc=scores, input_precision=PRECISION)
     else:
         scores = tl.dot(left, tl.trans(right), input_precision=PRECISION)
         if HAS_BIAS:
@@ -555,7 +577,7 @@ def _attend(
     BLOCK_C: tl.constexpr,
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    HALF: tl.constexpr,
+    SHORT_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     WIDTH: tl.constexpr = HEADS * CHANNELS
@@ -574,7 +596,7 @@ def _attend(
     volume = (depth, height, width)
     shift = (shift_d, shift_h, shift_w)
     biases = ()
-    if HAS_BIAS and HALF:
+    if HAS_BIAS and SHORT_BIAS:
         for tile in tl.static_range(TILES_K):
             tokens = tile * BLOCK_K + some_key[None, :]
             held_bias = _bias(table_ptr, head, query[:, None], tokens, HEADS, TOKENS, SIDES, TABLE)
@@ -598,7 +620,7 @@ def _attend(
             k = tl.load(k_ptrs, mask=here, other=0.0)
             v = tl.load(k_ptrs + WIDTH, mask=here, other=0.0)
             scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
-            if HAS_BIAS and HALF:
+            if HAS_BIAS and SHORT_BIAS:
                 scores += _widen(biases[tile], turn)
             elif HAS_BIAS:
                 bias = _bias(
@@ -666,7 +688,7 @@ def _grad_whole(
     BLOCK_C: tl.constexpr,
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    HALF: tl.constexpr,
+    SHORT_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """All gradients, where one tile holds all keys of a window.
@@ -690,7 +712,7 @@ def _grad_whole(
     shift = (shift_d, shift_h, shift_w)
     powers_of_two = scale * LOG2_E
     biases = ()
-    if HAS_BIAS and HALF:
+    if HAS_BIAS and SHORT_BIAS:
         for tile in tl.static_range(TILES_Q):
             tokens = tile * BLOCK_Q + some_query[None, :]
             held_bias = _bias(table_ptr, head, tokens, key[:, None], HEADS, TOKENS, SIDES, TABLE)
@@ -726,7 +748,7 @@ def _grad_whole(
             out = tl.load(out_ptr + out_rows, mask=asks, other=0.0)
             delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), axis=1)
             scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
-            if HAS_BIAS and HALF:
+            if HAS_BIAS and SHORT_BIAS:
                 scores += _widen(biases[tile], turn)
             elif HAS_BIAS:
                 bias = _bias(
@@ -801,7 +823,7 @@ def _grad_tiles(
     BLOCK_C: tl.constexpr,
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    HALF: tl.constexpr,
+    SHORT_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Gradients of queries, keys and values, where a window's keys fill several tiles.
@@ -869,7 +891,7 @@ def _grad_tiles(
                     pair = (head * TOKENS + key)[:, None] * TOKENS + query[None, :]
                     inside = (key < TOKENS)[:, None] & exists[None, :]
                     bias = tl.load(bias_ptr + pair, mask=inside, other=0.0)
-                scores = _scores(k, q, bias, one, HAS_BIAS, HALF, PRECISION)
+                scores = _scores(k, q, bias, one, HAS_BIAS, SHORT_BIAS, PRECISION)
                 scores = _mask(
                     scores,
                     query[None, :],
@@ -932,7 +954,7 @@ def _grad_bias(
     BLOCK_C: tl.constexpr,
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    HALF: tl.constexpr,
+    SHORT_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """The gradient of the bias of one tile of keys and one of queries, over many windows."""
@@ -971,7 +993,7 @@ def _grad_bias(
         # Queries that do not exist get no weights.
         lse = tl.load(lse_ptr + line + query, mask=exists, other=float("inf"))
         delta = tl.load(delta_ptr + line + query, mask=exists, other=0.0)
-        scores = _scores(k, q, bias, one, HAS_BIAS, HALF, PRECISION)
+        scores = _scores(k, q, bias, one, HAS_BIAS, SHORT_BIAS, PRECISION)
         scores = _mask(
             scores,
             query[None, :],

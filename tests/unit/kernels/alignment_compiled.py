@@ -54,7 +54,7 @@ def compiled(name: str, constants: dict[str, Any], dtype: str, **options: int) -
     sys.stdout.write(f"{name} {dtype}: compiled, {products} products, {shared} bytes shared\n")
 
 
-def convolutions(dtype: str, *, guided: bool, exact: bool) -> None:
+def convolutions(dtype: str, *, guided: bool, exact: bool = False, precision: str = "ieee") -> None:
     constants: dict[str, Any] = dict(zip(STEPS, GUIDED if guided else PLAIN, strict=True))
     constants |= {
         "GROUPS": 16,
@@ -66,16 +66,17 @@ def convolutions(dtype: str, *, guided: bool, exact: bool) -> None:
         "TAPS": 9,
         "TAPS_X": 3,
         "GUIDED": guided,
-        "PRECISION": "tf32x3" if dtype == "fp32" else "ieee",
+        "PRECISION": precision,
     }
     if guided:
         constants |= {"places_c": 1, "mask_c": 1}
     else:
         constants |= {"places_p": 1, "mask_p": 1}
     launches = deform_conv_triton.FORWARD, deform_conv_triton.BACKWARD
+    if dtype == "fp32":
+        launches = deform_conv_triton.FLOAT_FORWARD, deform_conv_triton.FLOAT_BACKWARD
     for backward, launch in enumerate(launches):
-        groups = launch.block_groups // (2 if dtype == "fp32" else 1)
-        cut = {"BLOCK_PIXELS": launch.block_pixels, "BLOCK_GROUPS": groups}
+        cut = {"BLOCK_PIXELS": launch.block_pixels, "BLOCK_GROUPS": launch.block_groups}
         kernel = "_convolve"
         if backward:
             cut["EXACT"] = exact
@@ -110,9 +111,10 @@ def moves(dtype: str) -> None:
 
 
 def main() -> None:
-    convolutions("bf16", guided=True, exact=False)
-    convolutions("fp32", guided=True, exact=True)
-    convolutions("fp16", guided=False, exact=False)
+    convolutions("bf16", guided=True)
+    convolutions("fp32", guided=True, exact=True, precision="tf32x3")
+    convolutions("fp32", guided=True, precision="tf32")
+    convolutions("fp16", guided=False)
     for dtype in ("bf16", "fp32"):
         warps(dtype)
     moves("bf16")

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -60,3 +61,36 @@ def test_what_keeps_a_fused_version_from_running_is_named(monkeypatch: pytest.Mo
     assert (
         deform_conv.obstacle_of(torch.zeros(1, 4, 2, 2), weight) == "its weight has several groups"
     )
+
+
+@pytest.fixture
+def matmul() -> Iterator[object]:
+    """What torch says about products, put back afterwards."""
+    settings = torch.backends.cuda.matmul
+    yield settings
+    settings.allow_tf32 = False
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "want"),
+    [
+        ("allow_tf32", True, "tf32"),
+        ("allow_tf32", False, "tf32x3"),
+        ("fp32_precision", "tf32", "tf32"),
+        ("fp32_precision", "ieee", "tf32x3"),
+    ],
+)
+def test_float32_is_multiplied_as_torch_multiplies_it(
+    matmul: object, name: str, value: object, want: str
+) -> None:
+    setattr(matmul, name, value)
+    assert fallback.product_precision(torch.float32) == want
+    assert fallback.product_precision(torch.bfloat16) == "ieee"
+    assert fallback.product_precision(torch.float16) == "ieee"
+
+
+@pytest.mark.parametrize(("word", "want"), [("highest", "tf32x3"), ("high", "tf32")])
+def test_the_word_for_all_products_counts_too(matmul: object, word: str, want: str) -> None:
+    assert matmul is torch.backends.cuda.matmul
+    torch.set_float32_matmul_precision(word)
+    assert fallback.product_precision(torch.float32) == want

@@ -258,5 +258,7 @@ def test_all_plans_compile_for_devices_that_are_not_here(tmp_path: Path) -> None
     script = str(HERE / "window_attention_compiled.py")
     said = in_a_process_of_its_own(script, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     sizes = [int(line.split()[-1]) for line in said.splitlines()]
-    assert len(sizes) == 4 * (5 * 2 + 2 + 2 + 3 + 6), said
+    kernels_of_five_windows, windows_with_bias = 3 * 2 + 2 * 3, 4
+    three_precisions = 3 * (kernels_of_five_windows + windows_with_bias)
+    assert len(sizes) == 4 * (three_precisions + 2 + 1), said
     assert max(sizes) <= SHARED_BYTES, said

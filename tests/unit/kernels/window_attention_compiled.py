@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from pitstop.kernels import window_attention_triton as kernels
+from pitstop.kernels.fallback import product_precision
 from pitstop.kernels.window_attention_triton import Cut, Launch
 
 ARCHITECTURES = (90, 86, 89, 120)
@@ -33,7 +34,7 @@ def compiled(name: str, constants: dict[str, Any], dtype: str, launch: Launch, a
         if argument in constants:
             signature[argument] = "constexpr"
         elif argument == "bias_ptr":
-            signature[argument] = "*fp32" if dtype == "fp32" else "*fp16"
+            signature[argument] = "*fp16" if constants["SHORT_BIAS"] else "*fp32"
         elif argument.endswith("_ptr"):
             signature[argument] = "*fp32" if argument in FLOATS else f"*{dtype}"
         else:
@@ -49,25 +50,31 @@ def compiled(name: str, constants: dict[str, Any], dtype: str, launch: Launch, a
     return done.metadata.shared
 
 
+PUBLISHED = (
+    ((2, 8, 8), 16, False),
+    ((2, 8, 8), 16, True),
+    ((6, 8, 8), 16, False),
+    ((6, 8, 8), 20, False),
+    ((1, 8, 8), 20, False),
+)
+
+
 def operations() -> Iterator[tuple[Cut, torch.dtype, int]]:
     """What the published network runs, and what others may: how, type, channels."""
-    for size, channels, mutual in (
-        ((2, 8, 8), 16, False),
-        ((2, 8, 8), 16, True),
-        ((6, 8, 8), 16, False),
-        ((6, 8, 8), 20, False),
-        ((1, 8, 8), 20, False),
-    ):
+    for setting in ("ieee", "tf32"):
+        torch.backends.cuda.matmul.fp32_precision = setting
+        for size, channels, mutual in PUBLISHED:
+            yield Cut(size, (0, 4, 4), True, 6, size, mutual), torch.float32, channels
+    for size, channels, mutual in PUBLISHED:
         yield Cut(size, (0, 4, 4), True, 6, size, mutual), torch.bfloat16, channels
     yield Cut((2, 8, 8), (0, 4, 4), True, 2, (6, 8, 8)), torch.float16, 32
-    yield Cut((2, 8, 8), (0, 4, 4), True, 6, (2, 8, 8)), torch.float32, 16
 
 
 def main() -> None:
     """Print a line for each kernel, its shared memory last."""
     for cut, dtype, channels in operations():
-        how = {"itemsize": dtype.itemsize, "mutual": cut.mutual}
-        plan = kernels.plan_for(cut.tokens, channels, **how)
+        precision = product_precision(dtype)
+        plan = kernels.plan_for(cut.tokens, channels, mutual=cut.mutual, precision=precision)
         qkv = torch.empty(1, 1, 1, 1, 3 * cut.num_heads * channels, dtype=dtype, device="meta")
         out = torch.empty(1, 1, 1, 1, cut.num_heads * channels, dtype=dtype, device="meta")
         jobs = {"_attend": plan.forward, "_grad_whole": plan.backward}
@@ -79,7 +86,8 @@ def main() -> None:
             constants = {key: constants[key] for key in constants if key in arguments(name)}
             for arch in ARCHITECTURES:
                 shared = compiled(name, constants, TYPES[dtype], launch, arch)
-                text = f"{name} {cut.tokens} tokens {channels} channels sm_{arch} shared {shared}"
+                text = f"{name} {dtype} {cut.tokens} tokens {channels} channels sm_{arch} "
+                text += f"{constants['PRECISION']} shared {shared}"
                 sys.stdout.write(text + "\n")
         if not cut.mutual:
             fold(cut)
