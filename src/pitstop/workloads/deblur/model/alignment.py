@@ -155,9 +155,7 @@ class Alignment(nn.Module):
         """The same by kernels that read frames by the numbers of their pairs."""
         frames = _as_images(x)
         pairs = neighbour_pairs(x.shape[0], x.shape[1], x.device)
-        seen = flow_warp.join_fused(
-            frames, flow, pairs, first="warped", dtype=compute_type(x.device, x.dtype)
-        )
+        dtype = compute_type(x.device, x.dtype)
         *operands, last, raw_bias = self.conv_offset.parameters()
         *operands, last = autocast_together(self.kernels, x, [[part] for part in (*operands, last)])
         weight = self._by_tap(last)
@@ -165,7 +163,12 @@ class Alignment(nn.Module):
         # input where there are 432 channels.
         missing = -weight.shape[0] % CHANNEL_MULTIPLE
         weight = functional.pad(weight, (0, 0, 0, 0, 0, 0, 0, missing))
-        raw = functional.conv2d(_hidden(seen, operands), weight, padding=1)
+        # Without a name here: nothing holds what the network sees once its first layer has run.
+        hidden = _hidden(
+            flow_warp.join_fused(frames, flow, pairs, first="warped", dtype=dtype), operands
+        )
+        raw = functional.conv2d(hidden, weight, padding=1)
+        del hidden
         joined = deform_conv.align_fused(
             frames,
             raw,
