@@ -80,8 +80,11 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
     device = torch.device("cpu" if options.smoke else "cuda")
+    what = f"one training step of VRT, {FRAMES}x{SIDE}x{SIDE}, batch 1, variants in turns"
+    if options.inference:
+        what = f"VRT restores {FRAMES} frames of {FRAME} in tiles of {SIDE}, variants in turns"
     report: dict[str, Any] = {
-        "what": f"one training step of VRT, {FRAMES}x{SIDE}x{SIDE}, batch 1, variants in turns",
+        "what": what,
         "hardware": "CPU" if options.smoke else torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "rows": [],

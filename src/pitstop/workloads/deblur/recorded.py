@@ -187,30 +187,34 @@ class RecordedForward:
     def _record(self, model: nn.Module, batch: ClipBatch, shape: _Shape) -> bool:
         """Record a pass over memory of its own; say so and give False where it cannot be."""
         device = batch.blur.device
-        # Made to last: an evaluation's own tensors cannot be written to after it.
-        with torch.inference_mode(mode=False):
+        # In no evaluation's mode: what is made in one, torch's own marks of random numbers too,
+        # cannot be written to after it.
+        with torch.inference_mode(mode=False), torch.no_grad():
             blur = batch.blur.clone()
             spikes = None if batch.spikes is None else batch.spikes.clone()
             inputs = replace(batch, blur=blur, sharp=blur, spikes=spikes)
 
-        def run() -> Tensor:
-            with _casting_anew(device):
-                return self._forward(model, inputs)
+            def run() -> Tensor:
+                with _casting_anew(device):
+                    return self._forward(model, inputs)
 
-        try:
-            shape.replay = self._recorder.record(run, device)
-        except RuntimeError as error:
-            self._failed = True
-            self.forget()
-            warnings.warn(
-                f"passes of shape {tuple(batch.blur.shape)} are not recorded as CUDA graphs and "
-                f"run slower: {str(error).splitlines()[0]}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return False
+            try:
+                shape.replay = self._recorder.record(run, device)
+            except RuntimeError as error:
+                self._give_up(batch, error)
+                return False
         shape.inputs = inputs
         return True
+
+    def _give_up(self, batch: ClipBatch, error: RuntimeError) -> None:
+        self._failed = True
+        self.forget()
+        warnings.warn(
+            f"passes of shape {tuple(batch.blur.shape)} are not recorded as CUDA graphs and run "
+            f"slower: {str(error).splitlines()[0]}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 class _Reading(TorchDispatchMode):

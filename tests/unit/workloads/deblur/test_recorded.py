@@ -35,12 +35,12 @@ class FakeRecorder:
         self.recorded += 1
         if self._fails:
             raise RuntimeError("operation not permitted when stream is capturing\nmore of it")
+        assert not torch.is_inference_mode_enabled()
         output = torch.full_like(run(), torch.nan)
-        mode = torch.is_inference_mode_enabled()
 
         def replay() -> None:
             self.replayed += 1
-            with torch.inference_mode(mode):
+            with torch.inference_mode(mode=False), torch.no_grad():
                 output.copy_(run())
 
         return Replay(output=output, run=replay)
