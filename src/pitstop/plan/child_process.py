@@ -20,7 +20,8 @@ from pitstop.records.store import from_json, write_json
 
 AnswerT = TypeVar("AnswerT")
 
-_LONGEST_S: Final = 600
+LONGEST_S: Final = 600
+"""Time for one answer."""
 _BY_SIGNAL: Final = 128
 
 _running: set["subprocess.Popen[str]"] = set()
@@ -29,25 +30,28 @@ _lock = threading.Lock()
 _is_leaving = threading.Event()
 
 
-def ask_child(module: str, request: Any, answer_type: type[AnswerT]) -> AnswerT | str:
+def ask_child(
+    module: str, request: Any, answer_type: type[AnswerT], *, longest_s: int = LONGEST_S
+) -> AnswerT | str:
     """Run `python -m MODULE REQUEST ANSWER`; give its answer, or a sentence on why there is none.
 
     Args:
         module: Takes two paths: reads the request from the first, writes to the second.
         request: A dataclass.
         answer_type: A dataclass.
+        longest_s: After which it is ended.
     """
     with tempfile.TemporaryDirectory(prefix="pitstop-plan-") as name:
         asked, answered = Path(name) / "request.json", Path(name) / "answer.json"
         write_json(request, asked)
         with _child([sys.executable, "-m", module, str(asked), str(answered)]) as child:
             try:
-                _, said = child.communicate(timeout=_LONGEST_S)
+                _, said = child.communicate(timeout=longest_s)
             except subprocess.TimeoutExpired:
-                return f"the dry run took more than {_LONGEST_S} s and was ended"
+                return f"the dry run took more than {longest_s} s and was ended"
         if answered.exists():
             return from_json(answered.read_text(encoding="utf-8"), answer_type)
-        return _how_it_ended(child.returncode, said)
+        return how_it_ended(child.returncode, said)
 
 
 @contextmanager
@@ -108,7 +112,8 @@ def _end_group(child: "subprocess.Popen[str]") -> None:
             child.kill()
 
 
-def _how_it_ended(code: int, said: str) -> str:
+def how_it_ended(code: int, said: str) -> str:
+    """Give the last words of a process that gave no answer; its code is negative for a signal."""
     lines = said.strip().splitlines() or ["it said nothing"]
     if code < 0:
         return f"the dry run was ended by signal {-code}: {lines[-1]}"

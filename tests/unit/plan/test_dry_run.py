@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +11,9 @@ from torch import nn
 
 from pitstop.errors import PitstopError
 from pitstop.plan import child_process
-from pitstop.plan.dry_run.request import Request, trace_all, trace_in_child
+from pitstop.plan.dry_run.request import Answers, Request, Requests, trace_all, trace_in_child
 from pitstop.records.plans.plan import StepTrace
+from pitstop.records.store import from_json, write_json
 from tests.fork_server.client import run_python
 from tests.interpreted import needs_triton
 
@@ -116,6 +118,13 @@ def fused():
 
 def nothing():
     return None
+
+
+def ends_itself():
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -267,6 +276,52 @@ def test_with_accumulation_gradients_are_there_while_activations_are_made() -> N
     assert sum(one.flops * one.count for one in thrice.operations) == sum(
         one.flops * one.count for one in once.operations
     )
+
+
+LONG_WAY_CHILD = """
+from pitstop.plan.dry_run import child, short_ways
+
+short_ways.ShortWays.run = lambda self, func, args, kwargs, long_way: long_way()
+child.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "overrides"),
+    [
+        ("deblur/demo.yaml", ("data.crop=64", "train.recompute=full", "train.precision=bf16")),
+        ("bev/demo.yaml", ()),
+        ("reid/demo.yaml", ("model.kernels=reference",)),
+    ],
+)
+def test_short_ways_change_nothing_in_a_trace(
+    tmp_path: Path, config: str, overrides: tuple[str, ...]
+) -> None:
+    """By torch's own way alone, each in a process of its own; together in forks of one."""
+    base = Request(config=str(ROOT / "configs" / config), overrides=overrides)
+    requests = [base, replace(base, part="evaluation")]
+    script = tmp_path / "long_way_child.py"
+    script.write_text(LONG_WAY_CHILD)
+    expected = []
+    for request in requests:
+        asked, answered = tmp_path / "asked.json", tmp_path / "answered.json"
+        write_json(Requests(requests=(request,)), asked)
+        run_python(str(script), str(asked), str(answered))
+        expected += from_json(answered.read_text(), Answers).answers
+        answered.unlink()
+    assert expected[0].require().peak_bytes > 0
+    assert trace_all(requests) == expected
+
+
+def test_a_dry_run_that_ends_its_process_ends_no_other(folder: Path) -> None:
+    builds = ("build", "ends_itself", "nothing", "tied")
+    requests = [Request(build=f"planned_net:{name}", folder=str(folder)) for name in builds]
+    built, ended, nothing, tied = trace_all(requests)
+    assert built == trace_in_child(requests[0])
+    assert tied.require().peak_bytes > 0
+    assert ended.error == "the dry run was ended by signal 9: it said nothing"
+    assert "(model, batch)" in (nothing.error or "")
 
 
 @pytest.mark.slow

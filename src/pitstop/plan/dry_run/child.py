@@ -1,37 +1,92 @@
-"""A dry run as a process of its own: faking a GPU changes torch, and may end the interpreter.
+"""Dry runs in processes of their own: faking a GPU changes torch, and may end the interpreter.
 
-python -m pitstop.plan.dry_run.child REQUEST.json ANSWER.json
+python -m pitstop.plan.dry_run.child REQUESTS.json ANSWERS.json
 """
 
+import os
 import sys
+import tempfile
+import traceback
 import warnings
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pitstop.kernels
 from pitstop.errors import PitstopError
-from pitstop.plan.dry_run.request import Answer, Request
+from pitstop.plan.child_process import how_it_ended
+from pitstop.plan.dry_run.configured import trace_config, trace_config_evaluation
+from pitstop.plan.dry_run.fake_gpu import CannotFakeError
+from pitstop.plan.dry_run.request import AT_ONCE, Answer, Answers, Request, Requests
+from pitstop.plan.dry_run.user_model import trace_build
 from pitstop.records.store import from_json, write_json
 
 
 def main() -> None:
-    """Read a request, run it, write the answer."""
-    request = from_json(Path(sys.argv[1]).read_text(encoding="utf-8"), Request)
+    """Read requests, run each in a fork, write the answers."""
+    asked = from_json(Path(sys.argv[1]).read_text(encoding="utf-8"), Requests)
     # The planned machine has Triton even where this one has none; before anybody asks.
     pitstop.kernels.has_triton = lambda: True
     warnings.simplefilter("ignore")  # of libraries that look for a GPU; nobody would see them
-    write_json(_answer(request), Path(sys.argv[2]))
+    with tempfile.TemporaryDirectory(prefix="pitstop-plan-") as folder:
+        answers = answer_all(asked.requests, Path(folder))
+    write_json(Answers(answers=tuple(answers)), Path(sys.argv[2]))
+
+
+def answer_all(requests: Sequence[Request], folder: Path) -> list[Answer]:
+    """Run each request in a fork of this process, some at a time; a single one in the process.
+
+    Args:
+        requests: What to run.
+        folder: For what the forks write.
+    """
+    if len(requests) == 1:
+        return [_answer(requests[0])]
+    waiting = deque(enumerate(requests))
+    running: dict[int, int] = {}
+    codes: dict[int, int] = {}
+    while waiting or running:
+        if waiting and len(running) < AT_ONCE:
+            number, request = waiting.popleft()
+            running[_forked(request, folder / str(number))] = number
+        else:
+            ended, status = os.wait()
+            codes[running.pop(ended)] = os.waitstatus_to_exitcode(status)
+    return [_read(folder / str(number), codes[number]) for number in range(len(requests))]
+
+
+def _forked(request: Request, path: Path) -> int:
+    """Start a fork that answers one request; give its number."""
+    return os.fork() or _answer_and_leave(request, path)
+
+
+def _answer_and_leave(request: Request, path: Path) -> NoReturn:
+    """Write an answer, and end without what the forking process is to do at its end."""
+    said = os.open(path.with_suffix(".said"), os.O_WRONLY | os.O_CREAT)
+    os.dup2(said, sys.stderr.fileno())
+    code = 1
+    try:
+        write_json(_answer(request), path)
+        code = 0
+    except BaseException:  # noqa: BLE001 - nothing may get past a fork
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _read(path: Path, code: int) -> Answer:
+    if path.exists():
+        return from_json(path.read_text(encoding="utf-8"), Answer)
+    said = path.with_suffix(".said").read_text(encoding="utf-8", errors="replace")
+    return Answer(error=how_it_ended(code, said))
 
 
 def _answer(request: Request) -> Answer:
-    from pitstop.plan.dry_run.fake_gpu import CannotFakeError
-
     try:
         if request.build is not None:
-            from pitstop.plan.dry_run.user_model import trace_build
-
             return Answer(trace=trace_build(request))
-        from pitstop.plan.dry_run.configured import trace_config, trace_config_evaluation
-
         if request.part == "evaluation":
             return Answer(evaluation=trace_config_evaluation(request))
         return Answer(trace=trace_config(request))

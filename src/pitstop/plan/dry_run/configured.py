@@ -12,7 +12,9 @@ from pitstop.config.load import load_config
 from pitstop.config.sections import CompileSection, RunConfig
 from pitstop.config.workloads.deblur import DeblurData, DeblurLoss
 from pitstop.errors import PitstopError
+from pitstop.plan.dry_run.evaluation import trace_evaluation
 from pitstop.plan.dry_run.request import Request
+from pitstop.plan.dry_run.step import trace_step
 from pitstop.records.plans.evaluation import EvaluationTrace
 from pitstop.records.plans.plan import StepTrace
 from pitstop.train.task import Task
@@ -26,8 +28,6 @@ def trace_config(request: Request) -> StepTrace:
         PitstopError: Where it cannot be run, on shapes alone or at all.
     """
     config, planned, task, notes = _planned(request)
-    from pitstop.plan.dry_run.step import trace_step
-
     samples = None if planned.data.root is None else len(task.train_samples())
     # From the second micro-batch on, gradients are there while activations are made.
     gradients_held = config.train.accumulate > 1
@@ -47,8 +47,6 @@ def trace_config_evaluation(request: Request) -> EvaluationTrace:
     _, planned, task, _ = _planned(request)
     if isinstance(planned.data, DeblurData) and planned.data.tiles.memory is not None:
         raise PitstopError("data.tiles.memory bounds it: the GPU chooses tiles that keep to it")
-    from pitstop.plan.dry_run.evaluation import trace_evaluation
-
     return trace_evaluation(planned, task)
 
 

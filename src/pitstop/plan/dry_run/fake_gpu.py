@@ -8,6 +8,7 @@ sent to the device becomes fake. Only for a process of its own: it changes torch
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -26,6 +27,7 @@ from pitstop.errors import PitstopError
 from pitstop.plan.dry_run.arguments import tensors_in
 from pitstop.plan.dry_run.cpu_build import pretend_cuda
 from pitstop.plan.dry_run.inside import launch_nothing
+from pitstop.plan.dry_run.short_ways import ShortWays
 
 DEVICE: Final = torch.device("cuda", 0)
 
@@ -58,7 +60,7 @@ def fake_gpu() -> Iterator[None]:
     functional.scaled_dot_product_attention = _attend
     nn.Module.to = _moving_once(plain_to)
     try:
-        with _HostStaysReal(allow_non_fake_inputs=True):
+        with _HostStaysReal():
             yield
     except DataDependentOutputException as error:
         raise CannotFakeError(str(error.func), "it reads numbers back from the device") from error
@@ -81,6 +83,15 @@ def fake_gpu() -> Iterator[None]:
 class _HostStaysReal(FakeTensorMode):
     """Fakes what touches the device; runs what lies on the host."""
 
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self._short_ways = ShortWays(self, DEVICE)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare each operation the way round torch's compiler: nothing is compiled here."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -96,7 +107,8 @@ class _HostStaysReal(FakeTensorMode):
             return torch.zeros((), dtype=args[0].dtype, device="cpu").item()
         if _changes_only(func):
             return args[0] if len(func._schema.returns) == 1 else None
-        return super().__torch_dispatch__(func, types, args, given)
+        long_way = partial(super().__torch_dispatch__, func, types, args, given)
+        return self._short_ways.run(func, args, given, long_way)
 
 
 def _on_device(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -66,6 +66,11 @@ class Ledger(TorchDispatchMode):
         self._inside: dict[tuple[Any, ...], int] = {}
         self._not_seen: dict[str, str] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare each operation the way round torch's compiler: nothing is compiled here."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,

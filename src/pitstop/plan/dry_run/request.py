@@ -1,17 +1,24 @@
-"""Dry runs asked for from outside: several at a time, each in a process of its own."""
+"""Dry runs asked for from outside: several at a time, each in a process of its own.
 
+One child imports torch and everything else that no request changes, and forks for each request.
+What a dry run leaves behind (caches of models, changes to torch) is gone with its fork, so every
+request is answered as if it had been the first. Where processes cannot fork, each has a child.
+"""
+
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from pitstop.errors import PitstopError
-from pitstop.plan.child_process import ask_child, children_end_with_us
+from pitstop.plan.child_process import LONGEST_S, ask_child, children_end_with_us
 from pitstop.records.plans.evaluation import EvaluationTrace
 from pitstop.records.plans.plan import StepTrace
 
 CHILD: Final = "pitstop.plan.dry_run.child"
-_AT_ONCE: Final = 2
+AT_ONCE: Final = 2
+"""Dry runs side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +61,39 @@ class Answer:
         return self.trace
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """What to run, one after the other."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What came of each, in the order of the requests."""
+
+    answers: tuple[Answer, ...]
+
+
 def trace_all(requests: Sequence[Request]) -> list[Answer]:
     """Run all requests, two at a time; answers in the order of the requests."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool, children_end_with_us():
-        return list(pool.map(trace_in_child, requests))
+    if not hasattr(os, "fork"):
+        with ThreadPoolExecutor(AT_ONCE) as pool, children_end_with_us():
+            return list(pool.map(trace_in_child, requests))
+    with children_end_with_us():
+        return _asked(requests)
 
 
 def trace_in_child(request: Request) -> Answer:
     """Run one request in a process of its own."""
-    answer = ask_child(CHILD, request, Answer)
-    return Answer(error=answer) if isinstance(answer, str) else answer
+    [answer] = _asked([request])
+    return answer
+
+
+def _asked(requests: Sequence[Request]) -> list[Answer]:
+    asked = Requests(requests=tuple(requests))
+    longest_s = LONGEST_S * -(-len(requests) // AT_ONCE)
+    found = ask_child(CHILD, asked, Answers, longest_s=longest_s)
+    if isinstance(found, str):
+        return [Answer(error=found) for _ in requests]
+    return list(found.answers)
