@@ -132,6 +132,8 @@ def _cover(rows: Rows, *, is_joined: bool) -> None:
     step, inside, flags = rows.raw["step"][train], rows.raw["inside"][train], rows.flags[train]
     first = np.concatenate(([np.nan], step[:-1])) + 1
     gaps = np.diff(step)[flags[1:] == 0]
+    if not len(gaps):  # each record holds something else as well
+        gaps = np.diff(step)[(flags[1:] & (NEW_ATTEMPT | NEW_EPOCH)) == 0]
     usual = float(np.median(gaps)) if len(gaps) else math.nan
     begins = (flags & NEW_ATTEMPT) != 0
     # Records at 199, 399, ... are those of a count from zero.

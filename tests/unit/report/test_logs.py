@@ -52,7 +52,7 @@ def test_every_number_carries_its_formula() -> None:
     )
     assert row(lines, "samples/s").startswith("8.00, IQR 8.00 to 8.00 (4 samples / 500 ms")
     assert row(lines, "wait for data").endswith("printed as window mean: data_time)")
-    assert row(lines, "run") == "17 min 40 s (steps at their steady time + timed events)"
+    assert row(lines, "run") == "17 min 40 s (at least: steps at their steady time + timed events)"
     assert row(lines, "evaluation") == "1 time, 60.0 s, 5.7% (printed as eval_runtime)"
 
 

@@ -58,7 +58,7 @@ def run_time(facts: LogFacts) -> RunTime:
         run_s = train_s = None  # several runs write into the file: the clock is of them all
     if run_s is None and train_s is not None and not is_guessed:
         apart_s = sum(event.wall_us for event in facts.rank.events if is_timed(event)) / 1e6
-        run_s, formula = train_s + apart_s, "steps at their steady time + timed events"
+        run_s, formula = train_s + apart_s, "at least: steps at their steady time + timed events"
     starts = [event for event in facts.rank.events if event.name == "start-up" and is_timed(event)]
     return RunTime(
         run_s=run_s,

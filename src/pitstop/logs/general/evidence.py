@@ -43,6 +43,7 @@ def unread(main: Reading, readings: list[Reading], *, role: Role) -> str:
         (one.family, there)
         for one in readings
         if one.family.phase == main.family.phase and one.family.example != main.family.example
+        if not (main.has("loss") and _heads(one))
         for there in _places(one.family, main.family, place)
     ]
     missing = sum(family.count for family, _ in others)
@@ -54,6 +55,14 @@ def unread(main: Reading, readings: list[Reading], *, role: Role) -> str:
     if missing > main.family.count or sum(beyond) > _FEW * main.family.count:
         return f"and {missing} lines that count the same do not fit in"
     return ""
+
+
+def _heads(reading: Reading) -> bool:
+    """Whether lines only say what follows, ``[Epoch 3 / Rank 0] training``: they have no result."""
+    return not any(
+        one.role in ("loss", "metric", "learning rate") and one.name not in ("rank", "Rank")
+        for one in reading.decisions
+    )
 
 
 def _places(family: Family, main: Family, place: int) -> list[int]:

@@ -81,6 +81,7 @@ def _is_variant(one: Reading, main: Reading, slot: Slot, role: Role) -> bool:
         and (
             any(key_of(other) == key_of(slot) for other in first.slots)
             or _is_same_place(one, main, slot)
+            or (role == "step" and _prints_the_same(one, main))
             or (role == "epoch" and one.place(role) >= 0 and one.has("loss") and main.has("loss"))
         )
     )
@@ -94,6 +95,26 @@ def _is_same_place(one: Reading, main: Reading, slot: Slot) -> bool:
     return key_of(one.family.slots[epoch]) == key_of(main.family.slots[epoch]) and key_of(
         one.family.slots[place]
     ) == key_of(slot)
+
+
+def _prints_the_same(one: Reading, main: Reading) -> bool:
+    """Whether lines count to the same total beside the same values, under a name of their own."""
+    total = _one_total_of(one)
+    values = _values(main)
+    return total is not None and total == _one_total_of(main) and values <= _values(one)
+
+
+def _one_total_of(reading: Reading) -> float | None:
+    """Total behind the count of steps; None without one, or of several."""
+    place = reading.place("step")
+    if place < 0 or not reading.family.slots[place].has_total:
+        return None
+    found = np.unique(reading.family.column(place + 1))
+    return float(found[0]) if len(found) == 1 else None
+
+
+def _values(reading: Reading) -> set[str]:
+    return {one.name for one in reading.decisions if one.role in ("loss", "metric")}
 
 
 def _prints_more(one: Reading, main: Reading) -> bool:

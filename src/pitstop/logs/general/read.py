@@ -24,6 +24,7 @@ _RARE = 10
 _AMONG = 100
 _MIXED = 0.2
 _TWICE = 0.1
+_FULL = 0.9
 _MOST_ELSEWHERE = 8
 _MOST_LISTED = 24
 _ELSEWHERE: Final[dict[Role, str]] = {
@@ -328,6 +329,7 @@ def _are_steps_unread(readings: list[Reading]) -> bool:
         and slot.has_total
         and reading.has("loss", "left")
         and not _is_constant(reading, place)
+        and not _is_full(reading, place)
         for reading in readings
         if reading.family.count >= _RARE and reading.family.phase in ("train", "")
         for place, (decision, slot) in enumerate(
@@ -387,6 +389,12 @@ def _is_constant(reading: Reading, place: int) -> bool:
     """Whether a count is the same in every line: a line number of the source, a setting."""
     values = reading.family.column(place)
     return reading.decisions[place].evidence in COUNTS and bool((values == values[0]).all())
+
+
+def _is_full(reading: Reading, place: int) -> bool:
+    """Whether a bar is drawn at its end alone: it shows no step on the way there."""
+    full = reading.family.column(place) == reading.family.column(place + 1)
+    return reading.family.is_bar and float(full.mean()) > _FULL
 
 
 def _elsewhere(main: Reading, readings: list[Reading]) -> tuple[tuple[str, str, str], ...]:

@@ -16,7 +16,6 @@ from pitstop.logs.reader import Feed, Reader
 NAME: Final = "general"
 _GAP_TIMES = 10.0
 _GAP_S = 600.0
-_SILENT_S = 3600.0
 _MOST_DIGITS = 6
 _STILL = 0.95
 
@@ -25,7 +24,7 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
     """Tell the builder everything in the order of the file."""
     _tell_run(builder, plan)
     reader, columns = _columns(plan)
-    columns["at"] = columns["at"] - _silence_before(builder, plan, miner)
+    columns["at"] = columns["at"] - _time_before(builder, plan)
     if not plan.is_of_steps:
         _leave_out_steps(builder, plan, columns)
     gaps = _gaps(plan, columns, miner, readings)
@@ -76,19 +75,22 @@ def _tell_run(builder: LogBuilder, plan: Plan) -> None:
         builder.note(f"very many records: one of {main.family.stride} is kept")
 
 
-def _silence_before(builder: LogBuilder, plan: Plan, miner: Miner) -> float:
-    """Give the moment after the last long silence before the first record: the run began there."""
-    main, first = plan.main.family, plan.lines[0]
-    alike = [family for family in miner.families if family.shape == main.shape]
-    moments = np.concatenate([np.array(one.at)[np.array(one.line) <= first] for one in alike])
-    moments = np.sort(moments[np.isfinite(moments)])
-    silent = np.flatnonzero(np.diff(moments) > _SILENT_S)
-    if not len(silent):
+def _time_before(builder: LogBuilder, plan: Plan) -> float:
+    """Give the moment at which the run began, where the log begins long before its first record.
+
+    Nothing tells whether that was start-up or were other processes: it is left out.
+    """
+    at, rows = np.array(plan.main.family.at), np.flatnonzero(plan.keep)
+    moments = at[rows][np.isfinite(at[rows])]
+    if len(moments) < FEWEST_ROWS:
         return 0.0
-    begin = float(moments[silent[-1] + 1])
+    usual_s = max(float(np.median(np.diff(moments))), 0.0)
+    if moments[0] <= max(_GAP_TIMES * usual_s, _GAP_S):
+        return 0.0
+    begin = float(moments[0] - usual_s)
     builder.note(
-        f"{begin:.0f} s at the beginning of the log, with an hour or more in which nothing was "
-        "printed before the first record, are not counted to the run"
+        f"{begin:.0f} s before the first record are not counted to the run: start-up, or what "
+        "other processes printed"
     )
     return begin
 

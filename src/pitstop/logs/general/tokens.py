@@ -38,7 +38,7 @@ _BYTES = {
     "kb": 1e3, "mb": 2.0**20, "mib": 2.0**20, "m": 2.0**20, "gb": 2.0**30, "gib": 2.0**30,
     "g": 2.0**30,
 }  # fmt: skip
-_STEP_WORD = r"(?:it|its|iter|iters|iteration|iterations|step|steps|batch|batches|b)"
+_STEP_WORD = r"(?:its?|iters?|iterations?|steps?|batch(?:es)?|b)(?![a-z])"
 _PER_S = r"(?:/| per )(?:second|sec|s)(?![a-z])"
 _UNITS = (
     ("rate of steps", re.compile(rf"{_STEP_WORD}{_PER_S}")),

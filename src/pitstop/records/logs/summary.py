@@ -100,7 +100,7 @@ class LogSummary:
     data_share: float | None
     """Wait for data over step time, at steady state."""
     run_s: float | None
-    """Wall clock of the run so far, start-up too."""
+    """Wall clock of the run so far, start-up too; the least of it where no clock tells."""
     run_formula: str
     start_up_s: float
     """Of ``run_s``, known to have gone by before the steps were steady."""

@@ -235,8 +235,8 @@ def test_processes_long_before_the_first_record_are_not_the_runs(log: Path) -> N
         f"2031-03-07 10:{n:02}:30 - INFO - Step {50 * n} | Loss: 0.{n + 10}" for n in range(50)
     ]
     found = summary(log, lines)
-    assert found.run_s == pytest.approx(49 * 60 + 30)
-    assert any("259200 s at the beginning" in note for note in found.notes)
+    assert found.run_s == pytest.approx(50 * 60)  # the first record's steps took a minute too
+    assert any("259170 s before the first record" in note for note in found.notes)
 
 
 def test_rates_of_steps_that_were_not_done_are_left_out(tmp_path: Path) -> None:
@@ -255,3 +255,73 @@ def test_rates_of_steps_that_were_not_done_are_left_out(tmp_path: Path) -> None:
     assert found.rate is not None
     assert found.rate.middle == pytest.approx(8.0)  # 16 samples in the 2 s that a step took
     assert any("announced but not done" in note for note in found.notes)
+
+
+def test_a_time_that_rises_on_every_line_is_no_steps_even_where_lines_lack_it(log: Path) -> None:
+    lines = []
+    for n in range(1, 60):
+        lines.append(f"step {10 * n}/600 | loss {3 / n:.4f} | took: {20 + 3 * n}.4 | lr 0.1")
+        lines += [f"step {10 * n}/600 | Average PSNR : 28.{n}dB"] * (n % 5 == 0)
+    found = summary(log, lines)
+    assert found.step is None
+    assert any("not understood: took" in note for note in found.notes)
+
+
+def test_what_is_left_of_a_run_without_a_clock_is_the_least(log: Path) -> None:
+    lines = [f"step {n}/400 loss {3 / n:.4f} step_time: 0.5s" for n in range(1, 101)]
+    found = summary(log, lines)
+    assert found.eta is not None
+    assert found.eta.is_least
+    stamped = [f"2031-03-04 10:{n // 60:02}:{n % 60:02} {line}" for n, line in enumerate(lines)]
+    found = summary(log, stamped)
+    assert found.eta is not None
+    assert not found.eta.is_least
+
+
+def test_a_run_from_zero_that_prints_its_last_interval_is_done(log: Path) -> None:
+    lines = [f"2031-03-04 10:{n:02}:00 it {10 * n}/480 train_loss 0.{n + 10}" for n in range(48)]
+    assert summary(log, lines).eta is None
+
+
+def test_a_rate_behind_a_learning_rate_does_not_name_it(log: Path) -> None:
+    lines = [f"step:{n}/192  loss:{3 / n:.4f}  LR:1.00e-03  steps/sec:0.15" for n in range(1, 99)]
+    assert "learning rate" not in summary(log, lines).gaps
+
+
+def test_lines_that_count_to_the_same_under_another_name_are_attempts_too(log: Path) -> None:
+    lines = [
+        f"Elapsed [0:{n:02}:50], Iteration [{500 * n}/9000], loss: 0.{n}" for n in range(1, 17)
+    ]
+    lines += [f"Elapsed [0:00:{n:02}], Iter [{n}/9000], loss: 0.{n}, avg: 1" for n in range(1, 15)]
+    assert summary(log, lines).attempts == 2
+
+
+def test_bars_drawn_full_do_not_hide_the_epochs(log: Path) -> None:
+    lines = []
+    for n in range(1, 30):
+        lines += [f"Epoch [{n}/300]", "100%|####| 30/30 [09:37<00:00, 19.26s/it, loss=0.2]"]
+        lines += ["100%|####| 8/8 [00:37<00:00, 4.26s/it, loss=0.3]", f"loss 0.2 - val_loss 0.{n}"]
+    found = summary(log, lines)
+    assert (found.records, found.last_step, found.step) == (29, None, None)
+
+
+def test_one_interval_across_a_night_is_no_time_of_a_step(log: Path) -> None:
+    lines = [f"2031-03-04 08:00:50 step {n}/300 loss 0.{n + 100}" for n in range(1, 100)]
+    lines += [f"2031-03-04 09:07:50 step {n}/300 loss 0.{n + 100}" for n in range(100, 220)]
+    found = summary(log, lines)
+    assert found.step is None
+    assert found.rate_gap == "fewer than three windows of the log time steps alone"
+
+
+def test_records_that_all_follow_an_evaluation_begin_at_the_first_step(log: Path) -> None:
+    lines = []
+    for n in range(1, 9):
+        lines += [f"step {500 * n}/4000 loss 0.{n}", f"Saved checkpoint at step {500 * n} to x.pt"]
+    assert summary(log, lines).first_step == 1
+
+
+def test_what_a_known_format_does_not_read_is_not_called_absent(log: Path) -> None:
+    lines = [f"iter {n}: loss {3 / n:.4f}, time {50 + n % 3}.95ms, mfu 7.05%" for n in range(1, 90)]
+    assert "memory" in summary(log, lines).gaps
+    found = summary(log, [*lines, "peak memory 8123 MB", "began at 10:11:12"])
+    assert not {"memory", "timestamps"} & set(found.gaps)
