@@ -58,6 +58,7 @@ check: $(READY) $(UV_BIN)/uv
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/deptry src
 	$(BIN)/python scripts/make_config_docs.py --check
+	$(BIN)/python scripts/make_api_docs.py --check
 	$(BIN)/python scripts/make_figures.py --check
 	$(UV_BIN)/python scripts/lock.py --check
 
@@ -65,6 +66,7 @@ fix: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(BIN)/python scripts/make_config_docs.py
+	$(BIN)/python scripts/make_api_docs.py
 	$(BIN)/python scripts/make_figures.py
 
 docs: $(READY)
