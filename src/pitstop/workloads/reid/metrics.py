@@ -18,6 +18,7 @@ from pitstop.workloads.reid.data.modalities import name_of_task, task_names
 from pitstop.workloads.reid.data.queries import EvalSet, PackedImages
 from pitstop.workloads.reid.model.clip import ReidModel
 from pitstop.workloads.reid.protocol import METRICS, SCORES, Gallery, evaluate_protocol
+from pitstop.workloads.reid.public_protocol import PUBLIC_METRICS, evaluate_public
 from pitstop.workloads.reid.reranking import Reranking
 from pitstop.workloads.reid.submission import TaskRankings, order_gallery
 
@@ -25,12 +26,13 @@ HIGHER_IS_BETTER: Final = MappingProxyType(
     dict.fromkeys(
         (
             *METRICS,
+            *PUBLIC_METRICS,
             *(f"{score}/{name_of_task(task)}" for task in task_names() for score in SCORES),
         ),
         True,
     )
 )
-"""Every metric by name: averages by size, then every score of every task."""
+"""Every metric by name: averages by size, scores of public sets, every score of every task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,11 @@ class RetrievalQuality:
             return {}
         assert self._model is not None, "the engine shows the model first"
         tokens = state.view(-1, self._tokens.shape[1])
-        images = self._evaluation.images
+        images, searches = self._evaluation.images, self._evaluation.searches
+        if searches:
+            return evaluate_public(
+                tokens, images, searches, self._model.describe, reranking=self._reranking
+            )
         gallery = Gallery(items=images.gallery, persons=images.persons[images.gallery])
         found = evaluate_protocol(
             tokens,

@@ -217,6 +217,11 @@ class ReidTask:
         """
         assert isinstance(metrics, RetrievalQuality)
         evaluation = self._queries()
+        if evaluation.searches:
+            raise DataError(
+                f"{self._root()} is a public set whose truth is known, so there is nothing to hand "
+                "in; leave out --submit"
+            )
         rankings = metrics.rankings(state, top=submission.top)
         write_rankings(evaluation, rankings, submission.path, style=submission.style)
         found = check_submission(

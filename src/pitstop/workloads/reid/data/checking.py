@@ -22,6 +22,8 @@ from pitstop.workloads.reid.data.layout import (
     read_annotations,
 )
 from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, RGB, TEXT
+from pitstop.workloads.reid.data.public_checking import check_public_set
+from pitstop.workloads.reid.data.public_sets import find_public_set
 from pitstop.workloads.reid.data.queries import eval_set
 
 WORKLOAD: Final = "reid"
@@ -42,10 +44,12 @@ class _Found:
 
 
 def is_people(root: Path) -> bool:
-    """Tell whether a folder holds people in one of the two layouts."""
+    """Tell whether a folder holds people in one of the layouts."""
     names = FOLDERS.values()
-    return (root / "train_annos.json").is_file() or any(
-        (folder / name).is_dir() for folder in (root / "train", root) for name in names
+    return (
+        find_public_set(root) is not None
+        or (root / "train_annos.json").is_file()
+        or any((folder / name).is_dir() for folder in (root / "train", root) for name in names)
     )
 
 
@@ -61,6 +65,9 @@ def check_people(root: Path, data: ReidData | None = None) -> DataCheck:
     """
     begun = time.perf_counter()
     section = data or ReidData(root=root, holdout=0.0)
+    public = find_public_set(root)
+    if public is not None:
+        return check_public_set(public, section, root)
     layout = find_layout(root, section.split)
     problems: list[str] = []
     notes: list[str] = []

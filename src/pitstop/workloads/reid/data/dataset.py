@@ -41,6 +41,12 @@ from pitstop.workloads.reid.data.modalities import (
     TEXT,
     bit,
 )
+from pitstop.workloads.reid.data.public_sets import (
+    PublicSet,
+    find_public_set,
+    read_public_set,
+    train_index,
+)
 from pitstop.workloads.reid.data.tokens import (
     CaptionTokenizer,
     TokenRows,
@@ -195,6 +201,8 @@ class ReidPeople:
     test_lists: Path | None = None
     folder: Path = field(default_factory=Path)
     """Holds a folder for each modality."""
+    public: PublicSet | None = None
+    """What Market-1501, MSMT17 or SYSU-MM01 has, where it is one of them."""
 
 
 def load_people(
@@ -215,6 +223,9 @@ def load_people(
     if data.root is None:
         raise ConfigError("data.root is not set: name the folder of the dataset")
     root = Path(data.root)
+    public = find_public_set(root)
+    if public is not None:
+        return _load_public(root, read_public_set(public, data.split), data, tokenizer)
     layout = find_layout(root, data.split)
     # Not by the seed of the run: runs that differ by it are judged by the same people.
     train, held_out = hold_out(load_index(layout), data.holdout)
@@ -225,6 +236,20 @@ def load_people(
         tokenizer=tokenizer or WordTokenizer.of(train.captions),
         test_lists=layout.test_lists,
         folder=layout.folder,
+    )
+
+
+def _load_public(
+    root: Path, found: PublicSet, data: ReidData, tokenizer: CaptionTokenizer | None
+) -> ReidPeople:
+    train, held_out = hold_out(train_index(found), data.holdout)
+    return ReidPeople(
+        root=root,
+        train=train,
+        held_out=held_out,
+        tokenizer=tokenizer or WordTokenizer.of(train.captions),
+        folder=found.layout.folder,
+        public=found,
     )
 
 

@@ -87,6 +87,8 @@ class ReidIndex:
     """Empty in an index that travels to workers, which get tokens."""
     caption_of: npt.NDArray[np.int32]
     """Place of each colour image's caption, or -1."""
+    names_are_paths: bool = False
+    """Whether tables hold paths below `folder`, where folders do not name modality and person."""
 
     def table(self, modality: str) -> ImageTable:
         """Give the images of a modality."""
@@ -99,6 +101,8 @@ class ReidIndex:
     def name(self, modality: str, place: int) -> str:
         """Name an image by its path in the dataset."""
         table = self.table(modality)
+        if self.names_are_paths:
+            return table.names[place]
         person = int(np.searchsorted(table.first, place, side="right")) - 1
         return f"{FOLDERS[modality]}/{self.people[person]}/{table.names[place]}"
 
@@ -120,6 +124,7 @@ class ReidIndex:
             images=tuple(_table_of(table, labels) for table in self.images),
             captions=self.captions.take(places),
             caption_of=caption_of,
+            names_are_paths=self.names_are_paths,
         )
 
 

@@ -44,6 +44,8 @@ from pitstop.workloads.reid.data.modalities import (
     name_of_task,
     task_names,
 )
+from pitstop.workloads.reid.data.public_queries import PublicSearch, public_queries
+from pitstop.workloads.reid.data.public_sets import NOBODY, PublicSet
 from pitstop.workloads.reid.data.strings import Strings
 from pitstop.workloads.reid.data.tokens import CaptionTokenizer, TokenRows, encode_all
 
@@ -183,6 +185,8 @@ class EvalSet:
     tasks: tuple[QueryTask, ...]
     people: int
     """How many there are; 0 where nobody says who is who."""
+    searches: tuple[PublicSearch, ...] = ()
+    """What is asked instead of tasks, where the dataset is a public set with its own protocol."""
 
 
 def eval_set(people: ReidPeople, data: ReidData, *, text_len: int) -> EvalSet:
@@ -190,7 +194,7 @@ def eval_set(people: ReidPeople, data: ReidData, *, text_len: int) -> EvalSet:
 
     With `data.holdout` above 0 it is the people held back, with the 32 tasks made of their images.
     Otherwise `data.eval_split`: `test` for the release's lists, `val` for the challenge's, which
-    do not say who is who.
+    do not say who is who. A public set is asked by its own protocol.
 
     Args:
         people: The dataset.
@@ -203,6 +207,8 @@ def eval_set(people: ReidPeople, data: ReidData, *, text_len: int) -> EvalSet:
     if people.held_out is not None:
         gathered = _Items(people.held_out.folder)
         tasks = _held_out_tasks(people.held_out, gathered)
+    elif people.public is not None:
+        return _public_eval_set(people, people.public, data, text_len=text_len)
     elif (lists := people.root / data.eval_split / VAL_LISTS).is_file():
         gathered = _Items(lists.parent)
         tasks = _challenge_tasks(lists, gathered)
@@ -229,12 +235,38 @@ def eval_set(people: ReidPeople, data: ReidData, *, text_len: int) -> EvalSet:
     )
 
 
+def _public_eval_set(
+    people: ReidPeople, found: PublicSet, data: ReidData, *, text_len: int
+) -> EvalSet:
+    if data.eval_split != "test":
+        raise DataError(
+            f"{people.root} ({found.layout.kind}) has no part {data.eval_split} to evaluate on; "
+            "set data.eval_split=test"
+        )
+    asked = public_queries(found)
+    persons = np.array([image.person for image in asked.images], np.int64)
+    images = EvalImages(
+        folder=found.layout.folder,
+        paths=Strings.of(image.path for image in asked.images),
+        tokens=encode_all(people.tokenizer, [], length=text_len),
+        modalities=np.array([MODALITIES.index(image.modality) for image in asked.images], np.int8),
+        persons=persons,
+        cameras=np.array([image.camera for image in asked.images], np.int64),
+        size=data.image_size,
+        reader=ImageReader(data.image_size),
+    )
+    count = len(np.unique(persons[persons != NOBODY]))
+    return EvalSet(images=images, tasks=(), people=count, searches=asked.searches)
+
+
 def _check_askable(people: ReidPeople, images: EvalImages, tasks: list[QueryTask]) -> None:
     """Say now what would otherwise end a run at its first evaluation."""
     if not any(map(len, tasks)):
         source = "the people held back have colour images only"
         if people.held_out is None:
             source = f"the lists of {images.folder} hold no query"
+        elif people.public is not None:
+            source += "; set data.holdout=0 to be judged by the dataset's own queries"
         raise DataError(
             f"there is nothing to evaluate with: {source}; a query is an infrared image, a "
             "drawing or a caption"
