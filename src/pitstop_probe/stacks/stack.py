@@ -5,7 +5,7 @@ import os
 import sysconfig
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from pitstop_probe.stacks.statements import CALLS_MODEL, DATA, Flow, purposes_of
+from pitstop_probe.stacks.statements import CALLS_MODEL, DATA, Flow, Statement, statements_of
 
 # Everything of the probe's lies below it: a frame is ours by its file.
 OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -26,6 +26,7 @@ class Stack:
         self._loop: Set[int] = set()
         # By identity: the code, kept so that no other gets its place, and the lines in it.
         self._model_lines: Dict[int, Tuple[Any, Set[int]]] = {}
+        self._statements: Dict[int, List[Statement]] = {}
         self._flows: Dict[int, Optional[Flow]] = {}
 
     def is_library(self, file: str) -> bool:
@@ -123,7 +124,12 @@ class Stack:
         if known is None:
             return None
         if identity not in self._flows:
-            self._flows[identity] = purposes_of(code, list(known[1]))
+            # Reading the source takes milliseconds; that another line calls the model does not.
+            if identity not in self._statements:
+                named = code.co_filename, code.co_name, code.co_firstlineno
+                self._statements[identity] = statements_of(*named)
+            found = self._statements[identity]
+            self._flows[identity] = Flow(found, list(known[1])) if found else None
         return self._flows[identity]
 
 

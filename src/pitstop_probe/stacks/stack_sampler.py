@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
-from typing import Any, Dict, List, Optional, Tuple
+from collections import Counter, deque
+from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from pitstop_probe.stacks.stack import Stack, innermost_own
 from pitstop_probe.steps.gaps import DELAYED, part_between
@@ -22,7 +22,9 @@ EVERY_S = 0.010
 _COST_MULTIPLE = 400  # Samples are so many times as far apart as one takes, or further.
 _MANY = 100  # Samples after which they come half as often.
 _FURTHEST = 10  # Times the least distance: one sample that was interrupted must not be the last.
-_COST_WEIGHT = 1 / 16
+# Samples whose median cost counts: one that was interrupted, or that read a script's source for the
+# first time, costs a thousand times as much as the next ones.
+_REMEMBERED = 9
 _DELAYED_NS = 300_000
 _MOST_LINES = 40
 _MOST_OUTSIDE = 5  # Lines of one kind outside steps, such as all evaluations.
@@ -48,7 +50,7 @@ class StackSampler:
         self.stack = Stack() if stack is None else stack
         self._every_s = every_s
         self.taken = 0
-        self._cost_s = 0.0
+        self._costs_s: Deque[float] = deque(maxlen=_REMEMBERED)
         self._turn = 0
         self._wait_s = self._next_wait_s()
         # Held while sampling; an event takes ten times as long to wait for, the script waiting.
@@ -112,7 +114,8 @@ class StackSampler:
     @property
     def distance_s(self) -> float:
         """Mean distance of two samples, by what the last ones cost."""
-        affordable_s = min(self._cost_s * _COST_MULTIPLE, self._every_s * _FURTHEST)
+        cost_s = sorted(self._costs_s)[(len(self._costs_s) - 1) // 2] if self._costs_s else 0.0
+        affordable_s = min(cost_s * _COST_MULTIPLE, self._every_s * _FURTHEST)
         distance_s = max(self._every_s, affordable_s)
         return distance_s if self.taken < _MANY else 2 * distance_s
 
@@ -136,9 +139,8 @@ class StackSampler:
         return self.distance_s * (0.5 + (self._turn * 0.6180339887) % 1.0)
 
     def remember_cost(self, cost_s: float) -> None:
-        """Let a sample's duration move the mean of the last ones a little."""
-        weight = _COST_WEIGHT if self._cost_s else 1.0
-        self._cost_s += (cost_s - self._cost_s) * weight
+        """Keep what a sample took."""
+        self._costs_s.append(cost_s)
 
     def _sample(self, due_ns: int = sys.maxsize) -> None:
         """Sample the stack; on time, or once the thread that trains has let go of the lock."""

@@ -7,7 +7,7 @@ is read for this and never run.
 
 import ast
 import linecache
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 CALLS_MODEL = "calls the model"
 LOSS, DATA, HOST = "loss", "data", "host"
@@ -277,9 +277,3 @@ class Flow:
 
 def _length(statement: Statement) -> int:
     return statement.last - statement.first
-
-
-def purposes_of(code: Any, model_lines: Iterable[int]) -> Optional[Flow]:
-    """Say what the lines of some code are for; None where its source is not there."""
-    statements = statements_of(code.co_filename, code.co_name, code.co_firstlineno)
-    return Flow(statements, model_lines) if statements else None

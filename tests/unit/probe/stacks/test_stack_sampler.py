@@ -47,12 +47,21 @@ def test_once_there_are_many_samples_come_half_as_often(tracker: StepTracker) ->
     assert sampler.distance_s == before_s
 
 
-def test_one_interrupted_sample_delays_the_next_ones_and_is_forgotten(tracker: StepTracker) -> None:
+def test_a_sample_that_was_interrupted_or_read_a_source_delays_only_the_next(
+    tracker: StepTracker,
+) -> None:
     sampler = sampler_that_costs(tracker, 0.5)
     assert sampler.distance_s == pytest.approx(10 * EVERY_S)
-    for _ in range(200):
-        sampler.remember_cost(20e-6)
+    sampler.remember_cost(20e-6)
+    sampler.remember_cost(20e-6)
     assert sampler.distance_s == EVERY_S
+    sampler.remember_cost(0.5)
+    assert sampler.distance_s == EVERY_S
+
+
+def test_samples_that_became_dear_move_apart(tracker: StepTracker) -> None:
+    sampler = sampler_that_costs(tracker, *[20e-6] * 100, *[60e-6] * 5)
+    assert sampler.distance_s == pytest.approx(400 * 60e-6)
 
 
 def test_stopping_is_harmless_at_any_time(tracker: StepTracker) -> None:
