@@ -5,13 +5,20 @@ Runs under pytest, or alone where there is none: ``python tests/gpu/test_block_g
 
 import copy
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from pitstop.kernels import Kernels, has_triton
 from pitstop.kernels.window_attention import Windows, shift_regions
-from pitstop.workloads.deblur.model.blocks import AttentionBlock, BlockShape, BranchScales
+from pitstop.workloads.deblur.model.blocks import (
+    AttentionBlock,
+    BlockShape,
+    BranchScale,
+    BranchScales,
+)
 
 try:
     import pytest
@@ -48,7 +55,9 @@ def block_of(kernels: Kernels, dim: int, *, mutual: bool) -> AttentionBlock:
     return block.cuda()
 
 
-def passed(block: AttentionBlock, x: Tensor, scale: Tensor, *, half: bool) -> dict[str, Tensor]:
+def passed(
+    block: AttentionBlock, x: Tensor, scale: BranchScale, *, half: bool
+) -> dict[str, Tensor]:
     """Result and all gradients."""
     block.zero_grad(set_to_none=True)
     x = x.clone().requires_grad_()
@@ -84,6 +93,36 @@ def test_a_block_loses_no_more_than_the_plain_one_does() -> None:
                 assert found[name].dtype == torch.float32, name
                 limit = 1.25 * error_of(known[name], true) + 1e-6
                 assert error_of(found[name], true) <= limit, (dim, mutual, name)
+
+
+@contextmanager
+def products(setting: str) -> Iterator[None]:
+    """Multiply float32 as torch's setting says."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = setting
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_float32_is_as_exact_as_torchs_own_products() -> None:
+    # Split operands leave out 2 ** -22 of a product; the plain way rounds each sum to 2 ** -24.
+    for setting, most, spare in (("ieee", 1.25, 1e-6), ("tf32", 1.25, 1e-5)):
+        for dim, mutual, scaled in ((96, True, False), (120, False, True)):
+            plain = block_of("reference", dim, mutual=mutual)
+            fused = block_of("fused", dim, mutual=mutual)
+            x = torch.randn(2, *VOLUME, dim, device="cuda")
+            scale = torch.tensor([1.25, 0.5], device="cuda").view(2, 1, 1, 1, 1)
+            given = scale if scaled else True
+            wide = copy.deepcopy(plain).double()
+            right = passed(wide, x.double(), scale.double() if scaled else True, half=False)
+            with products(setting):
+                known = passed(plain, x, given, half=False)
+                found = passed(fused, x, given, half=False)
+            for name, true in right.items():
+                limit = most * error_of(known[name], true) + spare
+                assert error_of(found[name], true) <= limit, (setting, dim, name)
 
 
 def test_the_same_call_gives_the_same_bits() -> None:

@@ -207,8 +207,7 @@ def test_a_group_of_blocks_gives_what_plain_blocks_give() -> None:
     )
     torch.manual_seed(0)
     plain = BlockGroup(shape, drop_rates=[0.0, 0.0]).cuda()
-    # In float32 only attention is fused, which `fused` would warn of.
-    fused = BlockGroup(replace(shape, kernels="auto"), drop_rates=[0.0, 0.0]).cuda()
+    fused = BlockGroup(replace(shape, kernels="fused"), drop_rates=[0.0, 0.0]).cuda()
     fused.load_state_dict(plain.state_dict())
     # No multiple of the windows: the branch pads and crops.
     x = torch.randn(1, 5, 20, 27, 96, device="cuda")

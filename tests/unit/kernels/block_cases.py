@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pitstop.kernels import block
+from pitstop.kernels import block, block_triton
 from pitstop.kernels.block import (
     REFERENCE,
     BlockOps,
@@ -234,6 +234,61 @@ def test_a_feed_forward_layer_cast_together_copies_no_weights_backward(
                 found[name] = torch.autograd.grad(out.sum(), leaves)
             assert ("aten.cat.default" in seen.names) == (name == "apart")
     assert all(torch.equal(*pair) for pair in zip(found["apart"], found["together"], strict=True))
+
+
+class Launches:
+    """Stands in for a kernel and writes down what it is compiled for."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.seen: list[dict[str, Any]] = []
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        def launch(*args: object, **constants: Any) -> None:
+            self.seen.append(constants)
+            self.kernel[grid](*args, **constants)
+
+        return launch
+
+
+@pytest.mark.parametrize(
+    ("setting", "dtype", "precision"),
+    [
+        ("tf32", torch.float32, "tf32"),
+        ("ieee", torch.float32, "tf32x3"),
+        ("tf32", torch.float16, "ieee"),
+    ],
+)
+def test_products_are_as_exact_as_torch_is_told_to_make_them(
+    setting: str, dtype: torch.dtype, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = normal(6)
+    x, norm = draw(1, 1, 2, 3, 8).requires_grad_(), Norm(draw(8), draw(8), 1e-5)
+    layers = [Layer(draw(8, 8).to(dtype).requires_grad_(), draw(8)) for _ in range(5)]
+    names = ("_project", "_feed_forward", "_feed_forward_hidden")
+    launches = [Launches(getattr(block_triton, name)) for name in names]
+    for name, kernel in zip(names, launches, strict=True):
+        monkeypatch.setattr(block_triton, name, kernel)
+    torch.backends.cuda.matmul.fp32_precision = setting
+    try:
+        _, projected = norm_project_fused(x, norm, layers[:1])
+        y = project_add_fused(x, projected, layers[1], None)
+        feed_forward_add_fused(y, norm, layers[2:], None).sum().backward()
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+    assert [len(kernel.seen) for kernel in launches] == [3, 1, 1]
+    for kernel in launches:
+        assert {seen["PRECISION"] for seen in kernel.seen} == {precision}
+
+
+def test_tokens_too_wide_for_float32_run_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block, "obstacle_on", lambda _: None)
+    for channels, why in ((128, None), (129, "129 channels in float32, more than 128")):
+        layer = Layer(torch.zeros(3, channels), None)
+        said = block.obstacle_of(torch.zeros(1, channels), layer)
+        assert said is why if why is None else why in str(said)
+        half = layer._replace(weight=layer.weight.half())
+        assert block.obstacle_of(torch.zeros(1, channels), half) is None
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own

@@ -212,6 +212,52 @@ def test_the_plans_for_real_windows_are_exact_in_half_precision() -> None:
         agree(got, all_of(REFERENCE, given_, dtype=torch.float64), rtol=1e-2, atol=5e-3)
 
 
+@pytest.mark.parametrize(
+    ("setting", "rtol", "atol"),
+    # Where TF32 is allowed, the bias is held in 16 bits, whose mantissa is as long.
+    [("ieee", 1e-5, 2e-5), ("tf32", 2e-3, 1e-3)],
+)
+def test_the_plans_for_real_windows_are_exact_in_float32(
+    setting: str, rtol: float, atol: float
+) -> None:
+    torch.backends.cuda.matmul.fp32_precision = setting
+    try:
+        for size, shift, volume, channels in (
+            ((1, 8, 8), (0, 4, 4), (1, 8, 16), 20),
+            ((2, 8, 8), (1, 4, 4), (2, 8, 8), 16),
+            ((6, 8, 8), (0, 4, 4), (6, 8, 8), 16),
+        ):
+            windows = Windows(size, shift)
+            given_ = inputs("self_attention", volume, windows, heads=1, channels=channels)
+            want = all_of(REFERENCE, given_, dtype=torch.float64)
+            agree(all_of(FUSED, given_), want, rtol=rtol, atol=atol)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+
+@pytest.mark.parametrize(
+    ("setting", "dtype", "precision", "short_bias"),
+    [
+        ("tf32", torch.float32, "tf32", True),
+        ("ieee", torch.float32, "tf32x3", False),
+        ("tf32", torch.float16, "ieee", True),
+        ("ieee", torch.float16, "ieee", True),
+    ],
+)
+def test_products_are_as_exact_as_torch_is_told_to_make_them(
+    setting: str, dtype: torch.dtype, precision: str, short_bias: bool
+) -> None:
+    qkv = torch.empty(1, 2, 8, 8, 48, dtype=dtype)
+    cut = window_attention_triton.Cut((2, 8, 8), (0, 0, 0), False, 1, (2, 8, 8))
+    torch.backends.cuda.matmul.fp32_precision = setting
+    try:
+        launch = window_attention_triton.Launch(16, 16, 1, 1, 1)
+        found = window_attention_triton.constants_of(qkv, qkv, qkv, cut, launch)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+    assert (found["PRECISION"], found["SHORT_BIAS"]) == (precision, short_bias)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_call_gives_the_same_bits(kind: str) -> None:
     given_ = inputs(kind, (4, 4, 6), Windows((2, 4, 3), (1, 2, 1)))
