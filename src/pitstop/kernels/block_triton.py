@@ -67,6 +67,8 @@ class Plan(NamedTuple):
     """The launches of a block's kernels."""
 
     project: Launch
+    project_add: Launch
+    """Where the result is added to something."""
     norm_backward: Launch
     feed_forward: Launch
     feed_forward_hidden: Launch
@@ -76,18 +78,21 @@ NORM_BACKWARD: Final = Launch(8, 0, 2, 2, 2112)
 PLANS: Final = {
     "ieee": Plan(
         project=Launch(64, 64, 4, 2),
+        project_add=Launch(64, 64, 4, 2),
         norm_backward=NORM_BACKWARD,
         feed_forward=Launch(64, 64, 4, 2),
         feed_forward_hidden=Launch(64, 32, 4, 1),
     ),
     "tf32": Plan(
-        project=Launch(64, 32, 4, 1),
+        project=Launch(64, 32, 4, 2),
+        project_add=Launch(64, 64, 4, 1),
         norm_backward=NORM_BACKWARD,
         feed_forward=Launch(64, 32, 4, 1),
-        feed_forward_hidden=Launch(64, 16, 4, 1),
+        feed_forward_hidden=Launch(64, 32, 4, 1),
     ),
     "tf32x3": Plan(
         project=Launch(64, 32, 4, 1),
+        project_add=Launch(64, 32, 4, 1),
         norm_backward=NORM_BACKWARD,
         feed_forward=Launch(32, 32, 4, 1),
         feed_forward_hidden=Launch(32, 16, 4, 1),
@@ -163,7 +168,8 @@ def project(
     """
     tokens, width = x.shape
     precision = product_precision(projection.weight.dtype)
-    launch = launch or PLANS[precision].project
+    plan = PLANS[precision]
+    launch = launch or (plan.project if residual is None else plan.project_add)
     programs = triton.cdiv(tokens, launch.tokens)
     inputs = product_block(width)
     # What residuals are added to is the projection itself: nothing needs all inputs at once.
@@ -399,6 +405,8 @@ def feed_forward_hidden(
     first, second, last = layers
     precision = product_precision(first.weight.dtype)
     launch = launch or PLANS[precision].feed_forward_hidden
+    # Matrix units take float32 by rows alone: a small weight is turned once instead of each tile.
+    turned = last.weight.dtype == torch.float32
     _feed_forward_hidden[(triton.cdiv(tokens, launch.tokens),)](
         grad,
         x,
@@ -406,7 +414,7 @@ def feed_forward_hidden(
         norm.bias,
         first.weight,
         second.weight,
-        last.weight,
+        last.weight.T.contiguous() if turned else last.weight,
         first.bias,
         second.bias,
         _or(scale, x),
@@ -422,6 +430,7 @@ def feed_forward_hidden(
         BLOCK_H=launch.columns,
         SCALED=scale is not None,
         BRANCH=outs[0] is not grad,
+        TURNED=turned,
         PRECISION=precision,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
@@ -795,6 +804,7 @@ def _feed_forward_hidden(
     BLOCK_H: tl.constexpr,
     SCALED: tl.constexpr,
     BRANCH: tl.constexpr,
+    TURNED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     start = tl.program_id(0) * BLOCK_T
@@ -820,7 +830,10 @@ def _feed_forward_hidden(
         gate = tl.dot(operand, weight.T, input_precision=PRECISION)
         weight = _matrix(second_ptr, hidden, inner, HIDDEN, WIDTH)
         value = tl.dot(operand, weight.T, input_precision=PRECISION)
-        weight = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN)
+        if TURNED:
+            weight = _matrix(last_ptr, hidden, inner, HIDDEN, WIDTH).T
+        else:
+            weight = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN)
         grad = tl.dot(branch, weight, input_precision=PRECISION)
         gate, slope = _gelu(gate + _vector(first_bias_ptr, hidden, HIDDEN)[None, :])
         value += _vector(second_bias_ptr, hidden, HIDDEN)[None, :]

@@ -57,8 +57,8 @@ class Launch(NamedTuple):
 FORWARD = Launch(64, 8, 8)
 BACKWARD = Launch(64, 8, 8)
 """For numbers of two bytes."""
-FLOAT_FORWARD = Launch(64, 4, 8)
-FLOAT_BACKWARD = Launch(32, 8, 4)
+FLOAT_FORWARD = Launch(32, 4, 4)
+FLOAT_BACKWARD = Launch(32, 8, 4, programs=2112)
 """For numbers of four bytes: what a program holds must fit on the chip."""
 
 PACK_PIXELS = 32

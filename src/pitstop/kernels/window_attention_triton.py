@@ -123,7 +123,7 @@ def plan_for(tokens: int, channels: int, *, mutual: bool, precision: str) -> Pla
     """
     block = product_block(tokens)
     if precision != "ieee":
-        return _float_plan(block, mutual=mutual, exact=precision == "tf32x3")
+        return _float_plan(block, channels, mutual=mutual, exact=precision == "tf32x3")
     if mutual or block <= 64:
         warps = max(block // 16, 1)
         launch = Launch(block, block, 1584, warps, 2)
@@ -140,19 +140,24 @@ def plan_for(tokens: int, channels: int, *, mutual: bool, precision: str) -> Pla
     )
 
 
-def _float_plan(block: int, *, mutual: bool, exact: bool) -> Plan:
+def _float_plan(block: int, channels: int, *, mutual: bool, exact: bool) -> Plan:
     """For numbers of four bytes: what is read ahead would take the place of a second program.
 
     Where operands are split in two, a larger tile does not fit into registers.
     """
+    narrow = channels <= 16
     if exact or mutual or block <= 64:
         block = min(block, 64)
         launch = Launch(block, block, 1584, max(block // 16, 1), 1)
-        return Plan(launch, launch, launch)
+        if not mutual or exact or not narrow:
+            return Plan(launch, launch, launch)
+        backward = launch._replace(programs=1056, max_registers=128)
+        return Plan(launch._replace(num_stages=3), backward, backward)
     if block == 128:
         whole = Launch(128, 128, 264, 8, 1)
-        return Plan(Launch(64, 128, 1056, 4, 1), whole, whole)
-    return Plan(Launch(64, 64, 528, 4, 1), Launch(64, 64, 528, 4, 1), Launch(64, 64, 1056, 4, 1))
+        return Plan(Launch(64, 128, 1056, 4, 2, 168 if narrow else None), whole, whole)
+    backward = Launch(64, 64, 528, 4, 1)
+    return Plan(backward._replace(keys=128 if narrow else 64), backward, Launch(64, 64, 1056, 4, 1))
 
 
 def _plan(qkv: Tensor, cut: Cut) -> Plan:

@@ -75,15 +75,17 @@ def operations(channels: int, dtype: torch.dtype) -> dict[str, tuple[str, Launch
     normed = projection(3 * channels, NORMED=True, ENCODED=True, HAS_BIAS=True)
     added = projection(channels, RESIDUAL=True, SCALED=True, HAS_BIAS=True)
     both = {"WIDTH": 2 * channels, "BLOCK_K": 256}
+    added["BLOCK_N"] = plan.project_add.columns
     if dtype == torch.float32:
         added["BLOCK_K"] = both["BLOCK_K"] = FLOAT_INPUTS
     back = projection(2 * channels, TRANSPOSED=True, SCALED=True, COPIED=True, SUMMED=True)
     forward, backward = plan.feed_forward, plan.feed_forward_hidden
     unseen = {"BLOCK_H": backward.columns, "PAD": kernels.PAD, "BRANCH": True}
+    unseen["TURNED"] = dtype == torch.float32
     return {
         "norm_project": ("_project", plan.project, normed),
-        "project_add": ("_project", plan.project, added),
-        "project_add_two": ("_project", plan.project, {**added, **both}),
+        "project_add": ("_project", plan.project_add, added),
+        "project_add_two": ("_project", plan.project_add, {**added, **both}),
         "project_add_branch": ("_project", plan.project, back),
         "norm_backward": ("_norm_backward", plan.norm_backward, {**sides, **norm}),
         "feed_forward": ("_feed_forward", forward, {**hidden, "BLOCK_H": forward.columns}),
