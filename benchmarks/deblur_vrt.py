@@ -148,6 +148,7 @@ def make_variants(
     }
     if options.inference:
         del ways["fused, recomputed"]
+        ways["fused, batch 2"] = ("auto", False)
         ways |= {f"fused, graph, batch {count}": ("auto", False) for count in AT_ONCE}
     variants = []
     if options.authors is not None:

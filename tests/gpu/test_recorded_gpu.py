@@ -129,7 +129,7 @@ def test_several_tiles_at_once_keep_a_budget_and_restore_as_single_ones() -> Non
         found = several(model, batch)
     # Libraries may choose other kernels for larger batches.
     distance = (found - single).norm() / single.norm()
-    assert distance < 2e-3, distance
+    assert distance < 1e-2, distance
     chosen, replayed = several.notes
     assert "128x128, 4 at once" in chosen
     assert replayed == "2 of 3 passes replayed as CUDA graphs"

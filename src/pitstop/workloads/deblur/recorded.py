@@ -36,6 +36,10 @@ Key: TypeAlias = tuple[object, ...]
 MOST_SHAPES: Final = 2
 """Recordings that are kept; each keeps the memory of a pass."""
 
+MOST_NUMBERS: Final = 3 * 2**21
+"""Of the frames of a pass that is recorded: eight clips of four frames of 256x256. A host starts
+larger ones sooner than a GPU runs them, and their memory would be kept for nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
@@ -145,8 +149,7 @@ class RecordedForward:
             self._model, self._places = weakref.ref(model), places
 
     def _run(self, model: nn.Module, batch: ClipBatch) -> Tensor:
-        # Tensors without numbers are for planning, not for running.
-        if batch.blur.device.type != self._recorder.device_type or type(batch.blur) is not Tensor:
+        if not self._can_record(batch.blur):
             return self._plain(model, batch)
         key = _key(batch)
         shape = self._shapes.get(key)
@@ -164,6 +167,11 @@ class RecordedForward:
         self.replayed += 1
         # The next run writes over the output.
         return shape.replay.output.clone()
+
+    def _can_record(self, blur: Tensor) -> bool:
+        is_here = blur.device.type == self._recorder.device_type
+        # Tensors without numbers are for planning, not for running.
+        return is_here and type(blur) is Tensor and blur.numel() <= MOST_NUMBERS
 
     def _plain(self, model: nn.Module, batch: ClipBatch) -> Tensor:
         self.ran += 1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pitstop.config.load import config_from
 from pitstop.config.sections import EvalSection
 from pitstop.config.workloads.deblur import TilesSection
-from pitstop.workloads.deblur import prediction
+from pitstop.workloads.deblur import prediction, recorded
 from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.prediction import WholeFrames
 from pitstop.workloads.deblur.recorded import MOST_SHAPES, RecordedForward, Replay, Run
@@ -244,6 +244,17 @@ def test_a_model_that_trains_or_is_watched_is_not_recorded(
         batch = batch_of(seed=seed)
         assert torch.equal(passes.of(model)(batch), exactly(model, batch))
     assert recorder.recorded == 0
+
+
+def test_a_pass_that_no_host_holds_up_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = batch_of()
+    for most, times in ((batch.blur.numel() - 1, 0), (batch.blur.numel(), 1)):
+        monkeypatch.setattr(recorded, "MOST_NUMBERS", most)
+        model, recorder = scaling(), FakeRecorder()
+        restore = RecordedForward(forward, recorder).of(model)
+        for _ in range(3):
+            assert torch.equal(restore(batch), exactly(model, batch))
+        assert recorder.recorded == times
 
 
 def test_a_pass_with_gradients_is_not_recorded() -> None:
