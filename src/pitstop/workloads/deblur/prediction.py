@@ -59,7 +59,7 @@ class WholeFrames:
         """Say which tiles were chosen, and by what, and how they ran."""
         notes = [
             f"frames of {size[-2]}x{size[-1]} in tiles of {choice.side}x{choice.side}, "
-            f"{_chosen_by(choice)}"
+            f"{self._reason(choice)}"
             for size, choice in self._choices.items()
         ]
         if self._recorded.replayed:
@@ -103,82 +103,49 @@ class WholeFrames:
         side = self._evaluation.tile
         if side is not None:
             side = max(side // multiple, 1) * multiple
-        if self._tiles.memory is None:
-            return None if side is None else TileChoice(side=side)
         key = tuple(batch.blur.shape)
+        if side is not None and (self._tiles.memory is None or side >= max(key[-2:])):
+            return TileChoice(side=side)
+        if self._tiles.memory is None:
+            return None
         if key not in self._choices:
             if device.type != "cuda":
                 raise ConfigError(
                     "data.tiles.memory chooses tiles by what they take of a GPU's memory, and "
                     "there is no GPU; set eval.tile alone instead"
                 )
-            measure = _Measure(self._forward, self._to_device, model, batch, device)
+
+            def measure(side: int, count: int = 1) -> int | None:
+                part = cut_tiles(batch, [Window(0, 0, side, side)] * count)
+                return self._peak_bytes(model, part, device, beside=batch)
+
+            budget_bytes, longest = self._tiles.memory, max(key[-2:])
             self._choices[key] = (
-                self._largest(measure, multiple) if side is None else self._most(measure, side)
+                choose_side(measure, budget_bytes=budget_bytes, largest=longest, multiple=multiple)
+                if side is None
+                else choose_count(measure, side=side, budget_bytes=budget_bytes, most=MOST_AT_ONCE)
             )
         return self._choices[key]
 
-    def _largest(self, measure: "_Measure", multiple: int) -> TileChoice:
-        assert self._tiles.memory is not None
-        return choose_side(
-            measure,
-            budget_bytes=self._tiles.memory,
-            largest=max(measure.batch.blur.shape[-2:]),
-            multiple=multiple,
-        )
-
-    def _most(self, measure: "_Measure", side: int) -> TileChoice:
-        budget_bytes = self._tiles.memory
-        assert budget_bytes is not None
-        peaks: dict[int, int | None] = {}
-
-        def peak(count: int) -> int | None:
-            peaks[count] = measure(side, count)
-            return peaks[count]
-
-        count = choose_count(peak, budget_bytes=budget_bytes, most=MOST_AT_ONCE)
-        took = peaks.get(max(count, 1))
-        if not count:
-            raise ConfigError(
-                f"restoring a tile of {side}x{side} takes "
-                f"{'more than there is' if took is None else bytes_text(took)}, and "
-                f"data.tiles.memory is {bytes_text(budget_bytes)}; raise it, or lower eval.tile"
-            )
-        return TileChoice(side=side, at_once=count, peak_bytes=took)
-
-
-class _Measure:
-    """Restores tiles of some side, several at once, and gives the peak; None out of memory."""
-
-    def __init__(  # noqa: PLR0917 - what restoring takes
-        self,
-        forward: Forward,
-        to_device: ToDevice,
-        model: nn.Module,
-        batch: ClipBatch,
-        device: torch.device,
-    ) -> None:
-        self.batch = batch
-        self._run = lambda part: forward(model, to_device(part, device))
-        self._device = device
-
-    def __call__(self, side: int, count: int = 1) -> int | None:
-        part = cut_tiles(self.batch, [Window(0, 0, side, side)] * count)
-        torch.cuda.reset_peak_memory_stats(self._device)
+    def _peak_bytes(
+        self, model: nn.Module, part: ClipBatch, device: torch.device, *, beside: ClipBatch
+    ) -> int | None:
+        """What restoring a part of frames takes; None where memory runs out."""
+        torch.cuda.reset_peak_memory_stats(device)
         try:
-            self._run(part)
+            self._forward(model, self._to_device(part, device))
         except torch.OutOfMemoryError:
             return None
         # Beside every tile stand the frames it is added to, and as many that wait to be written.
-        beside_bytes = 2 * self.batch.blur.numel() * _FLOAT_BYTES
-        return torch.cuda.max_memory_allocated(self._device) + beside_bytes
+        beside_bytes = 2 * beside.blur.numel() * _FLOAT_BYTES
+        return torch.cuda.max_memory_allocated(device) + beside_bytes
 
-
-def _chosen_by(choice: TileChoice) -> str:
-    took = "" if choice.peak_bytes is None else bytes_text(choice.peak_bytes)
-    if choice.at_once == 1:
-        return f"the largest that keeps data.tiles.memory: such a tile takes {took}"
-    return f"{choice.at_once} at once, as many as keep data.tiles.memory: together they take {took}"
+    def _reason(self, choice: TileChoice) -> str:
+        assert choice.peak_bytes is not None, "it was chosen by measuring"
+        took = bytes_text(choice.peak_bytes)
+        if self._evaluation.tile is None:
+            return f"the largest that keeps data.tiles.memory: such a tile takes {took}"
+        return f"up to {choice.at_once} at once, which data.tiles.memory allows: they take {took}"
 
 
 def spike_step(batch: ClipBatch) -> int:

@@ -136,22 +136,39 @@ def even_share(tiles: int, most: int) -> int:
     return -(-tiles // calls)
 
 
-def choose_count(measure: Callable[[int], int | None], *, budget_bytes: int, most: int) -> int:
-    """Find how many tiles at once a budget of memory allows, by measuring; 0 where not even one.
+def choose_count(
+    measure: Callable[[int, int], int | None], *, side: int, budget_bytes: int, most: int
+) -> TileChoice:
+    """Find how many tiles at once a budget of memory allows, by measuring ever more of them.
 
     Args:
-        measure: Restores so many tiles at once and gives the peak in bytes; None where memory ran
-            out.
+        measure: Restores tiles of a side, so many at once, and gives their peak in bytes; None
+            where memory ran out.
+        side: Of the tiles.
         budget_bytes: What may be taken.
         most: No larger number is of use.
+
+    Raises:
+        ConfigError: Where not even one tile keeps the budget.
     """
-    fitting = 0
+    choice = None
     for count in range(1, most + 1):
-        peak = measure(count)
-        if peak is None or peak > budget_bytes:
-            break
-        fitting = count
-    return fitting
+        peak = measure(side, count)
+        if peak is not None and peak <= budget_bytes:
+            choice = TileChoice(side=side, at_once=count, peak_bytes=peak)
+            continue
+        if choice is None:
+            raise ConfigError(
+                f"restoring a tile of {side}x{side} takes {_took(peak)}, and data.tiles.memory is "
+                f"{bytes_text(budget_bytes)}; raise it, or lower eval.tile"
+            )
+        break
+    assert choice is not None, "at least one is allowed"
+    return choice
+
+
+def _took(peak_bytes: int | None) -> str:
+    return "more than there is" if peak_bytes is None else bytes_text(peak_bytes)
 
 
 def choose_side(
@@ -176,11 +193,9 @@ def choose_side(
     probes = [(side, measure(side)) for side in sides]
     known = [(side, peak) for side, peak in probes if peak is not None and peak <= budget_bytes]
     if not known:
-        took = probes[0][1]
         raise ConfigError(
-            f"restoring a tile of {sides[0]}x{sides[0]} takes "
-            f"{'more than there is' if took is None else bytes_text(took)}, and data.tiles.memory "
-            f"is {bytes_text(budget_bytes)}; raise it, or lower data.clip_len"
+            f"restoring a tile of {sides[0]}x{sides[0]} takes {_took(probes[0][1])}, and "
+            f"data.tiles.memory is {bytes_text(budget_bytes)}; raise it, or lower data.clip_len"
         )
     side, peak = known[-1]
     if len(known) == len(probes) and len(known) > 1:

@@ -137,21 +137,30 @@ def test_several_tiles_at_once_give_what_single_ones_give(
     assert len(calls) * calls[0][0] // 2 < tiles + len(calls)
 
 
-def test_as_many_tiles_at_once_as_keep_a_budget() -> None:
-    def measure(count: int) -> int | None:
-        asked.append(count)
+@pytest.mark.parametrize(
+    ("budget", "most", "chosen", "tried"),
+    [(25, 4, 3, 4), (26, 4, 3, 4), (99, 4, 4, 4), (99, 9, 6, 7)],
+)
+def test_as_many_tiles_at_once_as_keep_a_budget(
+    budget: int, most: int, chosen: int, tried: int
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def measure(side: int, count: int) -> int | None:
+        asked.append((side, count))
         return None if count > 6 else 10 + 5 * count
 
-    for budget, most, expected, tried in (
-        (25, 4, 3, 4),
-        (26, 4, 3, 4),
-        (99, 4, 4, 4),
-        (99, 9, 6, 7),
-        (14, 4, 0, 1),
+    choice = choose_count(measure, side=64, budget_bytes=budget, most=most)
+    assert (choice.side, choice.at_once, choice.peak_bytes) == (64, chosen, 10 + 5 * chosen)
+    assert asked == [(64, count) for count in range(1, tried + 1)]
+
+
+@pytest.mark.parametrize(("peak", "words"), [(2**21, "2.00 MiB"), (None, "more than there is")])
+def test_a_budget_that_not_even_one_tile_keeps_is_refused(peak: int | None, words: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"64x64 takes {words}, .* is 1.00 MiB; .* lower eval\.tile"
     ):
-        asked: list[int] = []
-        assert choose_count(measure, budget_bytes=budget, most=most) == expected
-        assert asked == list(range(1, tried + 1))
+        choose_count(lambda *_: peak, side=64, budget_bytes=2**20, most=4)
 
 
 def memory_of(side: int) -> int:
