@@ -129,7 +129,7 @@ class RecordedForward:
         return lambda batch: self._run(model, batch)
 
     def _may_record(self, model: nn.Module) -> bool:
-        if self._failed or model.training or torch.is_grad_enabled():
+        if model.training or torch.is_grad_enabled():
             return False
         # What a hook does on the host happens once in a recording, and compiled code may have
         # recordings of its own.
@@ -169,9 +169,10 @@ class RecordedForward:
         return shape.replay.output.clone()
 
     def _can_record(self, blur: Tensor) -> bool:
-        is_here = blur.device.type == self._recorder.device_type
+        if self._failed or blur.device.type != self._recorder.device_type:
+            return False
         # Tensors without numbers are for planning, not for running.
-        return is_here and type(blur) is Tensor and blur.numel() <= MOST_NUMBERS
+        return type(blur) is Tensor and blur.numel() <= MOST_NUMBERS
 
     def _plain(self, model: nn.Module, batch: ClipBatch) -> Tensor:
         self.ran += 1

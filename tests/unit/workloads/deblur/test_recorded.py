@@ -214,12 +214,14 @@ def test_another_type_to_compute_in_is_another_recording() -> None:
 def test_where_recording_fails_batches_run_plainly_and_it_is_said_once() -> None:
     model, recorder = scaling(), FakeRecorder(fails=True)
     passes = RecordedForward(forward, recorder)
-    passes.of(model)(batch_of())
+    restore = passes.of(model)
+    restore(batch_of())
     with pytest.warns(RuntimeWarning, match="run slower: operation not permitted when stream is"):
-        found = passes.of(model)(batch_of(seed=1))
+        found = restore(batch_of(seed=1))
     assert torch.equal(found, exactly(model, batch_of(seed=1)))
-    for width in (8, 16, 16):
+    for width in (8, 8, 16, 16):
         batch = batch_of(width)
+        assert torch.equal(restore(batch), exactly(model, batch))
         assert torch.equal(passes.of(model)(batch), exactly(model, batch))
     assert recorder.recorded == 1
     assert passes.replayed == 0
