@@ -170,7 +170,7 @@ class LogBuilder:
         self._is_rebuilt = is_rebuilt
         self._pending = NEW_ATTEMPT
         self._mark_s = NAN
-        self._evaluated = NAN
+        self._evaluated = (NAN, NAN)
 
     def __len__(self) -> int:
         return len(self.code) + len(self._held)
@@ -403,9 +403,10 @@ class LogBuilder:
         if wall_s < 0:
             self.impossible["negative evaluation times"] += 1
             wall_s = NAN
-        is_same = self._pending & AFTER_EVAL and (isnan(step) or step == self._evaluated)
-        if not is_same:
-            self._evaluated = step
+        before, of_epoch = self._evaluated
+        is_same = self._pending & AFTER_EVAL and (isnan(step) or step == before)
+        if not is_same or not (isnan(epoch) or epoch == of_epoch):
+            self._evaluated = step, epoch
             if isnan(step) and self.last_step > 0:
                 step = self.last_step
             self._event(RawEvent("evaluation", self.attempt, step, at, wall_s, formula))

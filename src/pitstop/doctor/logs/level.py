@@ -14,6 +14,8 @@ Shape = Literal["constant", "jump", "slope"]
 _FEWEST_WINDOWS = 12
 _CHANCE = 0.01
 _LEAST_CHANGE = 0.10
+_ANEW = 0.5
+"""An attempt that begins below this share of the steps before it is another run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,7 +48,8 @@ def level_of(facts: LogFacts) -> Level | None:
     values, weights = facts.windows.step_s[facts.steady], facts.weights
     if not len(values):
         return None
-    split = change_point(values) if len(values) >= _FEWEST_WINDOWS else None
+    is_one = not begins_anew(facts)
+    split = change_point(values) if is_one and len(values) >= _FEWEST_WINDOWS else None
     if split is None or split.chance >= _CHANCE:
         return _constant(values, weights)
     jump = _jump(values, weights, split.row)
@@ -54,6 +57,13 @@ def level_of(facts: LogFacts) -> Level | None:
         return _constant(values, weights)
     sloped = _slope(values, weights, split.row)
     return min((jump, sloped), key=lambda level: float(np.abs(values - level.step_s).sum()))
+
+
+def begins_anew(facts: LogFacts) -> bool:
+    """Whether a later attempt trains from the beginning: another run, not the same one slower."""
+    attempt, step = facts.windows.attempt[facts.steady], facts.windows.last_step[facts.steady]
+    turns = np.flatnonzero(np.diff(attempt) > 0)
+    return bool((step[turns + 1] < _ANEW * step[turns]).any())
 
 
 def _constant(values: Array, weights: Array) -> Level:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pitstop.doctor.logs.case import LogCase
 from pitstop.doctor.logs.facts import Mask
-from pitstop.doctor.logs.level import Level
+from pitstop.doctor.logs.level import Level, begins_anew
 from pitstop.doctor.logs.numbers import (
     at_row,
     covered_text,
@@ -149,7 +149,7 @@ def gets_slower(case: LogCase) -> Finding | None:
 def slow_windows(case: LogCase) -> Finding | None:
     """Report a run that loses a twentieth of its time in single records half as slow again."""
     facts, level = case.facts, case.level
-    if level is None or facts.step is None or facts.basis != "windows":
+    if level is None or facts.step is None or facts.basis != "windows" or begins_anew(facts):
         return None
     step_s = facts.windows.step_s[facts.steady]
     slow = (step_s > USUAL * level.step_s) & (level.step_s > 0)

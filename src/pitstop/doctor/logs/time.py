@@ -17,6 +17,7 @@ from pitstop.records.units import seconds_text, share_text
 _FEWEST_FOR_A_TREND = 9
 _LEAST_ERROR = 0.01  # of the estimate: a step time that is printed in few digits has no spread
 _BY_CLOCK = "first timestamp to last record"
+_FROM_RECORDS = "at least: first timestamp to last record, later attempts from their first record"
 _BREAK_S = 600.0
 _BREAK_TIMES = 10.0
 _RECURRING = ("evaluation", "checkpoint", "epoch boundary")
@@ -48,7 +49,8 @@ class RunTime:
 def run_time(facts: LogFacts) -> RunTime:
     """Take the run's time from the log's clock, else add up steps and timed events."""
     train_s = _train_s(facts)
-    run_s, formula = _clock_s(facts.windows), _BY_CLOCK
+    run_s, is_whole = _clock_s(facts.windows)
+    formula = _BY_CLOCK if is_whole else _FROM_RECORDS
     silent_s = _silent_s(facts.windows)
     if silent_s:
         run_s = None  # the run, or a night between two processes: the log does not tell
@@ -58,6 +60,8 @@ def run_time(facts: LogFacts) -> RunTime:
         run_s = train_s = None  # several runs write into the file: the clock is of them all
     if run_s is None and train_s is not None and not is_guessed:
         apart_s = sum(event.wall_us for event in facts.rank.events if is_timed(event)) / 1e6
+        if " + " in facts.windows.log.format and facts.windows.note("step_s").source == "rebuilt":
+            apart_s = 0.0  # what one format times, the clock of the other may hold as well
         run_s, formula = train_s + apart_s, "at least: steps at their steady time + timed events"
     starts = [event for event in facts.rank.events if event.name == "start-up" and is_timed(event)]
     return RunTime(
@@ -140,25 +144,32 @@ def _train_s(facts: LogFacts) -> float | None:
     rows = facts.training | facts.steady if facts.basis == "windows" else facts.steady
     if not np.isfinite(facts.windows.steps[rows]).all():
         return None
-    step_s = np.where(facts.steady, facts.windows.step_s, step.middle)
+    # What else a row holds is an event's; a row faster than the steady ones was as fast as it was.
+    known_s = np.where(facts.steady, np.inf, step.middle)
+    step_s = np.fmin(facts.windows.step_s, known_s)
     return float(np.sum((step_s * row_weights(facts.windows))[rows]))
 
 
-def _clock_s(table: WindowTable) -> float | None:
+def _clock_s(table: WindowTable) -> tuple[float | None, bool]:
     """Add up an attempt's records on the log's clock; a clock set back loses one record, no more.
 
     The first attempt began at the log's first timestamp. Later ones began where the steps of their
-    first record did, as far as that is known.
+    first record did.
+
+    Returns:
+        The time, and whether all such beginnings are known.
     """
-    total_s = 0.0
+    total_s, is_whole = 0.0, True
     for number in np.unique(table.attempt):
         rows = np.flatnonzero((table.attempt == number) & np.isfinite(table.at_s))
         if not len(rows):
             continue
         total_s += float(np.sum(np.maximum(0.0, np.diff(table.at_s[rows]))))
         first = int(rows[0])
-        total_s += float(table.at_s[first]) if number == 0 else _covered_s(table, first)
-    return total_s if total_s > 0 else None
+        begins_s = float(table.at_s[first]) if number == 0 else _covered_s(table, first)
+        is_whole = is_whole and (number == 0 or begins_s > 0)
+        total_s += begins_s
+    return (total_s if total_s > 0 else None), is_whole
 
 
 def _silent_s(table: WindowTable) -> float:

@@ -48,7 +48,10 @@ class _Entries:
         elif any(name.startswith(b"eval_") for name in entry):
             wall_s = number(entry.get(b"eval_runtime", b"nan"))
             self.evaluated_s += 0.0 if math.isnan(wall_s) else wall_s
-            builder.evaluation(step=step, wall_s=wall_s, formula="printed: eval_runtime")
+            epoch = convert(entry.get(b"epoch", b"nan"))
+            builder.evaluation(
+                step=step, epoch=epoch, wall_s=wall_s, formula="printed: eval_runtime"
+            )
         entry.pop(b"step", None)
         entry.pop(b"total_flos", None)
         builder.scalars(step, entry.items())
@@ -231,7 +234,8 @@ _FAR_OFF = 0.1
 
 def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
     """Give the record of the whole training its time of a step."""
-    for row in np.flatnonzero(rows.code == EPOCH).tolist():
+    # Of several trainings in one file the last one's time is known.
+    for row in np.flatnonzero(rows.code == EPOCH).tolist()[-1:]:
         runtime = float(builder.settings.get("train_runtime", "nan"))
         evaluated = float(builder.settings.get("eval_runtime", "nan"))
         speed = float(builder.settings.get("train_steps_per_second", "nan"))

@@ -166,7 +166,8 @@ def may_count_samples(main: Reading) -> bool:
     usual = float(np.median(rises[rises > 0])) if (rises > 0).any() else 1.0
     if usual == 1:
         return False  # a sample each step is a step each line
-    is_share = place + 2 < len(slots) and slots[place + 2].unit == "percent"
+    behind = slots[place + 2 : place + 3]
+    is_share = any(slot.unit == "percent" and not slot.name for slot in behind)
     is_odd = bool(np.median(count % usual) not in (0, 1, usual - 1))
     return is_share or is_odd or f"{usual:g}" in _BATCHES or f"{usual:g}".rstrip("0") not in _ROUND
 

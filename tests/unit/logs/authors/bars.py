@@ -19,7 +19,7 @@ def bars_of(seed: int) -> tuple[list[str], Truth]:
     postfix = draw.choice(["loss", "loss lr"] if is_one else ["", "loss", "loss lr"])
     drawn: list[str] = []
     last: Record | None = None
-    end = 0
+    furthest = 0
     for event in simulate(run, draw, truth):
         if isinstance(event, Record):
             last = event
@@ -33,6 +33,7 @@ def bars_of(seed: int) -> tuple[list[str], Truth]:
             if not is_hasty or not last.epoch or draw.random() < 0.5:
                 end = run.per_epoch
                 drawn.append(_full(run, last, shape, postfix) + "\n")
+            furthest = max(furthest, last.epoch * run.per_epoch + end)
             if evaluates and run.evaluation_s:
                 spent = run.evaluation_s
                 drawn += [
@@ -44,7 +45,7 @@ def bars_of(seed: int) -> tuple[list[str], Truth]:
             drawn.append(f"Epoch {last.epoch + 1}: train loss {last.loss:.4f} val loss 0.7\n")
     assert last is not None
     text = "".join(one if one.endswith("\n") else one + between for one in drawn)
-    truth.last_step = last.step if is_one else last.epoch * run.per_epoch + end
+    truth.last_step = last.step if is_one else furthest
     truth.is_from_zero = False
     truth.total_steps = run.total
     truth.holds.add("losses")
