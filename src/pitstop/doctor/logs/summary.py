@@ -12,6 +12,7 @@ from pitstop.records.logs.summary import LogSummary, Steady
 from pitstop.records.logs.windows import COLUMNS
 from pitstop.records.units import seconds_text
 
+_LEAST_SAMPLES = 0.9
 _MAY_BE_A_TIME = ("time of a step", "wait for data")
 _GAPS: Final = {
     "at_s": "timestamps",
@@ -105,7 +106,9 @@ def printed_rate(facts: LogFacts) -> Steady | None:
     """Samples/s as the log prints them, over the steady rows, else over whole epochs."""
     steady = facts.steady_of("samples_per_s", "samples/s")
     if steady is not None:
-        return steady
+        # Less than a sample in each step: one of the two is something else.
+        is_whole = facts.step is None or steady.middle * facts.step.middle > _LEAST_SAMPLES
+        return steady if is_whole else None
     table = facts.windows
     rows = table.of_kind("epoch") & np.isfinite(table.samples_per_s)
     count = int(rows.sum())

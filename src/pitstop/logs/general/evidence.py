@@ -191,5 +191,5 @@ def is_training(main: Reading, steps: Array, epochs: Array, *, doubt: str) -> bo
         is_named = is_far and len(rises) >= _FAR
     is_trained = main.family.phase == "train" or main.place("time of a step") >= 0
     is_trained |= main.has("loss", "learning rate", "elapsed", "left", "memory")
-    is_trained |= bool(slot.name) and has_epoch
+    is_trained |= bool(slot.name) and (has_epoch or "loss" in slot.words)
     return is_named and is_trained and not doubt

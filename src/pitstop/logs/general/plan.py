@@ -9,7 +9,7 @@ import numpy as np
 
 from pitstop.logs.general.evidence import key_of, may_count_samples, total_of, unread
 from pitstop.logs.general.families import Array, Family, Index, Mask
-from pitstop.logs.general.roles import FEWEST_ROWS, Pace, Reading, Role, decide, judge_times
+from pitstop.logs.general.roles import FEWEST_ROWS, WITHIN, Pace, Reading, Role, decide, judge_times
 from pitstop.logs.general.tokens import Slot
 
 NAN: Final = nan
@@ -42,8 +42,8 @@ class Plan:
     """Formula of the step over the run, where each epoch counts anew."""
     doubt: str = ""
     """Why the count cannot be believed; empty where nothing speaks against it."""
-    is_of_steps: bool = True
-    """Whether it counts steps, or may as well count samples."""
+    no_steps: str = ""
+    """What it counts where that may not be steps; empty where nothing speaks against them."""
 
     @property
     def lines(self) -> Array:
@@ -79,7 +79,10 @@ def _is_variant(one: Reading, main: Reading, slot: Slot, role: Role) -> bool:
         and (first.phase, first.shape) == (second.phase, second.shape)
         and (first.stride, first.is_bar) == (second.stride, second.is_bar)
         and (
-            any(key_of(other) == key_of(slot) for other in first.slots)
+            (
+                any(key_of(other) == key_of(slot) for other in first.slots)
+                and _may_join(one, main, role)
+            )
             or _is_same_place(one, main, slot)
             or (role == "step" and _prints_the_same(one, main))
             or (role == "epoch" and one.place(role) >= 0 and one.has("loss") and main.has("loss"))
@@ -95,6 +98,12 @@ def _is_same_place(one: Reading, main: Reading, slot: Slot) -> bool:
     return key_of(one.family.slots[epoch]) == key_of(main.family.slots[epoch]) and key_of(
         one.family.slots[place]
     ) == key_of(slot)
+
+
+def _may_join(one: Reading, main: Reading, role: Role) -> bool:
+    """Whether lines with the same epoch are of one training: they share a result, or are few."""
+    is_few = len(one.family) < FEWEST_ROWS
+    return role != "epoch" or is_few or bool(_values(one) & _values(main)) or not _values(one)
 
 
 def _prints_the_same(one: Reading, main: Reading) -> bool:
@@ -159,13 +168,29 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
         plan.epoch = np.floor(epoch)
     else:
         _epoch_before(plan, readings)
-    _over_the_run(plan, readings)
+    if _is_within(main):
+        _in_both(plan)
+    else:
+        _over_the_run(plan, readings)
     # What the steps were counted from may be damage too: an epoch or a total that is no number.
     plan.keep &= np.abs(plan.step) < _MOST_STEP
     judge_times(main, _pace(plan), named_time=time)
     if not step and may_count_samples(main):
-        plan.is_of_steps, plan.notes = False, []
+        plan.no_steps, plan.notes = "a count without a name", []
     return plan
+
+
+def _is_within(main: Reading) -> bool:
+    """Whether lines are further apart than epochs, each with its epoch and its step in it."""
+    place = main.place("epoch")
+    return place >= 0 and main.decisions[place].evidence == WITHIN
+
+
+def _in_both(plan: Plan) -> None:
+    """Order records by epoch and step; from which epoch on the run counts is not known."""
+    place = plan.main.place("step")
+    plan.step = plan.epoch * plan.main.family.column(place + 1) + plan.step
+    plan.no_steps = "steps within epochs of an unknown first number"
 
 
 def _backs(reading: Reading, role: Role) -> int:
@@ -234,15 +259,19 @@ def _one_rank(main: Reading) -> tuple[Reading, int | None]:
 
 
 def _one_total(plan: Plan) -> None:
-    """Of counts without a name, keep those to the usual total: others are of an evaluation."""
+    """Keep counts to the usual total: others, which take turns with them, are of an evaluation."""
     place = plan.main.place("step")
     slot = plan.main.family.slots[place]
-    if slot.name or not slot.has_total:
+    if not slot.has_total:
         return
     total = plan.main.family.column(place + 1)
-    found, counts = np.unique(total, return_counts=True)
-    if counts.max() >= _NEARLY_ALL * counts.sum():
-        plan.keep &= total == found[np.argmax(counts)]
+    known = total[np.isfinite(total)]
+    found, counts = np.unique(known, return_counts=True)
+    is_in_turn = len(found) == 2 and np.count_nonzero(np.diff(known)) > 2 * len(found)
+    is_in_turn = is_in_turn and counts.max() > 2 * counts.min()
+    is_nearly_all = not slot.name and counts.max() >= _NEARLY_ALL * counts.sum()
+    if is_in_turn or is_nearly_all:
+        plan.keep &= (total == found[np.argmax(counts)]) | np.isnan(total)
 
 
 def _epoch_before(plan: Plan, readings: list[Reading]) -> None:

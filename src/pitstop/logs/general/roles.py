@@ -26,6 +26,7 @@ _STEP_WORDS = frozenset([
     "step", "steps", "iter", "iters", "iteration", "iterations", "it", "itr", "batch",
     "batches", "update", "updates", "minibatch", "globalstep", "niter",
 ])  # fmt: skip
+_LAST_STEP_WORDS = frozenset(("step", "iter", "iteration"))
 _PHASE_WORDS = frozenset(("train", "training"))
 """Before a count with a total, as good as none: ``[Train 10/1882]``."""
 _WEAK_STEP_WORDS = frozenset(("count", "idx", "n", "i"))
@@ -60,6 +61,7 @@ _RATE_WORDS: Final[dict[str, tuple[Role, frozenset[str]]]] = {
 _BY_NAME, _BEFORE_SLASH, _NAMELESS = "a counter by its name", "stands before a slash", "has no name"
 COUNTS: Final = (_BY_NAME, _BEFORE_SLASH, _NAMELESS)
 """Evidence of counts that were not chosen as the step."""
+WITHIN: Final = "another count runs to its total within it"
 _AGREES, _PLAIN = "agrees with a second source", "by its name and unit"
 _AGREED: Final[dict[str, Role]] = {
     "step": "time of a step",
@@ -71,6 +73,7 @@ _SOME = 0.3
 _NEAR = 0.2
 _LOST = 0.02
 _FEWEST_LEFT = 10
+_FEWEST_UNITS = 5.0
 
 
 @dataclass(slots=True)
@@ -192,8 +195,9 @@ def _counted(slot: Slot, words: set[str], values: Array) -> Decision | None:
         if words <= _BATCH_WORDS:
             return Decision("batch size", 0.9, "by its name")
         return Decision("not understood", 0.3, "a batch size of something else than a step's rank")
-    is_epoch = slot.words[-1:] and slot.words[-1] in _EPOCH_WORDS and _is_count(values)
-    if not is_epoch and _names_a_loss(slot, words):
+    # "Loss at step 12: 3.4": the last word says what is counted.
+    ends = slot.words[-1:] and slot.words[-1] in _EPOCH_WORDS | _LAST_STEP_WORDS
+    if not (ends and _is_count(values)) and _names_a_loss(slot, words):
         return Decision("loss", 0.9, "by its name")
     is_count = not slot.unit and _is_count(np.floor(values))
     return _count_of(slot, words, values) if is_count else None
@@ -290,12 +294,30 @@ def _choose_step(reading: Reading) -> None:
             best, best_score = place, score
     if best < 0 or best_score < SURE:
         return
+    best = _inner_of(reading, best)
     evidence = f"a counter that rises by {_usual_rise(reading.family.column(best)):g}"
     reading.settle("step", min(best_score, 0.99), evidence, place=best)
     for place, decision in enumerate(reading.decisions):
         is_other = reading.family.slots[place].is_total and place != best + 1
         if decision.role == "steps in all" and is_other:
             reading.settle("metric", SURE, "the total of another count", place=place)
+
+
+def _inner_of(reading: Reading, step: int) -> int:
+    """Give the count within the one chosen, ``iteration:4 step:13/29``: that one is the epoch.
+
+    Both together rise evenly, and the one chosen does not.
+    """
+    outer, slots = reading.family.column(step), reading.family.slots
+    for place, slot in enumerate(slots):
+        if slots[step].has_total or not slot.has_total or not _names_a_step(slot):
+            continue
+        inner, total = reading.family.column(place), reading.family.column(place + 1)
+        share = _usual_share(outer * total + inner)
+        if (inner <= total).all() and share > max(_NEARLY, _usual_share(outer)):
+            reading.settle("epoch", 0.8, WITHIN, place=step)
+            return place
+    return step
 
 
 def _is_drawn(reading: Reading, place: int) -> bool:
@@ -464,12 +486,21 @@ def _judge_printed(reading: Reading, place: int, pace: Pace) -> None:
     values = reading.family.column(place)
     if reading.decisions[place].role == "steps/s":
         values = 1 / np.where(values > 0, values, np.nan)
-    if pace.has_clock and _agreement(values, reading, pace) not in ("step", ""):
+    if _is_rounded(reading.family.column(place)):
+        evidence = "printed in whole numbers, too few for a time"
+        reading.settle("not understood", 0.4, evidence, place=place)
+    elif pace.has_clock and _agreement(values, reading, pace) not in ("step", ""):
         reading.settle("not understood", 0.4, "the timestamps contradict it", place=place)
     elif not pace.has_clock and not reading.family.slots[reading.place("step")].name:
         # Keras prints the mean since the epoch began beside such a count.
         evidence = "beside a count without a name: of a step, or of the epoch so far"
         reading.settle("not understood", 0.4, evidence, place=place)
+
+
+def _is_rounded(values: Array) -> bool:
+    """Whether rounding to whole units changes a number by a tenth or more: ``3s/step``."""
+    finite = values[np.isfinite(values)]
+    return bool((finite == np.round(finite)).all()) and float(np.median(finite)) < _FEWEST_UNITS
 
 
 def _judge_running(reading: Reading, place: int, pace: Pace) -> None:

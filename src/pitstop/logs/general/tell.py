@@ -16,6 +16,7 @@ from pitstop.logs.reader import Feed, Reader
 NAME: Final = "general"
 _GAP_TIMES = 10.0
 _GAP_S = 600.0
+_START_S = 60.0
 _MOST_DIGITS = 6
 _STILL = 0.95
 
@@ -25,7 +26,7 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
     _tell_run(builder, plan)
     reader, columns = _columns(plan)
     columns["at"] = columns["at"] - _time_before(builder, plan)
-    if not plan.is_of_steps:
+    if plan.no_steps:
         _leave_out_steps(builder, plan, columns)
     gaps = _gaps(plan, columns, miner, readings)
     records = list(zip(*(column.tolist() for column in columns.values()), strict=True))
@@ -85,7 +86,7 @@ def _time_before(builder: LogBuilder, plan: Plan) -> float:
     if len(moments) < FEWEST_ROWS:
         return 0.0
     usual_s = max(float(np.median(np.diff(moments))), 0.0)
-    if moments[0] <= max(_GAP_TIMES * usual_s, _GAP_S):
+    if moments[0] <= max(_GAP_TIMES * usual_s, _START_S):
         return 0.0
     begin = float(moments[0] - usual_s)
     builder.note(
@@ -101,8 +102,7 @@ def _leave_out_steps(builder: LogBuilder, plan: Plan, columns: dict[str, Array])
     builder.total_steps = builder.steps_per_epoch = None
     columns |= dict.fromkeys(("total", "printed", "data", "inside"), np.full(len(plan.step), NAN))
     builder.note(
-        f"not understood: a count without a name, e.g. {plan.main.family.example} "
-        "(of steps or of samples)"
+        f"not understood: {plan.no_steps}, e.g. {plan.main.family.example} (how many steps that is)"
     )
 
 

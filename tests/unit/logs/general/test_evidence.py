@@ -77,7 +77,7 @@ def test_a_count_of_samples_is_no_count_of_steps(log: Path, line: str) -> None:
     found = summary(log, lines)
     assert (found.records, found.first_step, found.last_step) == (279, None, None)
     assert found.step is None
-    assert any("of steps or of samples" in note for note in found.notes)
+    assert any("a count without a name" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("every", [10, 20, 50, 100])
@@ -325,3 +325,61 @@ def test_what_a_known_format_does_not_read_is_not_called_absent(log: Path) -> No
     assert "memory" in summary(log, lines).gaps
     found = summary(log, [*lines, "peak memory 8123 MB", "began at 10:11:12"])
     assert not {"memory", "timestamps"} & set(found.gaps)
+
+
+def test_an_evaluation_that_counts_under_the_same_name_is_not_the_training(log: Path) -> None:
+    lines = []
+    for epoch in range(1, 6):
+        lines.append(f"Epoch {epoch}/10")
+        lines += [f"step {n}/600 - loss: 0.{n} - 3s/step" for n in range(10, 601, 10)]
+        lines += [f"step {n}/80 - loss: 0.{n} - 3s/step" for n in range(10, 81, 10)]
+    found = summary(log, lines)
+    assert found.last_step == 5 * 600
+    assert found.step is None  # 3 s in whole numbers may be 2.5
+
+
+def test_a_count_around_one_that_runs_to_its_total_is_no_step(log: Path) -> None:
+    at = [100 * n for n in range(1, 40)]
+    lines = [
+        f"2031-03-04 10:{n // 290:02}:00 iteration:{n // 29 + 1} step:{n % 29}/29, loss: 2.{n}"
+        for n in at
+    ]
+    found = summary(log, lines)
+    assert (found.records, found.last_step, found.attempts) == (39, None, 1)
+
+
+def test_two_trainings_that_take_turns_are_not_one(log: Path) -> None:
+    lines = []
+    for _ in range(2):
+        lines += [f"[Train] Epoch: {n}, Loss:0.0{n + 10}" for n in range(80)]
+        lines += [f"[Train Classifier] Epoch: {n}, Accuracy:9{n % 7}.1" for n in range(20)]
+    found = summary(log, lines)
+    assert (found.records, found.attempts) == (160, 2)
+
+
+def test_a_loss_at_a_step_counts_steps(log: Path) -> None:
+    lines = [f"2031-03-04 10:00:{n % 60:02},1{n}0: Loss at step {n}: 8.{n}" for n in range(1, 60)]
+    assert summary(log, lines).last_step == 59
+
+
+def test_a_rate_below_a_sample_a_step_is_not_stated(log: Path) -> None:
+    lines = [
+        f"2031-03-04 10:{n:02}:00 [Epoch 0][Batch {50 * n}], Speed: 0.7 samples/sec, loss=2.{n}"
+        for n in range(50)
+    ]
+    found = summary(log, lines)
+    assert found.step is not None
+    assert found.rate is None
+
+
+def test_runs_begun_anew_are_not_one_that_gets_slower(log: Path) -> None:
+    lines = []
+    for run, seconds in enumerate((1, 1, 2, 3)):
+        at = 3600 * run
+        for n in range(1, 40):
+            at += seconds
+            clock = f"{10 + at // 3600}:{at // 60 % 60:02}:{at % 60:02}"
+            lines.append(f"2031-03-04 {clock} step {n} loss 0.{n + 10}")
+    found = examine(log, lines)
+    assert found.summary.attempts == 4
+    assert not [one.code for one in found.verdict.findings if one.code.startswith("DRIFT")]
