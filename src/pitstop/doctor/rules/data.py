@@ -23,6 +23,7 @@ from pitstop.doctor.rules.places import steps_environments
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import WORTH_A_WARNING, is_sure, severity_of
 from pitstop.records.host.memory import HostLoad
+from pitstop.records.script import LoaderSetup
 from pitstop.records.units import bytes_text, count_text, share_text, us_text
 from pitstop.records.verdict import Bound, Finding, Severity
 
@@ -395,6 +396,14 @@ def _local_ranks(facts: Facts) -> int:
     return max(1, facts.summary.world_size)
 
 
+def _has_other_passes(loader: LoaderSetup) -> bool:
+    """Whether passes ended early, beside the last: their batches count to a pass around them.
+
+    So it is where a script evaluates on some batches of its training loader within an epoch.
+    """
+    return loader.passes > loader.whole_passes + 1
+
+
 # What a pass may lack of its announced length, or have beyond it, before that is reported.
 _LENGTH_DIFFERS = 0.02
 _LENGTH_IS_WRONG = 0.10
@@ -407,7 +416,7 @@ def announced_length(facts: Facts) -> Finding | None:
         return None
     made = loader.whole_batches / loader.whole_passes
     differs = abs(made / loader.length - 1)
-    if differs < _LENGTH_DIFFERS:
+    if differs < _LENGTH_DIFFERS or (made > loader.length and _has_other_passes(loader)):
         return None
     at = "" if loader.place is None else f", iterated at {place_text(loader.place)}"
     passes = count_text(loader.whole_passes, "whole pass").replace("passs", "passes")

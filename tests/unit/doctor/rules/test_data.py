@@ -405,3 +405,15 @@ def test_a_loader_that_promises_other_batches_than_it_yields_is_found(
     if found is not None:
         assert "train.py:41" in found.evidence[0]
         assert found.bound is None
+
+
+def test_batches_of_an_evaluation_within_an_epoch_do_not_make_the_epoch_longer() -> None:
+    """25 evaluations on four batches of the training loader each, while one pass of it goes on."""
+    loader = replace(LOADER, length=128, passes=27, whole_passes=1, whole_batches=228, trains=True)
+    readings = [replace(SETUP, loaders=(loader,))]
+    assert announced_length(facts({"data": 100}, readings=readings)) is None
+    # A pass that ends before its length cannot come from that.
+    short = replace(loader, whole_batches=64)
+    found = announced_length(facts({"data": 100}, readings=[replace(SETUP, loaders=(short,))]))
+    assert found is not None
+    assert found.code == "BAR001"
