@@ -55,9 +55,18 @@ def explain_all(language: str = "en") -> tuple[Explanation, ...]:
     return tuple(_read(page) for page in _pages(language).values())
 
 
-def _pages(language: str) -> dict[str, Path]:
+def require_language(language: str) -> None:
+    """Refuse a language that the pages are not written in.
+
+    Raises:
+        PitstopError: It is none of them.
+    """
     if language not in LANGUAGES:
         raise PitstopError(f"--lang {language} is not one of {', '.join(LANGUAGES)}")
+
+
+def _pages(language: str) -> dict[str, Path]:
+    require_language(language)
     folder = shipped_folder("findings", in_checkout="docs/findings")
     if folder is None:
         raise PitstopError("the package came without the pages of its findings; install it again")
