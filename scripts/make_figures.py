@@ -503,6 +503,23 @@ def plan_steps() -> str:
     return table(head, map(row, (one for one in found["rows"] if "step_error" in one)))
 
 
+def plan_left_out() -> str:
+    """Plans: steps by constants that were fitted without them."""
+
+    def row(one: Json) -> list[str]:
+        return [
+            one["name"],
+            f"{one['measured_ms']:.0f}",
+            f"{one['planned_ms']:.0f}",
+            _signed(one["error"], 0),
+            one.get("neighbour", ""),
+            _signed(one.get("neighbour_error"), 0),
+        ]
+
+    head = ("step", "measured, ms", "planned, ms", "error", "neighbour", "error by it")
+    return table(head, map(row, results("plan_steps")["rows"]))
+
+
 def plan_table(network: str) -> str:
     """The guides' table of batch, recomputation and optimizer, as planned."""
     cells = results("plan_table")["networks"][network]["cells"]
@@ -596,6 +613,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "drill-ranks": lambda: _counted("ranks"),
     "drill-soak": drill_soak,
     "drill-summary": drill_summary,
+    "plan-left-out": plan_left_out,
     "plan-peaks": plan_peaks,
     "plan-steps": plan_steps,
     "plan-summary": plan_summary,

@@ -1,48 +1,68 @@
 """How long a step will take: each operation against a device's ceilings, and the host's launches.
 
 On the device an operation takes as long as its arithmetic or its bytes at the rate that kernels
-reach, whichever is longer, and a little for being a kernel at all. The host starts operations one
-after the other while the device works. Neither waits for the other all the time: where both take as
-long, a step takes longer than either, so the two are added as the sides of a right angle. What
-kernels reach, and the host's costs, were fitted to measured steps of three networks on an H200
-(docs/accuracy.md); every figure here is an estimate.
+reach, whichever is longer, and a little for being a kernel at all. To that comes what the host does
+to start operations: it runs ahead of the device only where kernels are long, and a step has long
+ones and short ones. Measured steps say so: VRT with fused kernels takes 344 ms where its kernels
+take 262, and 263 as a graph that is launched at once; steps of other networks are a straight line
+over their batch that starts at some microseconds for each operation. What kernels reach, and the
+host's costs, were fitted to measured steps on an H200 (benchmarks/plan_steps.py, docs/accuracy.md);
+every figure here is an estimate.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pitstop.records.plans.plan import OperationRow, SpeedPlan, StepTrace
 
-MATRIX_REACH: Final = {"fp32": 0.80, "tf32": 0.40, "bf16": 0.70}
-"""Share of the data sheet's rate that matrix products of a training step reach."""
-PRODUCTS_REACH: Final = {"fp32": 0.28, "tf32": 0.20, "bf16": 0.20}
-"""The same of convolutions, attention and fused kernels."""
-POINTWISE_REACH: Final = 0.75
-"""Share of the data sheet's memory rate that kernels reach which go through tensors once."""
-BYTES_REACH: Final = 0.38
-"""The same of all others, each tensor counted once: norms, sums, turned copies."""
-KERNEL_S: Final = 7e-6
-"""What an operation takes on the device beside its work; it is often two kernels."""
-LAUNCH_S: Final = 35e-6
-"""What it costs the host to start one operation: Python, modules, autograd, launch."""
-FUSED_LAUNCH_S: Final = 0.5e-3
-"""The same of a fused operation of pitstop, which starts several kernels from Python."""
-RECOMPUTED_S: Final = 0.5e-3
-"""What the host does for a place that is recomputed, beside the operations in it."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What kernels reach of a data sheet's rates, and what operations cost beside their work."""
+
+    matrix_reach: Mapping[str, float]
+    """Share of the data sheet's rate that matrix products of a training step reach."""
+    products_reach: Mapping[str, float]
+    """The same of convolutions and attention."""
+    pointwise_reach: float
+    """Share of the data sheet's memory rate that kernels reach which go through tensors once."""
+    bytes_reach: float
+    """The same of all others, each tensor counted once: norms, sums, turned copies."""
+    kernel_s: float
+    """What an operation takes on the device beside its work; it is often two kernels."""
+    launch_s: float
+    """What starting one operation adds to a step: Python, modules, autograd, launch."""
+    fused_launch_s: float
+    """The same of a fused operation of pitstop, which starts several kernels from Python."""
+    recomputed_s: float
+    """What the host does for a place that is recomputed, beside the operations in it."""
+
+
+FITTED: Final = Costs(
+    matrix_reach={"fp32": 0.85, "tf32": 0.40, "bf16": 0.79},
+    products_reach={"fp32": 0.29, "tf32": 0.19, "bf16": 0.22},
+    pointwise_reach=0.83,
+    bytes_reach=0.45,
+    kernel_s=3e-6,
+    launch_s=22e-6,
+    fused_launch_s=0.11e-3,
+    recomputed_s=0.57e-3,
+)
+"""To all steps of benchmarks/plan_steps.py."""
+FUSED_REACH: Final = {"fp32": 0.28, "tf32": 0.20, "bf16": 0.20}
+FUSED_BYTES_REACH: Final = 0.38
+"""Rates of fused kernels, of which `TIMES_AS_LONG` are multiples; not fitted."""
 TIMES_AS_LONG: Final[Mapping[str, float]] = {
-    "attend_volume": 2.1,
-    "attend_volume_backward": 2.9,
+    "attend_volume": 1.8,
+    "attend_volume_backward": 2.3,
     "deform_conv": 3.2,
-    "deform_conv_backward": 14.0,
-    "feed_forward_add": 1.3,
-    "feed_forward_add_backward": 1.8,
-    "norm_project_backward": 1.3,
+    "deform_conv_backward": 9.3,
+    "feed_forward_add": 1.1,
+    "feed_forward_add_backward": 1.35,
 }
-"""Fused kernels that reach less than others: measured time over that of their arithmetic at 0.2 of
-the data sheet's rate or their bytes at 0.43 of the memory's, whichever is longer, of VRT at
-6x256x256 (benchmarks/results/deblur_{vrt,block}_h200.json)."""
+"""Fused kernels that reach less than others: time in a profile over that of their arithmetic or
+their bytes at the rates above, of VRT at 6x256x256 (benchmarks/results/deblur_vrt_h200.json)."""
 ONCE_A_STEP: Final = frozenset({"clip", "optimizer", "other"})
 """Parts of a step that neither batch nor accumulation change."""
 LOW, HIGH = 0.7, 2.2
@@ -76,6 +96,7 @@ def plan_speed(
     accumulate: int = 1,
     samples: int | None = None,
     ranks: int = 1,
+    costs: Costs = FITTED,
 ) -> SpeedPlan:
     """Estimate a step.
 
@@ -85,13 +106,14 @@ def plan_speed(
         accumulate: Micro-batches of a step.
         samples: Of an epoch, where that is known.
         ranks: GPUs that share the samples; what exchanging gradients costs is not in the time.
+        costs: Of operations, on the device and on the host.
     """
     counts = [_times(one, accumulate) for one in trace.operations]
     counted = list(zip(counts, trace.operations, strict=True))
-    device_s = sum(count * operation_s(one, trace, ceilings) for count, one in counted)
-    launch_s = sum(count * host_s(one, trace) for count, one in counted)
-    launch_s += accumulate * trace.recomputed_places * RECOMPUTED_S
-    step_s = math.hypot(device_s, launch_s)
+    device_s = sum(count * operation_s(one, trace, ceilings, costs) for count, one in counted)
+    launch_s = sum(count * _host_s(one, trace, costs) for count, one in counted)
+    launch_s += accumulate * trace.recomputed_places * costs.recomputed_s
+    step_s = device_s + launch_s
     per_step = trace.batch_size * accumulate * ranks
     return SpeedPlan(
         gpu=ceilings.gpu,
@@ -113,18 +135,22 @@ def _times(one: OperationRow, accumulate: int) -> int:
     return one.count * (1 if one.part in ONCE_A_STEP else accumulate)
 
 
-def operation_s(one: OperationRow, trace: StepTrace, ceilings: Ceilings) -> float:
+def operation_s(one: OperationRow, trace: StepTrace, ceilings: Ceilings, costs: Costs) -> float:
     """Time of one operation on the device."""
     kind = _WIDE.get(one.dtype, "fp32")
     if kind == "fp32" and trace.precision != "fp32":
         kind = "tf32"
-    reach = MATRIX_REACH if one.name in _MATRIX_PRODUCTS else PRODUCTS_REACH
+    if one.name in trace.fused_operations:
+        reach, share = FUSED_REACH, FUSED_BYTES_REACH
+    else:
+        is_matrix = one.name in _MATRIX_PRODUCTS
+        reach = costs.matrix_reach if is_matrix else costs.products_reach
+        share = costs.pointwise_reach if one.name in _POINTWISE else costs.bytes_reach
     arithmetic = one.flops / (ceilings.flops_per_s[kind] * reach[kind])
-    share = POINTWISE_REACH if one.name in _POINTWISE else BYTES_REACH
     traffic = one.num_bytes / (ceilings.bytes_per_s * share)
-    return max(arithmetic, traffic) * TIMES_AS_LONG.get(one.name, 1.0) + KERNEL_S
+    return max(arithmetic, traffic) * TIMES_AS_LONG.get(one.name, 1.0) + costs.kernel_s
 
 
-def host_s(one: OperationRow, trace: StepTrace) -> float:
+def _host_s(one: OperationRow, trace: StepTrace, costs: Costs) -> float:
     """Time that the host takes to start one operation."""
-    return FUSED_LAUNCH_S if one.name in trace.fused_operations else LAUNCH_S
+    return costs.fused_launch_s if one.name in trace.fused_operations else costs.launch_s
