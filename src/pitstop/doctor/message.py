@@ -59,7 +59,8 @@ def _of_device(facts: Facts) -> str:
 
 def _bottleneck(primary: Finding, findings: Sequence[Finding], facts: Facts) -> str:
     missing = deciding_unsampled(facts)
-    before = f"{' and '.join(missing)} were not sampled; from the rest: " if missing else ""
+    were = "was" if missing == ("arithmetic",) else "were"
+    before = f"{' and '.join(missing)} {were} not sampled; from the rest: " if missing else ""
     said = before + primary.summary
     if primary.bound is None or primary.bound.speedup is None:
         return said

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pitstop.records.headroom import Headroom
+from pitstop.records.headroom import Headroom, KernelSource
 from pitstop.records.units import rate_text, share_text, us_text
 from pitstop.report.headroom import headroom_text, kernel_line, kernel_name
 from pitstop.report.page.blocks import (
@@ -120,13 +120,29 @@ def _kernels(headroom: Headroom) -> Table:
                 number_cell(us_text(each.us), each.us),
                 number_cell("" if not whole_us else share_text(each.us / whole_us), each.us),
                 number_cell(f"{each.count:,}", each.count),
-                text_cell(each.operation or "not known"),
+                text_cell(_launched_by(each)),
                 text_cell(each.module or ""),
                 text_cell(kernel_line(each)),
             )
             for each in headroom.kernels
         ),
-        note="The line with most of an operation's bytes; what backward runs is led back to its "
-        "forward pass. Colours are those of the classes.",
+        note=_kernels_note(headroom),
         sortable=len(headroom.kernels) > 1,
     )
+
+
+def _kernels_note(headroom: Headroom) -> str:
+    colours = "Colours are those of the classes."
+    if all(each.line is None for each in headroom.kernels):
+        return colours
+    return (
+        "The line with most of an operation's bytes; what backward runs is led back to its "
+        f"forward pass. {colours}"
+    )
+
+
+def _launched_by(kernel: KernelSource) -> str:
+    """What launched it, unless that has the kernel's own name, as in compiled code."""
+    if kernel.operation == kernel.name:
+        return ""
+    return kernel.operation or "not known"

@@ -256,7 +256,9 @@ def load_section(view: RunView) -> Section | None:
         return None
     at_s = [one.at_s - loads[0].at_s for one in loads]
     charts = [chart for panel, named in _panels(loads) for chart in _over_time(panel, at_s, named)]
-    blocks = (*charts, _load_table(loads))
+    in_steps = view.loads_in_steps()
+    where = " while the steps after warm-up ran" if in_steps else ""
+    blocks = (*charts, _load_table(in_steps or loads, where))
     return Section(key="load", title="GPU, processor and disk", blocks=blocks)
 
 
@@ -312,7 +314,7 @@ def _gpu_busy(load: HostLoad, index: int) -> float | None:
     return next((gpu.busy_share for gpu in load.gpus if gpu.index == index), None)
 
 
-def _load_table(loads: Sequence[HostLoad]) -> Table:
+def _load_table(loads: Sequence[HostLoad], where: str) -> Table:
     gpus = [gpu for one in loads for gpu in one.gpus]
     lines_of: list[tuple[str, list[float | None], Callable[[float], str]]] = [
         ("GPU busy", [gpu.busy_share for gpu in gpus], share_text),
@@ -340,5 +342,5 @@ def _load_table(loads: Sequence[HostLoad]) -> Table:
         caption="Load in numbers",
         columns=named_columns("what", "median", "IQR"),
         rows=tuple(rows),
-        note=_times(loads) + ("" if gpus else "; no GPU was seen"),
+        note=f"{_times(loads)}{where}" + ("" if gpus else "; no GPU was seen"),
     )

@@ -10,6 +10,7 @@ import numpy as np
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.judge import JudgedRun
 from pitstop.errors import RecordError
+from pitstop.records.host.memory import HostLoad
 from pitstop.records.logs.summary import LogExamination
 from pitstop.records.run import Array, RankRecord, RunRecord
 from pitstop.records.store import decode
@@ -54,6 +55,15 @@ class RunView:
     def readings(self, kind: str, record_type: type[ReadingT]) -> tuple[ReadingT, ...]:
         """Every sound reading of a kind, in the order in which it was written."""
         return tuple(_sound(self.rank, kind, record_type))
+
+    def loads_in_steps(self) -> tuple[HostLoad, ...]:
+        """Loads read while the steps after warm-up ran: start-up would hide how busy these were."""
+        facts = self.facts
+        table = None if facts is None else facts.record.steps
+        if facts is None or table is None or not len(table):
+            return ()
+        ends_us = float((table.start_us + table.wall_us).max())
+        return facts.readings.between(facts.first_us, ends_us, HostLoad)
 
 
 def _sound(rank: RankRecord, kind: str, record_type: type[ReadingT]) -> Iterable[ReadingT]:

@@ -350,8 +350,7 @@ def timeline_section(view: RunView) -> Section | None:
     lead = (
         "Where the parts lay in sampled steps: above on the host's clock, below on the device's."
         if with_device
-        else "Where the parts lay in sampled steps, on the host's clock. "
-        f"The device's clock: {NOT_MEASURED}."
+        else f"Where the parts lay in sampled steps, on the host's clock. {_without_places(view)}"
     )
     note = [Message(text=f"{one.left_out} more spans in step {one.step} were not recorded.",
                      tone="note") for one in timelines if one.left_out]  # fmt: skip
@@ -359,6 +358,12 @@ def timeline_section(view: RunView) -> Section | None:
         key="timeline", title="Host and device over a few steps", lead=lead,
         blocks=(*charts, *note),
     )  # fmt: skip
+
+
+def _without_places(view: RunView) -> str:
+    if view.facts is not None and view.facts.device is not None:
+        return "Of the device, how long parts took is measured, above; where they lay is not."
+    return f"The device's clock: {NOT_MEASURED}."
 
 
 def _has_device(timeline: Timeline) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from markdown_it import MarkdownIt
 
 from pitstop.errors import PitstopError
-from pitstop.records.host.memory import HostLoad, MemoryReading
+from pitstop.records.host.memory import MemoryReading
 from pitstop.records.script import Owners
 from pitstop.records.units import (
     NOT_MEASURED,
@@ -126,13 +126,13 @@ def _peak_of_tensors(view: RunView) -> Iterable[Figure]:
 
 
 def _busy_figures(view: RunView) -> Iterable[Figure]:
-    loads = view.readings("load", HostLoad)
+    loads = view.loads_in_steps()
     busy = [g.busy_share for one in loads for g in one.gpus if g.busy_share is not None]
     spread = quartiles(busy)
     if spread is not None:
         low, middle, high = spread
         half = f"IQR {share_text(low)} to {share_text(high)}"
-        how = f"{half}; measured {count_text(len(busy), 'time')}"
+        how = f"{half}; measured {count_text(len(busy), 'time')} in the steps"
         yield Figure(name="GPU busy, median", value=share_text(middle), how=how)
 
 

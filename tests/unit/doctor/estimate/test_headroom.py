@@ -75,3 +75,6 @@ def test_what_is_missing_is_told_before_a_bottleneck_is_named() -> None:
     assert "kernels (the script profiles itself)" in verdict.not_sampled
     whole = examine(run_of(rank(loading, device=on_device, readings=[SETUP, KERNELS, WORK])))
     assert "not sampled" not in whole.message
+    idle = replace(KERNELS, busy_us=1_000.0)
+    counted = examine(run_of(rank(loading, device=on_device, readings=[SETUP, idle])))
+    assert counted.message.startswith("arithmetic was not sampled;")

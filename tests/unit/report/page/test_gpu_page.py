@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,16 +10,28 @@ import pytest
 from pitstop.cli.report import page_of
 from pitstop.doctor.judge import judge_record
 from pitstop.records.host.memory import DeviceMemory
+from pitstop.records.run import Reading, Timeline, TimelineSpan
+from pitstop.records.script import KernelTotal
 from pitstop.records.store import read_run
 from pitstop.report.page.blocks import Block, Chart, Section, Table
 from pitstop.report.page.headroom import headroom_section
-from pitstop.report.page.host import memory_section
+from pitstop.report.page.host import load_section, memory_section
 from pitstop.report.page.parts import modules_section
 from pitstop.report.page.run import RunView, view_of
 from pitstop.report.page.step import step_section, timeline_section
 from pitstop.report.page.verdict import headline_figures
 from tests.browser.gpu_record import CLASSES, on_gpu
-from tests.unit.doctor.records import GIB, OWNERS, gpu_load, load, memory, rank, run_of
+from tests.unit.doctor.records import (
+    GIB,
+    KERNELS,
+    OWNERS,
+    SETUP,
+    gpu_load,
+    load,
+    memory,
+    rank,
+    run_of,
+)
 
 MOST_BYTES = 600_000
 
@@ -175,3 +187,54 @@ def test_modules_stand_inside_one_another_forward_and_backward(view: RunView) ->
     drawn = charts(modules_section(view))["modules-icicle"].svg.text
     for text in ("transformer.h.11.mlp (MLP): 970 us", "transformer.h.11.mlp (MLP): 1.80 ms"):
         assert text in drawn
+
+
+def test_a_kernel_of_compiled_code_is_not_said_to_be_launched_by_itself() -> None:
+    name = "triton_poi_fused_gelu_7"
+    own = KernelTotal(name=name, count=6, total_us=230.0, class_name="element-wise", operation=name)
+    kernels = replace(KERNELS, classes={"element-wise": 400.0}, top=(own,))
+    found = view_of(judge_record(run_of(rank({"forward": 900}, readings=[SETUP, kernels]))))
+    section = headroom_section(found)
+    assert section is not None
+    shown = table(section.blocks, "Kernels that take longest")
+    assert [cell.text for cell in shown.rows[0]] == [
+        name, "230 us", "57.5%", "6", "", "", "",
+    ]  # fmt: skip
+    assert shown.note == "Colours are those of the classes."
+
+
+def test_how_busy_a_gpu_was_is_asked_of_the_steps_alone() -> None:
+    """Most readings fall into a long start-up, in which the GPU has nothing to do."""
+    steps = rank({"forward": 10_000}, steps=100)
+    assert steps.steps is not None
+    begin_us = int(steps.steps.start_us[30])
+    readings = tuple(
+        Reading(attempt=0, kind="load", at_us=at_us,
+                values=asdict(load(gpu_load(busy_share=share), at_s=at_us / 1e6)))
+        for at_us, share in [*((-1_000 * n, 0.0) for n in range(1, 20)), (begin_us, 0.9)]
+    )  # fmt: skip
+    found = view_of(judge_record(run_of(replace(steps, readings=readings))))
+    shown = headline_figures(found)
+    assert shown is not None
+    busy = next(one for one in shown.entries if one.name == "GPU busy, median")
+    assert (busy.value, busy.how) == (
+        "90.0%", "IQR 90.0% to 90.0%; measured 1 time in the steps",
+    )  # fmt: skip
+    section = load_section(found)
+    assert section is not None
+    numbers = table(section.blocks, "Load in numbers")
+    assert numbers.rows[0][1].text == "90.0%"
+    assert numbers.note == "measured, 1 reading while the steps after warm-up ran"
+
+
+def test_a_timeline_without_places_on_the_device_says_what_is_known_of_it() -> None:
+    on_device = {"forward": 8_000.0}
+    timed = rank({"forward": 900}, device=on_device)
+    span = TimelineSpan(path=("forward",), start_us=0, end_us=900, device_start_us=None,
+                        device_end_us=None)  # fmt: skip
+    lies = Timeline(attempt=0, step=5, spans=(span,), left_out=0)
+    found = view_of(judge_record(run_of(replace(timed, timelines=(lies,)))))
+    section = timeline_section(found)
+    assert section is not None
+    assert section.lead is not None
+    assert section.lead.endswith("how long parts took is measured, above; where they lay is not.")
