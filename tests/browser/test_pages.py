@@ -162,6 +162,26 @@ def test_a_timeline_zooms_by_button_by_key_and_onto_a_part(
     assert max(map(abs, apart)) <= 2, "the part that was clicked fills the drawing"
 
 
+def test_zooming_onto_a_module_hides_the_others_and_brings_them_back(
+    tab: Tab, pages: dict[str, Path]
+) -> None:
+    tab.open(pages["gpu"])
+    drawing = "document.querySelector('#modules figure .drawing')"
+    pieces = f"[...{drawing}.querySelectorAll('.zoom rect.piece')]"
+    visible = f"{pieces}.filter(one => getComputedStyle(one).display !== 'none').length"
+    everything = tab.evaluate(f"{pieces}.length")
+    assert tab.evaluate(visible) == everything > 100
+    mlp = f"{pieces}.find(one => one.textContent.startsWith('transformer.h.5.mlp'))"
+    tab.evaluate(f"{mlp}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")
+    # What is around it in both passes stays, and what touches its edges.
+    assert 4 <= tab.evaluate(visible) <= 20
+    inside = f"(() => {{ const a = {mlp}.getBoundingClientRect(), b = {drawing}"
+    wide = tab.evaluate(f"{inside}.getBoundingClientRect(); return a.width / b.width; }})()")
+    assert wide > 0.5, "as far as the page zooms, forty times"
+    tab.press("#modules figure .drawing", "Escape")
+    assert tab.evaluate(visible) == everything
+
+
 @pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.parametrize("kind", ["full", "gpu", "log", "compared"])
 def test_no_label_of_a_scale_lies_in_its_plot_or_outside_the_page(

@@ -173,21 +173,37 @@
     var inner = drawing.querySelector("svg.zoom");
     var whole = Number(inner.dataset.us);
     var ticks = Array.prototype.slice.call(drawing.querySelectorAll(".tick"));
-    var names = Array.prototype.slice.call(drawing.querySelectorAll(".name"));
+    var drawn = Array.prototype.map.call(inner.querySelectorAll("rect.piece, .name"), function (one) {
+      var box = one.tagName === "rect" ? one : one.parentNode;
+      var start = parseFloat(box.getAttribute("x")) / 100;
+      return {
+        element: one,
+        start: start,
+        share: parseFloat(box.getAttribute("width")) / 100,
+        needed: one.tagName === "rect" ? 0 : (one.textContent.length + 2) * 7,
+        isHidden: one.classList.contains("deep")
+      };
+    });
     var first = ticks.map(function (tick) { return tick.textContent; });
     var from = 0;
     var times = 1;
 
-    function showNames() {
-      var width = drawing.clientWidth || drawing.getBoundingClientRect().width;
-      names.forEach(function (name) {
-        var share = parseFloat(name.parentNode.getAttribute("width")) / 100;
-        var fits = share * width * times >= (name.textContent.length + 2) * 7;
-        name.classList.toggle("deep", !fits);
+    // What lies outside the window, and names that do not fit, cost no layout: with hundreds of
+    // modules that is most of a frame. The width is asked for before anything changes, else the
+    // browser would lay everything out twice.
+    function hideRest(width) {
+      drawn.forEach(function (one) {
+        var isOutside = one.start > from + 1 / times || one.start + one.share < from;
+        var isHidden = isOutside || one.share * width * times < one.needed;
+        if (isHidden !== one.isHidden) {
+          one.isHidden = isHidden;
+          one.element.classList.toggle("deep", isHidden);
+        }
       });
     }
 
     function show(start, zoom) {
+      var width = drawing.clientWidth || drawing.getBoundingClientRect().width;
       times = Math.min(40, Math.max(1, zoom));
       from = Math.min(1 - 1 / times, Math.max(0, start));
       inner.setAttribute("x", -from * times * 100 + "%");
@@ -196,7 +212,7 @@
         var at = from + place / Math.max(1, ticks.length - 1) / times;
         tick.textContent = times === 1 ? first[place] : timeText(at * whole);
       });
-      showNames();
+      hideRest(width);
     }
 
     function around(share, factor) {
@@ -257,7 +273,7 @@
       buttons.appendChild(button);
     });
     drawing.closest("figure").querySelector("figcaption").appendChild(buttons);
-    showNames();
+    show(0, 1);
   }
 
   document.querySelectorAll("svg.zoom").forEach(function (inner) {
