@@ -10,6 +10,7 @@ the fit either. Dry runs are kept in FOLDER under the names of their steps and u
 """
 
 import argparse
+import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -73,24 +74,18 @@ TRACED: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def _blind() -> list[Measured]:
-    """Steps of the twelve runs, as benchmarks/results/plan.json has them."""
-    taken_ms = {
-        "mono 4 fp32": 116.3,
-        "mono 16 fp32": 324.1,
-        "reid 32 fp32": 502.3,
-        "reid 64 bf16 fused": 144.5,
-        "reid 128 bf16 fused": 235.0,
-        "reid 128 bf16 fused recomputed": 331.7,
-        "mono 8 bf16 fused": 95.4,
-        "mono 32 bf16 fused": 218.5,
-        "vrt 256 bf16 fused": 468.7,
-        "vrt 256 bf16 fused recomputed": 950.5,
-        "deblur opt": 1021.2,
-    }
-    neighbours = {case.name: case.neighbour for case in CASES}
+    """Steps of the twelve runs that were planned first; one did not run."""
+    rows = json.loads((CONFIGS.parent / "benchmarks/results/plan.json").read_text())["rows"]
     return [
-        Measured(name=name, dry_run=name, step_ms=ms, source=BLIND, neighbour=neighbours[name])
-        for name, ms in taken_ms.items()
+        Measured(
+            name=row["name"],
+            dry_run=row["name"],
+            step_ms=round(row["measured"]["step_ms"], 1),
+            source=BLIND,
+            neighbour=row["neighbour"],
+        )
+        for row in rows
+        if "step_ms" in row["measured"]
     ]
 
 

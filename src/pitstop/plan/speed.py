@@ -62,7 +62,8 @@ TIMES_AS_LONG: Final[Mapping[str, float]] = {
     "feed_forward_add_backward": 1.35,
 }
 """Fused kernels that reach less than others: time in a profile over that of their arithmetic or
-their bytes at the rates above, of VRT at 6x256x256 (benchmarks/results/deblur_vrt_h200.json)."""
+their bytes at the rates above, of VRT at 6x256x256 (benchmarks/results/deblur_vrt_h200.json).
+Backward passes of token-wise kernels share products and norms: one group, divided as planned."""
 ONCE_A_STEP: Final = frozenset({"clip", "optimizer", "other"})
 """Parts of a step that neither batch nor accumulation change."""
 LOW, HIGH = 0.7, 2.2
