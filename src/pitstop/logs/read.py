@@ -27,7 +27,7 @@ from pitstop.logs.formats import (
     transreid,
 )
 from pitstop.logs.general.dialect import dialect_of
-from pitstop.logs.general.read import FieldHints, read_general, read_if_sure
+from pitstop.logs.general.read import FieldHints, believed, read_general, read_if_sure
 from pitstop.logs.general.tell import NAME as GENERAL
 from pitstop.logs.group import Read, group, join
 from pitstop.logs.lines import (
@@ -336,7 +336,7 @@ def _checked(path: Path, found: RankRecord) -> RankRecord:
     is_same = len(found.attempts) == len(other.attempts) and (is_one or agrees)
     if is_same and not understood.doubt:
         return found
-    return read_if_sure(path)
+    return believed(path, other, understood)
 
 
 def _with_unread(lines: list[bytes], found: RankRecord) -> RankRecord:

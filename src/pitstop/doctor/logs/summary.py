@@ -1,5 +1,6 @@
 """From a log's facts to its summary: how fast, in samples, and what the log does not tell."""
 
+import shlex
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,8 @@ _ELSEWHERE: Final = {
 """By words of the reason why something was not understood: it is in the log."""
 _DOUBTS: Final = frozenset({"clock went back", "steps went back"})
 _NOT_UNDERSTOOD = "not understood: "
+_ONE_OR_MORE = "(a time of one step or of "
+"""Begins the reason of a time that only the user can tell."""
 _NEVER_IN_A_LOG = "forward, backward and optimizer separately, gradient sync, GPU use"
 
 
@@ -147,8 +150,12 @@ def untimed_text(facts: LogFacts) -> str:
         return "fewer than three windows of the log time steps alone"
     if np.isfinite(facts.windows.printed_step_s).any():
         return "each record may hold an evaluation, a checkpoint or the start of an epoch"
-    if any(note.startswith(_NOT_UNDERSTOOD) for note in facts.windows.log.notes):
-        return "no time of a step was understood in the log"
+    doubts = [note for note in facts.windows.log.notes if note.startswith(_NOT_UNDERSTOOD)]
+    if doubts:
+        unsure = next((note for note in doubts if _ONE_OR_MORE in note), "")
+        name = unsure.removeprefix(_NOT_UNDERSTOOD).partition(", e.g. ")[0]
+        tell = f"; if {name} is one: --time {shlex.quote(name)}" if unsure else ""
+        return f"no time of a step was understood in the log{tell}"
     return "the log does not time its steps"
 
 

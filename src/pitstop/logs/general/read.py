@@ -121,7 +121,15 @@ def read_if_sure(path: Path) -> RankRecord:
     Raises:
         RecordError: They do, or nothing counts steps or epochs.
     """
-    rank, understood = read_general(path)
+    return believed(path, *read_general(path))
+
+
+def believed(path: Path, rank: RankRecord, understood: Understanding) -> RankRecord:
+    """Give what was read where its lines leave little doubt.
+
+    Raises:
+        RecordError: They do.
+    """
     if understood.is_sure:
         return rank
     count, _, line = understood.became[0]
