@@ -69,7 +69,6 @@ class Plan(NamedTuple):
     project: Launch
     project_add: Launch
     """Where the result is added to something."""
-    norm_backward: Launch
     feed_forward: Launch
     feed_forward_hidden: Launch
 
@@ -79,21 +78,18 @@ PLANS: Final = {
     "ieee": Plan(
         project=Launch(64, 64, 4, 2),
         project_add=Launch(64, 64, 4, 2),
-        norm_backward=NORM_BACKWARD,
         feed_forward=Launch(64, 64, 4, 2),
         feed_forward_hidden=Launch(64, 32, 4, 1),
     ),
     "tf32": Plan(
         project=Launch(64, 32, 4, 2),
         project_add=Launch(64, 64, 4, 1),
-        norm_backward=NORM_BACKWARD,
         feed_forward=Launch(64, 32, 4, 1),
         feed_forward_hidden=Launch(64, 32, 4, 1),
     ),
     "tf32x3": Plan(
         project=Launch(64, 32, 4, 1),
         project_add=Launch(64, 32, 4, 1),
-        norm_backward=NORM_BACKWARD,
         feed_forward=Launch(32, 32, 4, 1),
         feed_forward_hidden=Launch(32, 16, 4, 1),
     ),
@@ -172,8 +168,8 @@ def project(
     launch = launch or (plan.project if residual is None else plan.project_add)
     programs = triton.cdiv(tokens, launch.tokens)
     inputs = product_block(width)
-    # What residuals are added to is the projection itself: nothing needs all inputs at once.
-    if residual is not None and projection.weight.dtype == torch.float32:
+    # Without a norm nothing needs all inputs at once.
+    if residual is not None and norm is None and projection.weight.dtype == torch.float32:
         inputs = min(inputs, FLOAT_INPUTS)
     parts = x.new_empty(programs, width, dtype=torch.float32) if summed else x
     _project[(programs,)](

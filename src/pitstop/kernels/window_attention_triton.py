@@ -141,23 +141,21 @@ def plan_for(tokens: int, channels: int, *, mutual: bool, precision: str) -> Pla
 
 
 def _float_plan(block: int, channels: int, *, mutual: bool, exact: bool) -> Plan:
-    """For numbers of four bytes: what is read ahead would take the place of a second program.
-
-    Where operands are split in two, a larger tile does not fit into registers.
-    """
-    narrow = channels <= 16
-    if exact or mutual or block <= 64:
-        block = min(block, 64)
-        launch = Launch(block, block, 1584, max(block // 16, 1), 1)
-        if not mutual or exact or not narrow:
-            return Plan(launch, launch, launch)
+    """For numbers of four bytes: more channels, or operands split in two, take smaller tiles."""
+    narrow = channels <= 16 and not exact
+    side = min(block, 64 if channels <= 32 else 32)
+    launch = Launch(side, side, 1584, max(side // 16, 1), 1)
+    if mutual and narrow:
         backward = launch._replace(programs=1056, max_registers=128)
         return Plan(launch._replace(num_stages=3), backward, backward)
-    if block == 128:
+    if mutual or block <= 64:
+        return Plan(launch, launch, launch)
+    if block == 128 and narrow:
         whole = Launch(128, 128, 264, 8, 1)
-        return Plan(Launch(64, 128, 1056, 4, 2, 168 if narrow else None), whole, whole)
-    backward = Launch(64, 64, 528, 4, 1)
-    return Plan(backward._replace(keys=128 if narrow else 64), backward, Launch(64, 64, 1056, 4, 1))
+        return Plan(Launch(64, 128, 1056, 4, 2, 168), whole, whole)
+    launch = launch._replace(programs=528)
+    forward = launch._replace(keys=128) if narrow else launch
+    return Plan(forward, launch, launch._replace(programs=1056))
 
 
 def _plan(qkv: Tensor, cut: Cut) -> Plan:

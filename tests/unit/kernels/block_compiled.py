@@ -87,7 +87,7 @@ def operations(channels: int, dtype: torch.dtype) -> dict[str, tuple[str, Launch
         "project_add": ("_project", plan.project_add, added),
         "project_add_two": ("_project", plan.project_add, {**added, **both}),
         "project_add_branch": ("_project", plan.project, back),
-        "norm_backward": ("_norm_backward", plan.norm_backward, {**sides, **norm}),
+        "norm_backward": ("_norm_backward", kernels.NORM_BACKWARD, {**sides, **norm}),
         "feed_forward": ("_feed_forward", forward, {**hidden, "BLOCK_H": forward.columns}),
         "feed_forward_hidden": ("_feed_forward_hidden", backward, {**hidden, **unseen}),
     }
