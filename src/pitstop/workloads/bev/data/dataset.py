@@ -140,12 +140,13 @@ class SurroundSamples:
         with stage("targets"):
             labels = self._labels(sample, bev_transform)
         is_random = self.augment is not None or self.bev_augment or self.cameras < len(CAMERAS)
-        rig = frames.index.sensor_to_ego[frames.index.calibration[sample, slots]]
+        rig = frames.index.cameras_to_ego(sample, slots)
         return _joined(
             pictures,
             (frames.intrinsics(sample, slots), rig, views, bev_transform),
             labels,
-            is_random=is_random,
+            # A car that drives on gives each moment a geometry that never comes again.
+            is_random=is_random or frames.index.drives_on(sample),
         )
 
     @property

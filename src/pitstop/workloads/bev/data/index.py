@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pitstop.errors import DataError
-from pitstop.workloads.bev.data.poses import Floats, pose
+from pitstop.workloads.bev.data.poses import Floats, inverse, pose
 from pitstop.workloads.bev.data.raster import Ints
 from pitstop.workloads.bev.data.tables import Row, check_tables, each, table_path
 
@@ -93,6 +93,27 @@ class BevIndex:
     def ego_to_world(self, sample: int, slot: int = _LIDAR_SLOT) -> Floats:
         """Say where the car is when a sensor looks; the lidar unless said."""
         return pose(self.poses[sample, slot, :3], self.poses[sample, slot, 3:])
+
+    def cameras_to_ego(self, sample: int, slots: Sequence[int]) -> Floats:
+        """Say how cameras stand to the car at the moment of the lidar, which targets are of.
+
+        A camera looks some hundredths of a second earlier or later, and the car drives on: through
+        the world, both moments are brought together.
+        """
+        rig = self.sensor_to_ego[self.calibration[sample, list(slots)]]
+        if not self.drives_on(sample):
+            return rig
+        to_lidar_moment = inverse(self.ego_to_world(sample))
+        return np.stack(
+            [
+                to_lidar_moment @ self.ego_to_world(sample, slot) @ to_ego
+                for slot, to_ego in zip(slots, rig, strict=True)
+            ]
+        )
+
+    def drives_on(self, sample: int) -> bool:
+        """Tell whether the car stood elsewhere for a camera than for the lidar."""
+        return bool((self.poses[sample] != self.poses[sample, _LIDAR_SLOT]).any())
 
     def boxes(self, sample: int) -> slice:
         """Say which boxes belong to a sample."""

@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from pitstop.errors import DataError
 from pitstop.workloads.bev.data.index import CAMERAS, build_index
+from pitstop.workloads.bev.data.poses import moved
 
 Rows = list[dict[str, Any]]
 
@@ -48,6 +51,45 @@ def test_everything_in_the_tables_is_found_again(world_root: Path) -> None:
                 matrix = index.intrinsics[index.calibration[sample, slot]]
                 np.testing.assert_array_equal(matrix, mount["camera_intrinsic"])
                 assert index.image_sizes[sample, slot].tolist() == [225, 400]
+
+
+def turned(turn: npt.NDArray[np.float64], point: npt.NDArray[np.float64]) -> Any:
+    """Rotate a point by a unit quaternion, without matrices."""
+    w, axis = turn[0], turn[1:]
+    return point + 2 * w * np.cross(axis, point) + 2 * np.cross(axis, np.cross(axis, point))
+
+
+def test_cameras_are_brought_to_the_moment_of_the_lidar(world_root: Path) -> None:
+    """A point of a camera, through the world point by point, in float64."""
+    index = build_index(world_root, "v1.0-mini")
+    draw = np.random.default_rng(0)
+    poses = index.poses.copy()
+    # The car drives a metre and turns between sensors, far from the origin as on a real map.
+    poses[..., :3] = np.array([600.0, 1600.0, 0.0]) + draw.normal(size=poses[..., :3].shape)
+    turns = np.array([1.0, 0, 0, 0]) + 0.1 * draw.normal(size=poses[..., 3:].shape)
+    poses[..., 3:] = turns / np.linalg.norm(turns, axis=-1, keepdims=True)
+    moving = replace(index, poses=poses)
+    assert moving.drives_on(1)
+    slots = (4, 0, 2)
+    found = moving.cameras_to_ego(1, slots)
+    for slot, matrix in zip(slots, found, strict=True):
+        point = draw.normal(size=3) * 20
+        to_ego = index.sensor_to_ego[index.calibration[1, slot]]
+        on_car = to_ego[:3, :3] @ point + to_ego[:3, 3]
+        in_world = turned(poses[1, slot, 3:], on_car) + poses[1, slot, :3]
+        lidar_turn = poses[1, 6, 3:] * np.array([1, -1, -1, -1])
+        wanted = turned(lidar_turn, in_world - poses[1, 6, :3])
+        # Rounding of coordinates of 1,600 m.
+        np.testing.assert_allclose(moved(matrix, point[None])[0], wanted, rtol=0, atol=1e-11)
+
+
+def test_a_car_that_stands_keeps_its_calibration_to_the_bit(world_root: Path) -> None:
+    index = build_index(world_root, "v1.0-mini")
+    poses = np.repeat(index.poses[:, 6:], 7, axis=1)
+    standing = replace(index, poses=poses)
+    assert not standing.drives_on(0)
+    wanted = index.sensor_to_ego[index.calibration[0, :6]]
+    np.testing.assert_array_equal(standing.cameras_to_ego(0, range(6)), wanted)
 
 
 def test_boxes_go_to_their_samples(world_root: Path) -> None:
