@@ -145,7 +145,8 @@ def _log_figures(view: RunView) -> Iterable[Figure]:
         ("waiting for data", log.data_wait, seconds_text),
     ):
         if steady is None:
-            yield Figure(name=name, value="not in the log", how="the log does not tell")
+            # Absent, or there and not understood: the list of gaps says which.
+            yield Figure(name=name, value="not known", how=log.rate_gap or "the log does not tell")
             continue
         half = f"IQR {text(steady.low)} to {text(steady.high)}"
         yield Figure(name=name, value=text(steady.middle), how=f"{half}; {steady.formula}")

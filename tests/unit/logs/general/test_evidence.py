@@ -383,3 +383,11 @@ def test_runs_begun_anew_are_not_one_that_gets_slower(log: Path) -> None:
     found = examine(log, lines)
     assert found.summary.attempts == 4
     assert not [one.code for one in found.verdict.findings if one.code.startswith("DRIFT")]
+
+
+def test_a_time_that_only_the_user_can_tell_is_named_with_its_option(log: Path) -> None:
+    lines = [f"iter {10 * n}: loss {3 / n:.4f}, took 2.{n % 3}5s" for n in range(1, 60)]
+    found = summary(log, lines)
+    assert found.step is None
+    assert found.rate_gap is not None
+    assert found.rate_gap.endswith("if took is one: --time took")

@@ -204,7 +204,7 @@ def test_a_log_without_times_has_neither_bar_nor_course() -> None:
     assert modules_section(silent) is None
     assert ranks_section(silent) is None
     assert machine_section(silent) is None
-    assert figures(headline_figures(silent))["a step"].startswith("not in the log")
+    assert figures(headline_figures(silent))["a step"].startswith("not known")
 
 
 def test_a_number_that_a_log_mislabels_is_told() -> None:
