@@ -2,14 +2,14 @@
 
 A program takes a tile of tokens with all their channels, so that norms, gates and residual sums
 happen where the operands of a product lie anyway: a tensor of tokens is read once and written once
-by each kernel. Weights come in half precision and stay in the second-level cache. Statistics and
-sums are float32. Nothing is kept for backward but the inputs: norms and hidden channels are made
-again.
+by each kernel. Weights come in the type that products take, half precision or float32, and stay in
+the second-level cache. Statistics and sums are float32. Nothing is kept for backward but the
+inputs: norms and hidden channels are made again.
 
 Gradients of weights are products over all tokens, which the vendor's library makes at the rate of
-memory once its operands lie there in half precision; the kernels of the backward pass write them,
-with a column of ones, so that gradients of biases come with the product. Gradients of norms are
-summed by each program over its tokens and then over programs, in a fixed order.
+memory once its operands lie there; the kernels of the backward pass write them, with a column of
+ones, so that gradients of biases come with the product. Gradients of norms are summed by each
+program over its tokens and then over programs, in a fixed order.
 
 This file is imported where Triton is. Under ``TRITON_INTERPRET=1`` it runs on a CPU.
 """
