@@ -106,6 +106,13 @@ export --tensorboard
 export --trace
 export --wandb
 export RUN
+export-model
+export-model --checkpoint
+export-model --json
+export-model --onnx
+export-model --torch-export
+export-model CONFIG
+export-model OVERRIDES
 infer
 infer --checkpoint
 infer --json

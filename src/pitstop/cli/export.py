@@ -1,13 +1,24 @@
-"""``pitstop export``: a judged run in other tools: a trace, TensorBoard, W&B, MLflow."""
+"""``pitstop export`` and ``export-model``: a judged run, or trained weights, in other tools."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pitstop.cli.output import JsonPath, show
+from pitstop.cli.evaluate import Checkpoint, load_task
+from pitstop.cli.output import Config, JsonPath, Overrides, require_torch, show
 from pitstop.errors import PitstopError
+from pitstop.records.units import bytes_text
+
+if TYPE_CHECKING:
+    from pitstop.train.evaluation.model_export import ModelExport
+
+
+Program = Annotated[
+    Path | None, typer.Option("--torch-export", metavar="FILE", help="Archive of torch.export.")
+]
+Onnx = Annotated[Path | None, typer.Option(metavar="FILE", help="ONNX file.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +75,34 @@ def export(
         places.append(f"MLflow: experiment {mlflow}, run {values.name}")
     found = Exported(source=str(run), places=tuple(places))
     show(found, lambda: literal_lines("\n".join(found.places)), json)
+
+
+def export_model(
+    config: Config,
+    overrides: Overrides = None,
+    *,
+    checkpoint: Checkpoint,
+    program: Program = None,
+    onnx: Onnx = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Write a trained model for other programs, and check that it gives the same."""
+    require_torch("exporting a model")
+    if program is None and onnx is None:
+        raise PitstopError("name what to write: --torch-export FILE, --onnx FILE, or both")
+    from pitstop.train.evaluation.model_export import export_checkpoint
+
+    # Fused kernels are code for one kind of device; the reference is what torch knows.
+    _, task = load_task(config, [*(overrides or ()), "model.kernels=reference"])
+    found = export_checkpoint(task, checkpoint, program=program, onnx=onnx)
+    show(found, lambda: _report(found), json_path)
+
+
+def _report(found: "ModelExport") -> str:
+    lines = [
+        f"{file.path}: {file.kind}, {bytes_text(file.size_bytes)}, within {file.difference:.1e} of "
+        "the model's output"
+        for file in found.files
+    ]
+    taken = ", ".join(f"{name} {shape}" for name, shape in found.inputs.items())
+    return "\n".join([*lines, f"takes {taken}; gives {found.output}", found.checkpoint])

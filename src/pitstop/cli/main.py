@@ -55,6 +55,7 @@ app.command(cls=doctor.CommandAfterDashes)(tune.tune)
 app.command(cls=verify.CommandsAfterDashes)(verify.verify)
 app.command("eval")(evaluate.evaluate)
 app.command()(infer.infer)
+app.command("export-model")(export.export_model)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 

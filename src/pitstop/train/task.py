@@ -262,6 +262,29 @@ class WritesSubmission(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportForm:
+    """A model as a function of tensors alone, of fixed shapes, for use outside of this code."""
+
+    module: nn.Module
+    """In evaluation mode; takes the inputs by position and gives one tensor."""
+    inputs: Mapping[str, Tensor]
+    """Examples by name, in the order of the module's arguments."""
+    output: str
+    """Name of what it gives."""
+    expected: Tensor
+    """What the task's own way of running the model gives for the examples."""
+
+
+@runtime_checkable
+class Exports(Protocol):
+    """A task whose model can be written down for other programs."""
+
+    def export_form(self, model: nn.Module) -> ExportForm:
+        """Give a trained model as a function of tensors; it was built with reference kernels."""
+        ...
+
+
 @runtime_checkable
 class MakesBlankBatches(Protocol):
     """A task that can be planned where its data are not: it knows the shapes of a batch."""

@@ -14,7 +14,7 @@ from pitstop.config.sections import LossSection, ModelSection, RunConfig
 from pitstop.config.workloads.bev import LssModel, MonoData, MonoLoss, SurroundData, SurroundLoss
 from pitstop.errors import ConfigError
 from pitstop.records.pictures import PictureRow
-from pitstop.train.task import Loss
+from pitstop.train.task import ExportForm, Loss
 from pitstop.workloads.bev.data.batch import BevBatch, BevSample, collate
 from pitstop.workloads.bev.data.dataset import (
     RANDOM,
@@ -28,6 +28,7 @@ from pitstop.workloads.bev.data.dataset import (
 from pitstop.workloads.bev.data.pon import PON_CLASSES
 from pitstop.workloads.bev.data.raster import Grid
 from pitstop.workloads.bev.data.targets import MAP_CLASSES, VEHICLE
+from pitstop.workloads.bev.exporting import bev_export_form
 from pitstop.workloads.bev.losses import Term, judge, mono_terms, surround_terms
 from pitstop.workloads.bev.metrics import CellOverlap, metric_names
 from pitstop.workloads.bev.model.lift_splat import LssNet, settings_of
@@ -226,6 +227,12 @@ class BevTask:
             folder=folder,
             frame="ego" if isinstance(self._data, SurroundData) else "camera",
         )
+
+    def export_form(self, model: nn.Module) -> ExportForm:
+        """Give the logits of every cell from images and how their cameras stand."""
+        assert isinstance(model, LssNet)
+        frame = "ego" if isinstance(self._data, SurroundData) else "camera"
+        return bev_export_form(model, self.blank_batch(1), frame=frame)
 
     def parts(self, model: nn.Module) -> Mapping[str, nn.Module]:
         """Name backbone, neck, depth net, splat, encoder and head."""

@@ -21,7 +21,7 @@ from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import ConfigError, DataError
 from pitstop.kernels import Kernels
 from pitstop.records.pictures import PictureRow
-from pitstop.train.task import FilesMade, Loss
+from pitstop.train.task import ExportForm, FilesMade, Loss
 from pitstop.workloads.deblur.data.dataset import (
     ClipBatch,
     ClipSample,
@@ -304,6 +304,18 @@ class DeblurTask:
         root = dataset_root(self._data)
         target = beside(root) if output is None else output
         return pack_clips(root, target, frames=frames, section=self._data)
+
+    def export_form(self, model: nn.Module) -> ExportForm:
+        """Give restored frames from colours between 0 and 1, and the channels of their spikes."""
+        batch = self.blank_batch(1)
+        draw = torch.Generator().manual_seed(0)
+        inputs = {"colours": torch.rand(batch.blur.shape, generator=draw)}
+        if batch.spikes is not None:
+            shape = self._voxels(batch.spikes, batch.blur.shape[-2:]).shape
+            inputs["voxels"] = torch.rand(shape, generator=draw)
+        with torch.no_grad():
+            expected = model(*inputs.values())
+        return ExportForm(module=model, inputs=inputs, output="restored", expected=expected)
 
     def parts(self, model: nn.Module) -> Mapping[str, nn.Module]:
         """Name flow estimation, the eight stages, their alignment, and the spike branch."""

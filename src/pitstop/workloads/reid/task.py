@@ -17,7 +17,7 @@ from pitstop.data.check import DataCheck
 from pitstop.data.sampling.pk_sampler import PKSampler
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import ConfigError, DataError
-from pitstop.train.task import FilesMade, Loss, Metrics, Submission
+from pitstop.train.task import ExportForm, FilesMade, Loss, Metrics, Submission
 from pitstop.workloads.reid.data.batch import ReidBatch, ReidSample, collate
 from pitstop.workloads.reid.data.checking import check_people
 from pitstop.workloads.reid.data.dataset import ReidPeople, ReidSamples, load_people, train_records
@@ -25,6 +25,7 @@ from pitstop.workloads.reid.data.modalities import MODALITIES
 from pitstop.workloads.reid.data.queries import EvalSet, PackedImages, eval_set
 from pitstop.workloads.reid.data.tokens import FolderTokenizer, words_sum
 from pitstop.workloads.reid.encoding import FileEncoder
+from pitstop.workloads.reid.exporting import reid_export_form
 from pitstop.workloads.reid.losses import build_terms, judge
 from pitstop.workloads.reid.metrics import HIGHER_IS_BETTER, ItemTokens, RetrievalQuality
 from pitstop.workloads.reid.model.clip import ReidModel, ReidOutput, ReidShape
@@ -263,6 +264,11 @@ class ReidTask:
     def check_data(self) -> DataCheck:
         """Read every image of the dataset, and its lists."""
         return check_people(self._root(), self._data)
+
+    def export_form(self, model: nn.Module) -> ExportForm:
+        """Give the feature of a record from its images, what it has, and its caption."""
+        assert isinstance(model, ReidModel)
+        return reid_export_form(model, self.blank_batch(1))
 
     def parts(self, model: nn.Module) -> Mapping[str, nn.Module]:
         """Name trunk, text tower and neck; what is left of a pass are patches and fusion."""

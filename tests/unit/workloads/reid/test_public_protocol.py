@@ -1,6 +1,7 @@
 """Scores of the public sets against a loop over queries that sorts and counts in plain Python."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,13 +150,7 @@ def test_queries_that_nobody_answers_are_an_error(tmp_path: Path) -> None:
     found = asked_of(write_sysu(tmp_path))
     nobody = found.images.persons.copy()
     nobody[found.searches[0].queries] += 10_000
-    strangers = type(found.images)(
-        **{
-            name: nobody if name == "persons" else getattr(found.images, name)
-            for name in ("folder", "paths", "tokens", "modalities", "persons", "cameras", "size")
-        },
-        reader=found.images.reader,
-    )
+    strangers = replace(found.images, persons=nobody)
     with pytest.raises(DataError, match="none of the"):
         evaluate_public(tokens_of(found, seed=0, ties=False), strangers, found.searches, fuse)
 

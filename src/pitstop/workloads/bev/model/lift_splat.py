@@ -240,8 +240,16 @@ class LssNet(nn.Module):
             batch.intrinsics, batch.cam_to_ego, batch.image_transform, batch.bev_transform
         )
         if batch.calibration.device.type != "cpu":
-            return self._points(cameras)
+            return self.points_of(cameras)
         return self._known_points(cameras, batch.calibration)
+
+    def points_of(self, cameras: Cameras) -> LiftedPoints:
+        """Find the cells of the points of cameras, whether they are known or not."""
+        settings = self.settings
+        with_plan = self.splat.wants_plan(cameras.intrinsics.device)
+        return lifted_points(
+            cameras, settings.lift, settings.grid, settings.conventions, with_plan=with_plan
+        )
 
     def regions(self) -> list[nn.Module]:
         """List what is worth compiling by itself: blocks of the backbone, layers behind it.
@@ -261,13 +269,6 @@ class LssNet(nn.Module):
             parts["encoder"] = self.encoder
         return parts | {"head": self.head}
 
-    def _points(self, cameras: Cameras) -> LiftedPoints:
-        settings = self.settings
-        with_plan = self.splat.wants_plan(cameras.intrinsics.device)
-        return lifted_points(
-            cameras, settings.lift, settings.grid, settings.conventions, with_plan=with_plan
-        )
-
     @torch.compiler.disable()
     def _known_points(self, cameras: Cameras, calibration: Tensor) -> LiftedPoints:
         device = cameras.intrinsics.device
@@ -276,12 +277,12 @@ class LssNet(nn.Module):
         points_each = cameras.intrinsics.shape[1] * self.settings.lift.num_points
         free = MAX_KEPT_POINTS // points_each - len(self._kept)
         if (device, RANDOM) in fresh or len(fresh) > free:
-            return self._points(cameras)
+            return self.points_of(cameras)
         # What an evaluation works out serves training, which must be able to keep it for backward.
         with torch.inference_mode(mode=False):
             for key, here in fresh.items():
                 alone = Cameras(*(part[here : here + 1] for part in cameras))
-                self._kept[key] = self._points(alone)
+                self._kept[key] = self.points_of(alone)
         return _join([self._kept[key] for key in keys], self.settings.grid.num_cells)
 
 

@@ -191,5 +191,7 @@ def _keep_masks(backbone: nn.Module, image_size: tuple[int, int]) -> None:
             make_mask: Any = block.get_attn_mask
             mask = make_mask(*padded, dtype=torch.float32, device=torch.device("cpu"))
             if mask is not None:
-                block.get_attn_mask = KeptMask(mask)
+                block.kept_mask = KeptMask(mask)
+                # Not as an attribute: a module would go where the class's method hides it.
+                block.__dict__["get_attn_mask"] = block.kept_mask.forward
         height, width = -(-height // 2), -(-width // 2)

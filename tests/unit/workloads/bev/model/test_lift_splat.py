@@ -1,10 +1,12 @@
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from pitstop.config.workloads.bev import LssModel, MonoModel, SurroundModel
@@ -14,6 +16,7 @@ from pitstop.workloads.bev.data.batch import BevBatch
 from pitstop.workloads.bev.model import lift_splat as bev_model
 from pitstop.workloads.bev.model.geometry import Conventions, SplatGrid
 from pitstop.workloads.bev.model.lift_splat import MONO, SURROUND, LssNet, LssSettings, settings_of
+from pitstop.workloads.bev.model.swin import KeptMask
 
 torch.set_num_threads(1)
 
@@ -200,7 +203,7 @@ def test_the_kept_masks_of_shifted_windows_are_those_transformers_makes() -> Non
     images = torch.randn(1, 3, *settings.image_size)
     kept = net.backbone(images)
     for block in net.backbone.blocks():
-        vars(block)["_modules"].pop("get_attn_mask", None)
+        vars(block).pop("get_attn_mask", None)
     for mine, plain in zip(kept, net.backbone(images), strict=True):
         assert torch.equal(mine, plain)
 
@@ -208,8 +211,18 @@ def test_the_kept_masks_of_shifted_windows_are_those_transformers_makes() -> Non
 def test_shifted_blocks_do_have_a_kept_mask() -> None:
     blocks = small(SMALL_MONO).backbone.blocks()
     assert len(blocks) == 8
-    kept = [isinstance(vars(block)["_modules"].get("get_attn_mask"), nn.Module) for block in blocks]
+    # What a block calls: transformers' own method belongs to the block itself.
+    called: list[Any] = [block.get_attn_mask for block in blocks]
+    kept = [isinstance(method.__self__, KeptMask) for method in called]
     assert kept == [False, True] * 4
+
+
+def test_a_copy_of_a_network_has_masks_of_its_own() -> None:
+    net = small(SMALL_MONO)
+    first, again = (one.backbone.blocks()[1] for one in (net, deepcopy(net)))
+    method: Any = again.get_attn_mask
+    assert method.__self__ is again.get_submodule("kept_mask")
+    assert method.__self__ is not first.get_submodule("kept_mask")
 
 
 def test_weights_of_a_classifier_are_found_in_its_folder(tmp_path: Path) -> None:
