@@ -311,7 +311,8 @@ class DeblurTask:
         draw = torch.Generator().manual_seed(0)
         inputs = {"colours": torch.rand(batch.blur.shape, generator=draw)}
         if batch.spikes is not None:
-            shape = self._voxels(batch.spikes, batch.blur.shape[-2:]).shape
+            height, width = batch.blur.shape[-2:]
+            shape = self._voxels(batch.spikes, (height, width)).shape
             inputs["voxels"] = torch.rand(shape, generator=draw)
         with torch.no_grad():
             expected = model(*inputs.values())
