@@ -46,7 +46,7 @@ def measure(row: dict[str, Any], *, smoke: bool) -> dict[str, Any]:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(cap_gb * GB / total, 1.0))
     settings = {**(VRT_SMALL if smoke else VRT_GOPRO), "drop_path_rate": 0.0}
-    model = VRT(kernels="auto", **settings)  # type: ignore[arg-type]
+    model = VRT(kernels="auto", **settings)
     model.load_state_dict(trained_like(model))
     one = Variant(name="fused", precision="bf16", model=model.to(device).train())
     clip, sharp = (torch.cat([part] * row["batch"]) for part in clips(device, smoke=smoke))
@@ -56,6 +56,7 @@ def measure(row: dict[str, Any], *, smoke: bool) -> dict[str, Any]:
             facts = fit_recompute(
                 model, budget_bytes, lambda: loss_of(one, clip, sharp)[0], units=()
             )
+            assert facts.kept_bytes is not None, "a budget was given"
             row |= {"recomputed": facts.places, "kept_gib": round(facts.kept_bytes / 2**30, 2)}
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=not smoke)
         one.run = step_of(one, optimizer, clip, sharp)

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pitstop.train.optim.saved_state import load_optimizer_state
 from pitstop.train.step import Trainer
 from pitstop.train.task import BatchT
 
@@ -31,8 +32,7 @@ def load_trainer_state(trainer: Trainer[BatchT], state: dict[str, Any]) -> None:
     """Put a state back; it must be that of an equal trainer.
 
     Raises:
-        ValueError: It is the state of another optimizer, or only one of the two has averaged
-            weights.
+        ValueError: It is no state of this optimizer, or only one of the two has averaged weights.
     """
     own_class = type(trainer.optimizer).__name__
     if state["optimizer_class"] != own_class:
@@ -40,7 +40,7 @@ def load_trainer_state(trainer: Trainer[BatchT], state: dict[str, Any]) -> None:
     if (trainer.average is None) != (state["average"] is None):
         raise ValueError("train.ema is set in one of the two and not in the other")
     bare_model(trainer.model).load_state_dict(state["model"])
-    trainer.optimizer.load_state_dict(state["optimizer"])
+    load_optimizer_state(trainer.optimizer, state["optimizer"])
     trainer.precision.load_state_dict(state["precision"])
     trainer.clipper.load_state_dict(state["clipper"])
     if trainer.average is not None:
