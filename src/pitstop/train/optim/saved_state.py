@@ -38,7 +38,7 @@ def _check_values(optimizer: Optimizer) -> None:
         kinds = _kinds(values)
         first = kinds if first is None else first
         if kinds != first:
-            raise ValueError(f"the optimizer keeps {_told(kinds)} of one parameter, {_told(first)}")
+            raise ValueError(f"the optimizer keeps {_told(first)} and elsewhere {_told(kinds)}")
         for name, value in values.items():
             is_wide = isinstance(value, Tensor) and value.numel() != 1
             if is_wide and isinstance(optimizer, _PLAIN) and value.shape != parameter.shape:
