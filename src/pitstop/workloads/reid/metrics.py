@@ -18,7 +18,7 @@ from pitstop.workloads.reid.data.modalities import name_of_task, task_names
 from pitstop.workloads.reid.data.queries import EvalSet, PackedImages
 from pitstop.workloads.reid.model.clip import ReidModel
 from pitstop.workloads.reid.protocol import METRICS, SCORES, Gallery, evaluate_protocol
-from pitstop.workloads.reid.public_protocol import PUBLIC_METRICS, evaluate_public
+from pitstop.workloads.reid.public_protocol import evaluate_public
 from pitstop.workloads.reid.reranking import Reranking
 from pitstop.workloads.reid.submission import TaskRankings, order_gallery
 
@@ -26,13 +26,12 @@ HIGHER_IS_BETTER: Final = MappingProxyType(
     dict.fromkeys(
         (
             *METRICS,
-            *PUBLIC_METRICS,
             *(f"{score}/{name_of_task(task)}" for task in task_names() for score in SCORES),
         ),
         True,
     )
 )
-"""Every metric by name: averages by size, scores of public sets, every score of every task."""
+"""Every metric by name: averages by size, then every score of every task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,10 @@ from pitstop.workloads.reid.protocol import SCORES, Fuse, features_of
 from pitstop.workloads.reid.ranking import Labels, Ranked, rank, rank_similarities, summary
 from pitstop.workloads.reid.reranking import Reranking, rerank
 
-PUBLIC_SCORES: Final = (*SCORES, "r20")
-PUBLIC_METRICS: Final = (
-    *SCORES,
-    *(f"{score}_{name}" for name in SYSU_SEARCHES for score in PUBLIC_SCORES),
+SYSU_METRICS: Final = tuple(
+    f"{score}_{name}" for name in SYSU_SEARCHES for score in (*SCORES, "r20")
 )
-"""Names of the scores; higher is better in all."""
+"""Names of the scores where there are several searches; others have `SCORES`."""
 
 _BESIDE: Final = (3, 2)
 """Camera of a query, and the one beside it whose images it is never held against."""

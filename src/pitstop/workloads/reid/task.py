@@ -22,6 +22,7 @@ from pitstop.workloads.reid.data.batch import ReidBatch, ReidSample, collate
 from pitstop.workloads.reid.data.checking import check_people
 from pitstop.workloads.reid.data.dataset import ReidPeople, ReidSamples, load_people, train_records
 from pitstop.workloads.reid.data.modalities import MODALITIES
+from pitstop.workloads.reid.data.public_sets import find_public_set
 from pitstop.workloads.reid.data.queries import EvalSet, PackedImages, eval_set
 from pitstop.workloads.reid.data.tokens import FolderTokenizer, words_sum
 from pitstop.workloads.reid.encoding import FileEncoder
@@ -31,6 +32,8 @@ from pitstop.workloads.reid.metrics import HIGHER_IS_BETTER, ItemTokens, Retriev
 from pitstop.workloads.reid.model.clip import ReidModel, ReidOutput, ReidShape
 from pitstop.workloads.reid.model.pretrained import load_clip
 from pitstop.workloads.reid.model.towers import BACKBONES, CaptionShape
+from pitstop.workloads.reid.protocol import SCORES
+from pitstop.workloads.reid.public_protocol import SYSU_METRICS
 from pitstop.workloads.reid.reranking import Reranking
 from pitstop.workloads.reid.retrieval import Search, check_folders, search_folders
 from pitstop.workloads.reid.submission import check_submission, write_rankings
@@ -61,7 +64,6 @@ class ReidTask:
 
     name = "reid"
     loss_is_separable = False
-    higher_is_better: Mapping[str, bool] = HIGHER_IS_BETTER
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class ReidTask:
         seed: int,
     ) -> None:
         self.nominal_count = float(train.batch_size)
+        self.higher_is_better: Mapping[str, bool] = _known_metrics(data)
         self._data = data
         self._model = model
         self._train = train
@@ -376,6 +379,15 @@ class ReidTask:
 
     def _epoch_at(self, step: int) -> int:
         return 0 if self._epoch_length is None else self._epoch_length.epoch_at(step)
+
+
+def _known_metrics(data: ReidData) -> Mapping[str, bool]:
+    """Name the scores of the protocol that a dataset is judged by."""
+    public = None if data.root is None or data.holdout > 0 else find_public_set(data.root)
+    if public is None:
+        return HIGHER_IS_BETTER
+    names = SYSU_METRICS if public.kind == "sysu_mm01" else SCORES
+    return dict.fromkeys(names, True)
 
 
 def reranking_of(data: ReidData) -> Reranking | None:
