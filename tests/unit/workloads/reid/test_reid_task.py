@@ -33,7 +33,6 @@ from pitstop.workloads.reid.data.batch import ReidBatch
 from pitstop.workloads.reid.data.dataset import load_people
 from pitstop.workloads.reid.data.queries import eval_set
 from pitstop.workloads.reid.protocol import Gallery, evaluate_protocol
-from pitstop.workloads.reid.public_protocol import PUBLIC_METRICS
 from pitstop.workloads.reid.synthetic.make import make_reid
 from pitstop.workloads.reid.task import ReidTask, build_reid
 from tests.unit.workloads.reid.people_files import write_people
@@ -211,8 +210,7 @@ def test_an_evaluation_searches_with_what_the_model_encodes(root: Path) -> None:
         gallery = Gallery(items=images.gallery, persons=images.persons[images.gallery])
         wanted = evaluate_protocol(torch.stack(tokens), gallery, wanted_set.tasks, model.describe)
     assert found == pytest.approx(wanted.named() | wanted.by_task(), abs=1e-6)
-    # Which protocol applies is known from the data alone; a task names the scores of all.
-    assert set(found) == set(task.higher_is_better) - set(PUBLIC_METRICS)
+    assert set(found) == set(task.higher_is_better)
 
 
 def test_with_flip_testing_a_mirror_image_is_the_image(root: Path) -> None:
