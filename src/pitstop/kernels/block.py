@@ -198,7 +198,8 @@ def obstacle_of(x: Tensor, layer: Layer) -> str | None:
 def operand_type(x: Tensor, weight: Tensor) -> torch.dtype:
     """The type that products take here: autocast's, or the weights' own."""
     device = x.device.type
-    if torch.is_autocast_enabled(device):
+    # Of the meta device, on which shapes are tried, autocast knows nothing and raises.
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return weight.dtype
 
