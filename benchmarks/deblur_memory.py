@@ -12,14 +12,13 @@ on a CPU.
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from apart import in_a_process_of_its_own
 from deblur_vrt import Variant, clips, loss_of, peak, step_of, timed_ms, trained_like
 from pitstop.errors import ConfigError
 from pitstop.train.model.recompute_budget import fit_recompute
@@ -76,20 +75,6 @@ def measure(row: dict[str, Any], *, smoke: bool) -> dict[str, Any]:
     }
 
 
-def in_a_process_of_its_own(row: dict[str, Any], *, smoke: bool, limit_s: float) -> dict[str, Any]:
-    """Measure one row by calling this file again."""
-    words = [sys.executable, __file__, "--row", json.dumps(row), *(["--smoke"] if smoke else [])]
-    try:
-        done = subprocess.run(
-            words, stdout=subprocess.PIPE, timeout=limit_s, check=False, text=True
-        )
-    except subprocess.TimeoutExpired:
-        return {**row, "outcome": f"not finished within {limit_s:.0f} s"}
-    if done.returncode:
-        return {**row, "outcome": f"ended with {done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
     """Measure all rows, and write them down after each."""
     parser = argparse.ArgumentParser(
@@ -114,7 +99,9 @@ def main() -> None:
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             break
-        report["rows"].append(in_a_process_of_its_own(row, smoke=options.smoke, limit_s=left_s))
+        report["rows"].append(
+            in_a_process_of_its_own(__file__, row, smoke=options.smoke, limit_s=left_s)
+        )
         say(str(report["rows"][-1]))
         write(report, options.output)
 

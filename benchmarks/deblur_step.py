@@ -14,7 +14,6 @@ Out of memory is a result. `--smoke` runs everything at the smallest size on a C
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from typing import Any
 
 import torch
 
+from apart import in_a_process_of_its_own
 from pitstop.config.load import config_from, load_config
 from pitstop.config.sections import RunConfig
 from pitstop.config.workloads.deblur import DeblurData, DeblurLoss
@@ -197,24 +197,6 @@ def measure(row: dict[str, Any], *, smoke: bool) -> dict[str, Any]:
     }
 
 
-def in_a_process_of_its_own(row: dict[str, Any], *, smoke: bool, limit_s: float) -> dict[str, Any]:
-    """Measure one row by calling this file again."""
-    command = [sys.executable, __file__, "--row", json.dumps(row)]
-    try:
-        done = subprocess.run(
-            [*command, "--smoke"] if smoke else command,
-            stdout=subprocess.PIPE,
-            timeout=limit_s,
-            check=False,
-            text=True,
-        )
-    except subprocess.TimeoutExpired:
-        return {**row, "outcome": f"not finished within {limit_s:.0f} s"}
-    if done.returncode:
-        return {**row, "outcome": f"ended with {done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
     """Measure all rows and write them down, after each row."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -241,7 +223,7 @@ def main() -> None:
         if left_s < 5:
             report["rows"].append({**row, "outcome": "left out: no time"})
         else:
-            result = in_a_process_of_its_own(row, smoke=options.smoke, limit_s=left_s)
+            result = in_a_process_of_its_own(__file__, row, smoke=options.smoke, limit_s=left_s)
             report["rows"].append(result)
             shown = {key: value for key, value in result.items() if key != "parts_ms"}
             print(json.dumps(shown), file=sys.stderr, flush=True)
