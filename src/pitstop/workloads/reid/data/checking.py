@@ -1,6 +1,5 @@
 """A dataset of people read through from end to end."""
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from pitstop.config.workloads.reid import ReidData
 from pitstop.data.check import DataCheck, SplitFound
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.dataset import load_people
-from pitstop.workloads.reid.data.decode import decode
 from pitstop.workloads.reid.data.index import ReidIndex, build_index
 from pitstop.workloads.reid.data.layout import (
     FOLDERS,
@@ -25,13 +23,13 @@ from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, RGB, TEXT
 from pitstop.workloads.reid.data.public_checking import check_public_set
 from pitstop.workloads.reid.data.public_sets import find_public_set
 from pitstop.workloads.reid.data.queries import eval_set
+from pitstop.workloads.reid.data.whole_images import WholeImages
 
 WORKLOAD: Final = "reid"
 
 _TRAINED: Final = "train"
 _UNSORTED: Final = "train or test"
 _LONG: Final = 75  # words; CLIP reads 77 tokens, two of them marks, and a word is one or more
-_WHOLE: Final = (1 << 16, 1 << 16)  # so fine that no image is decoded at a reduced size
 
 
 @dataclass(slots=True)
@@ -112,7 +110,7 @@ def _read_through(
         problems: Takes what is wrong.
     """
     splits: dict[str, _Found] = {}
-    owners: dict[bytes, tuple[str, str]] = {}
+    images = WholeImages(problems)
     for modality, person, path in _images(layout):
         if not layout.only_annotated:
             part = _TRAINED
@@ -123,20 +121,7 @@ def _read_through(
         found = splits.setdefault(part, _Found())
         found.people.add(person)
         found.files[modality] += 1
-        try:
-            data = path.read_bytes()
-            decode(data, path, needed=_WHOLE, grey=False)
-        except OSError as error:
-            problems.append(f"cannot read {path}: {error.strerror}")
-            continue
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        found.size_bytes += len(data)
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        owner, other = owners.setdefault(digest, (person, str(path)))
-        if owner != person:
-            problems.append(f"{path} is the same file as {other}, of another person")
+        found.size_bytes += images.read(path, person)
     return splits
 
 

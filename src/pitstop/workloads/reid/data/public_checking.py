@@ -1,6 +1,5 @@
 """A public set of people read through from end to end."""
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,6 @@ from typing import Final
 from pitstop.config.workloads.reid import ReidData
 from pitstop.data.check import DataCheck, SplitFound
 from pitstop.errors import DataError
-from pitstop.workloads.reid.data.decode import decode
 from pitstop.workloads.reid.data.public_sets import (
     NOBODY,
     Photograph,
@@ -19,8 +17,8 @@ from pitstop.workloads.reid.data.public_sets import (
     read_public_set,
     train_index,
 )
+from pitstop.workloads.reid.data.whole_images import WholeImages
 
-_WHOLE: Final = (1 << 16, 1 << 16)  # so fine that no image is decoded at a reduced size
 _MOST_NAMED: Final = 5
 
 
@@ -62,26 +60,9 @@ def check_public_set(layout: PublicLayout, data: ReidData, root: Path) -> DataCh
 def _read_through(folder: Path, images: Sequence[Photograph], problems: list[str]) -> SplitFound:
     """Decode images; the same bytes under two people of a part are a mistake."""
     # Of this part alone: numbers of people begin anew in each part of MSMT17.
-    owners: dict[bytes, tuple[int, str]] = {}
-    files: Counter[str] = Counter()
-    size_bytes = 0
-    for image in images:
-        path = folder / image.path
-        files[image.modality] += 1
-        try:
-            data = path.read_bytes()
-            decode(data, path, needed=_WHOLE, grey=False)
-        except OSError as error:
-            problems.append(f"cannot read {path}: {error.strerror}")
-            continue
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        size_bytes += len(data)
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        owner, other = owners.setdefault(digest, (image.person, image.path))
-        if owner != image.person:
-            problems.append(f"{path} is the same file as {folder / other}, of another person")
+    whole = WholeImages(problems)
+    files = Counter(image.modality for image in images)
+    size_bytes = sum(whole.read(folder / image.path, image.person) for image in images)
     people = {image.person for image in images} - {NOBODY}
     return SplitFound(sequences=len(people), files=dict(files), size_bytes=size_bytes)
 
