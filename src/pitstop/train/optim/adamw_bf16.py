@@ -76,6 +76,7 @@ class AdamWBf16(Optimizer):
         super().load_state_dict(state_dict)
         for param, state in self.state.items():
             state["step"] = state["step"].to(param.device)
+            state["calls"] = int(state["calls"])
             for name in ("exp_avg", "exp_avg_sq"):
                 state[name] = state[name].to(torch.bfloat16)
 

@@ -26,8 +26,7 @@ def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     for own, group in zip(before, optimizer.param_groups, strict=True):
         found = _kinds(group)
         for name, kind in own.items():
-            # A rate of 1 and one of 0.5 are of one kind.
-            if found.get(name, "missing").replace("whole ", "") != kind.replace("whole ", ""):
+            if found.get(name) != kind:
                 raise ValueError(f"the optimizer's {name} is {found.get(name)}, not {kind}")
     _check_values(optimizer)
 
@@ -57,7 +56,7 @@ def _kind(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "a switch"
     if isinstance(value, (int, float)):
-        return "a whole number" if isinstance(value, int) else "a number"
+        return "a number"
     if isinstance(value, (tuple, list)):
         return f"({', '.join(_kind(each) for each in value)})"
     return f"of type {type(value).__name__}"
