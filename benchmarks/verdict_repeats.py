@@ -1,6 +1,7 @@
 """Whether runs of one training get one verdict: first finding, order, modules, headroom.
 
-    python benchmarks/verdict_repeats.py --authors CHECKOUT [--steps 41 60 60] [--output FILE.json]
+    python benchmarks/verdict_repeats.py --authors CHECKOUT [--steps 41 60 60]
+                                          [--output FILE.json] [--record FOLDER]
 
 Trains VRT by its authors' file (`tests/scripts/gpu/authors_vrt.py`) under the doctor once for each
 number of steps. The first findings must agree, and the order of all findings whose bounds differ by
@@ -26,13 +27,14 @@ SCRIPT = ROOT / "tests" / "scripts" / "gpu" / "authors_vrt.py"
 SCALES = 7
 
 
-def verdict_on(words: Sequence[str]) -> dict[str, Any]:
-    """Run a script to its end under the doctor."""
+def verdict_on(words: Sequence[str], record: Path | None = None) -> dict[str, Any]:
+    """Run a script to its end under the doctor; keep its record where one is named."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "verdict.json"
-        options = ("--steps", "1000000", "--json", str(out), "--record", f"{folder}/record")
+        options = ("--steps", "1000000", "--json", str(out), "--record", record or f"{folder}/it")
         done = subprocess.run(
-            [sys.executable, "-m", "pitstop", "doctor", *options, "--", sys.executable, *words],
+            [sys.executable, "-m", "pitstop", "doctor"]
+            + [str(word) for word in (*options, "--", sys.executable, *words)],
             capture_output=True,
             text=True,
             check=False,
@@ -101,11 +103,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[41, 60, 60])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--record", type=Path, help="folder for the record of the last run")
     options = parser.parse_args()
     verdicts = kept(options.output)
-    for steps in options.steps[len(verdicts) :]:
+    for number, steps in list(enumerate(options.steps))[len(verdicts) :]:
         words = [str(SCRIPT), options.authors, "--steps", str(steps), "--device", options.device]
-        verdicts.append(verdict_on(words))
+        last = number == len(options.steps) - 1
+        verdicts.append(verdict_on(words, options.record if last else None))
         report = {
             "what": "the authors' VRT, 6x64x64, fp32, recomputed: one verdict on several runs",
             "steps": options.steps,
