@@ -50,7 +50,7 @@ TEN: tuple[Followed, ...] = (
     Followed(case="metric in Python", advice="operations on whole tensors"),
     Followed(case="evaluation", advice="evaluate less often"),
     Followed(case="optimizer loop", advice="fused=True"),
-    Followed(case="recompute", advice="leave out torch.utils.checkpoint"),
+    Followed(case="recompute", advice="remove torch.utils.checkpoint"),
     Followed(case="launches", advice='mode="reduce-overhead"'),
     Followed(case="syncs", advice=".item() once every 50 steps"),
     Followed(case="precision", advice="dtype=torch.bfloat16"),
@@ -68,6 +68,8 @@ class Turn:
     advised: bool
     """Whether the finding gave the advice."""
     others_cores: float
+    evidence: Sequence[str] = ()
+    """Of the finding: where more was saved than its bound allows, it says which figure was off."""
 
     @property
     def saved_share(self) -> float:
@@ -129,6 +131,7 @@ def turn_of(said: Said, case: Case, advice: str, rates: tuple[float, float, floa
         fixed_per_s=rates[1],
         advised=any(advice in line for line in found[0]["remedy"]),
         others_cores=rates[2],
+        evidence=found[0]["evidence"],
     )
 
 
