@@ -255,6 +255,7 @@ FIRES: tuple[Fires, ...] = (
     Fires(code="CLOCK001", script="healthy/plain.py", driver="rules/driver"),
     Fires(code="NAN001", script="rules/diverges.py"),
     Fires(code="SETTING001", script="rules/idle_setting.py"),
+    Fires(code="DEBUG001", script="rules/anomalies.py"),
     Fires(code="STALL001", script="rules/stall.py", args=("--at", "update"), steps=85),
     Fires(code="TIME001", script="rules/clock_by_hand.py", by_hand=True),
     Fires(code="OUTSIDE001", script="rules/clock_by_hand.py", args=("--beside",), by_hand=True),

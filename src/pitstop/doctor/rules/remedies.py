@@ -240,6 +240,14 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "find the operation once with torch.autograd.set_detect_anomaly(True)",
         ),
     ),
+    "DEBUG001": Remedy(
+        ("call torch.autograd.set_detect_anomaly(True) only while you look for a NaN",),
+        (
+            "remove torch.autograd.set_detect_anomaly(True) and detect_anomaly() from the script",
+            "with Lightning: Trainer(detect_anomaly=False)",
+            "see what it costs: `pitstop tune -- CMD` runs the script without it, in turns",
+        ),
+    ),
     "TIME001": Remedy(
         ("name the missing parts with spans and run again",),
         ("name the missing parts with spans and run again",),

@@ -1,4 +1,4 @@
-"""Rules on the run as a whole: losses that are no numbers, settings that did nothing."""
+"""Rules on the run as a whole: losses that are no numbers, settings that did nothing or harm."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,6 +15,8 @@ from pitstop.records.verdict import Finding
 
 # A dynamic loss scale leaves a step out now and then; more than this is not its normal behaviour.
 _USUAL_SKIPS: Final = 0.02
+
+_SLOWED_BY_ANOMALIES: Final = ("forward", "loss", "backward")
 
 _NARROW: Final = ("bfloat16", "float16", "bf16", "fp16", "half")
 
@@ -65,6 +67,30 @@ def without_effect(facts: Facts) -> Finding | None:
         evidence=tuple(what for what, _, _ in found),
         bound=None,
         remedy=tuple(fix for _, fix, _ in found),
+    )
+
+
+def debugging_left_on(facts: Facts) -> Finding | None:
+    """Report anomaly detection that is on while the steps are measured.
+
+    What it costs is not known before it is off, so no gain is promised; the parts that it slows are
+    named with their share.
+    """
+    setup = facts.setup
+    if setup is None or not setup.anomaly_detection:
+        return None
+    shares = facts.shares()
+    slowed = sum(shares.get(part, 0.0) for part in _SLOWED_BY_ANOMALIES)
+    evidence = ["it keeps a stack for every operation and looks for NaN in every gradient"]
+    if slowed:
+        evidence.append(f"forward and backward, which it slows, took {share_text(slowed)}")
+    return Finding(
+        code="DEBUG001",
+        severity="warning",
+        summary="anomaly detection is on in every step",
+        evidence=tuple(evidence),
+        bound=None,
+        remedy=remedy_for(facts, "DEBUG001"),
     )
 
 

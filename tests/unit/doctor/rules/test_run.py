@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pitstop.doctor.rules.run import non_finite, without_effect
+from pitstop.doctor.rules.run import debugging_left_on, non_finite, without_effect
 from tests.unit.doctor.records import COMPILED, LOADER, ON_CPU, SETUP, WORK, facts, raw
 
 STEP = {"forward": 10_000}
@@ -66,3 +66,19 @@ def test_a_setting_without_effect_is_named(readings: list[object], words: str) -
 )
 def test_settings_that_work_are_left_alone(readings: list[object]) -> None:
     assert without_effect(facts(STEP, readings=readings)) is None
+
+
+def test_anomaly_detection_that_is_on_is_named_with_what_it_slows() -> None:
+    on = replace(ON_CPU, anomaly_detection=True)
+    found = debugging_left_on(
+        facts({"data": 2_000, "forward": 5_000, "backward": 3_000}, readings=[on])
+    )
+    assert found is not None
+    assert (found.code, found.severity, found.bound) == ("DEBUG001", "warning", None)
+    assert "forward and backward, which it slows, took 80.0%" in found.evidence
+    assert "remove torch.autograd.set_detect_anomaly(True)" in found.remedy[0]
+
+
+@pytest.mark.parametrize("readings", [[], [ON_CPU]])
+def test_without_anomaly_detection_nothing_is_said_of_it(readings: list[object]) -> None:
+    assert debugging_left_on(facts(STEP, readings=readings)) is None
