@@ -79,6 +79,7 @@ doctor --explain
 doctor --fail-on
 doctor --format
 doctor --json
+doctor --lang
 doctor --record
 doctor --step
 doctor --steps
@@ -142,6 +143,7 @@ report
 report --batch-size
 report --format
 report --json
+report --lang
 report --output
 report --world-size
 report -o

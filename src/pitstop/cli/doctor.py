@@ -9,6 +9,7 @@ from typer.core import TyperCommand
 from pitstop.cli.entrances import refuse_unrunnable, refuse_without_dashes
 from pitstop.cli.output import (
     JsonPath,
+    Language,
     LogBatchSizes,
     LogFormat,
     LogWorldSizes,
@@ -113,9 +114,13 @@ def doctor(  # noqa: PLR0913 - one parameter an option
     unit: Annotated[
         Literal["us", "ms", "s", "min"] | None, typer.Option(help="With --time: its unit.")
     ] = None,
+    lang: Language = "en",
     json: JsonPath = None,
 ) -> None:
     """Name what slows a training down, with evidence and the most a fix can gain."""
+    from pitstop.report.explain import require_language
+
+    require_language(lang)
     command = command_after_dashes(ctx)
     if command is not None:
         from pitstop.cli.doctor_script import ScriptOptions, diagnose_script
@@ -133,6 +138,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
             folder=None if record is None else Path(record),
             fail_on=fail_on,
             json_path=json,
+            language=lang,
         )
         raise typer.Exit(diagnose_script(command, options))
     if not targets:
@@ -146,34 +152,36 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         sizes, worlds = batch_size or (), world_size or ()
         code = doctor_logs(
             targets, log_format=log_format, batch_sizes=sizes, world_sizes=worlds, json=json,
-            fields=(step or "", time or "", unit or ""),
+            fields=(step or "", time or "", unit or ""), language=lang,
         )  # fmt: skip
         raise typer.Exit(code)
     refuse_given(ctx, _OF_LOGS, "a log of another tool, not for a run that pitstop measured")
     if len(targets) > _MOST_RUNS:
         raise typer.BadParameter("two runs can be compared, not more")
-    code = _diagnose_run(targets[0], json) if len(targets) == 1 else _compare(targets, json)
+    judge = _diagnose_run if len(targets) == 1 else _compare
+    code = judge(targets, json, lang)
     raise typer.Exit(code)
 
 
-def _diagnose_run(run: Path, json_path: str | None) -> int:
+def _diagnose_run(runs: list[Path], json_path: str | None, language: str) -> int:
     from rich.console import Group
 
     from pitstop.doctor.judge import judge_run
     from pitstop.report.terminal import run_report, verdict_report
 
-    judged = judge_run(run)
+    judged = judge_run(runs[0])
     verdict, summary = judged.verdict, judged.summary
-    show(verdict, lambda: Group(verdict_report(verdict), "", run_report(summary)), json_path)
+    text = Group(verdict_report(verdict), "", run_report(summary))
+    show(verdict, lambda: text, json_path, language=language)
     return exit_code(verdict)
 
 
-def _compare(runs: list[Path], json_path: str | None) -> int:
+def _compare(runs: list[Path], json_path: str | None, language: str) -> int:
     from pitstop.doctor.judge import compare_runs
     from pitstop.report.comparison import comparison_report
 
     comparison = compare_runs(runs[0], runs[1])
-    show(comparison, lambda: comparison_report(comparison), json_path)
+    show(comparison, lambda: comparison_report(comparison), json_path, language=language)
     return int(comparison.change == "slower")
 
 

@@ -27,7 +27,7 @@ def is_log(path: Path) -> bool:
         return False
 
 
-def doctor_logs(
+def doctor_logs(  # noqa: PLR0913 - one parameter an option
     paths: Sequence[Path],
     *,
     log_format: str | None = None,
@@ -35,6 +35,7 @@ def doctor_logs(
     world_sizes: Sequence[int] = (),
     json: str | None = None,
     fields: tuple[str, str, str] = ("", "", ""),
+    language: str = "en",
 ) -> int:
     """Judge one log, or compare several on samples per second; give the exit code.
 
@@ -45,6 +46,7 @@ def doctor_logs(
         world_sizes: Ranks of each run, given the same way.
         json: Where to write the record; ``-`` for stdout.
         fields: Names of the step and of the time of a step, and its unit, where the user says so.
+        language: Of the text.
 
     Returns:
         Of one log: 1 when it shows a bottleneck, else 0. Of several: 2 when some cannot be
@@ -65,10 +67,10 @@ def doctor_logs(
     if len(records) == 1:
         one = judge_record(records[0]).log
         assert one is not None, "a measured run is no log"
-        show(one, lambda: log_report(one.summary, one.verdict), json)
+        show(one, lambda: log_report(one.summary, one.verdict), json, language=language)
         return 1 if one.verdict.outcome == "bottleneck" else 0
     comparison = compare_logs(records)
-    show(comparison, lambda: log_comparison_report(comparison), json)
+    show(comparison, lambda: log_comparison_report(comparison), json, language=language)
     results = {pair.result for pair in comparison.pairs}
     if "not comparable" in results:
         return NOT_COMPARABLE

@@ -36,6 +36,7 @@ class ScriptOptions:
     folder: Path | None
     fail_on: "Severity | None"
     json_path: str | None
+    language: str = "en"
 
 
 def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
@@ -54,12 +55,12 @@ def diagnose_script(command: Sequence[str], options: ScriptOptions) -> int:
             detach=options.detach,
             stdout=sys.stderr.fileno() if options.json_path == "-" else None,
         )
-        verdict = _judge(folder, ended)
+        verdict = _judge(folder, ended, options.language)
         if options.ablate is not None and verdict.steps and not ended.interrupted:
             verdict = _with_ablation(command, verdict, options, folder)
         if verdict.steps:
-            _say_next(folder, verdict)
-    _write(verdict, options.json_path)
+            _say_next(folder, verdict, options.language)
+    _write(verdict, options)
     return int(_is_severe(verdict, options.fail_on)) or _code_of(ended)
 
 
@@ -116,7 +117,7 @@ def _read(folder: Path) -> "RunRecord | None":
     return read_run(folder) if _has_run(folder) else None
 
 
-def _judge(folder: Path, ended: "Ended") -> "Verdict":
+def _judge(folder: Path, ended: "Ended", language: str) -> "Verdict":
     from rich.console import Group
 
     from pitstop.doctor.judge import judge_run
@@ -124,14 +125,15 @@ def _judge(folder: Path, ended: "Ended") -> "Verdict":
     from pitstop.report.terminal import run_report, verdict_report
 
     if not _has_run(folder):
-        return _unjudged(*_nothing_seen(folder, ended))
+        return _unjudged(*_nothing_seen(folder, ended), language=language)
     try:
         judged = judge_run(folder)
     except RecordError as error:
-        return _unjudged(f"its record cannot be read: {error}")
+        return _unjudged(f"its record cannot be read: {error}", language=language)
     verdict = judged.verdict
     first = ended_early(verdict.steps) if ended.stopped_by_us else ""
-    _say(Group(first, verdict_report(verdict), "", run_report(judged.summary)))
+    report = Group(first, verdict_report(verdict), "", run_report(judged.summary))
+    _say(report, language)
     return verdict
 
 
@@ -142,40 +144,41 @@ def _nothing_seen(folder: Path, ended: "Ended") -> tuple[str, tuple[str, ...]]:
     return nothing_seen(ended, seen_without_steps(folder), failure=first_failure(folder))
 
 
-def _unjudged(message: str, notes: tuple[str, ...] = ()) -> "Verdict":
+def _unjudged(message: str, notes: tuple[str, ...] = (), *, language: str) -> "Verdict":
     from pitstop.records.verdict import Verdict
     from pitstop.report.terminal import verdict_report
 
     verdict = Verdict(outcome="not enough evidence", message=message, findings=(), notes=notes)
-    _say(verdict_report(verdict))
+    _say(verdict_report(verdict), language)
     return verdict
 
 
-def _say_next(folder: Path, verdict: "Verdict") -> None:
+def _say_next(folder: Path, verdict: "Verdict", language: str) -> None:
     from pitstop.report.script import next_command
 
     worth = (found.code for found in verdict.findings if found.severity != "info")
-    _say(next_command(folder, code=next(worth, None)))
+    _say(next_command(folder, code=next(worth, None)), language)
 
 
-def _say(text: "RenderableType") -> None:
+def _say(text: "RenderableType", language: str) -> None:
     """Print to stderr; where nobody takes it, the command's exit code counts all the same."""
     from pitstop.report.terminal import make_console
 
     try:
-        make_console(sys.stderr).print(text)
+        make_console(sys.stderr, language=language).print(text)
     except OSError:
         silence(sys.stderr)
 
 
-def _write(verdict: "Verdict", json_path: str | None) -> None:
+def _write(verdict: "Verdict", options: ScriptOptions) -> None:
     try:
-        write_record(verdict, json_path)
+        write_record(verdict, options.json_path)
     except RecordError as error:
-        _say(f"error: {error}")
+        _say(f"error: {error}", options.language)
     except OSError as error:
         silence(sys.stdout)
-        _say(f"error: cannot write the verdict to stdout: {error.strerror}")
+        said = f"error: cannot write the verdict to stdout: {error.strerror}"
+        _say(said, options.language)
 
 
 def _with_ablation(
@@ -188,12 +191,13 @@ def _with_ablation(
 
     part = options.ablate
     assert part is not None
-    _say(f"\nrunning again without {part}, to measure the gain (ablation)")
+    said = f"\nrunning again without {part}, to measure the gain (ablation)"
+    _say(said, options.language)
     without = folder / f"without-{part}"
     try:
         run_script(command, without, steps=options.steps, ablate=part, stdout=sys.stderr.fileno())
     except PitstopError as error:
-        _say(f"error: {error}")
+        _say(f"error: {error}", options.language)
     test = judge_ablation(part, verdict, _read(folder), _read(without))
-    _say(ablation_report(test))
+    _say(ablation_report(test), options.language)
     return replace(verdict, ablation=test)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pitstop.cli.output import JsonPath, show
+from pitstop.cli.output import JsonPath, Language, show
 
 Code = Annotated[
     str | None,
@@ -14,7 +14,6 @@ Code = Annotated[
         help="Name of a finding, such as DATA001, or a measured run; all findings without it.",
     ),
 ]
-Language = Annotated[str, typer.Option("--lang", metavar="en|zh", help="Language of the text.")]
 
 
 def explain(code: Code = None, *, lang: Language = "en", json: JsonPath = None) -> None:

@@ -36,6 +36,8 @@ JsonPath = Annotated[
     typer.Option("--json", metavar="PATH", help="Write the record as JSON; - for stdout."),
 ]
 
+Language = Annotated[str, typer.Option("--lang", metavar="en|zh", help="Language of the text.")]
+
 
 def require_place(json_path: str | None) -> None:
     """Refuse a path that can take no record, before the work that is to go into it.
@@ -89,13 +91,19 @@ def _showable(text: str) -> str:
     return text
 
 
-def show(record: object, text: "Callable[[], RenderableType]", json_path: str | None) -> None:
+def show(
+    record: object,
+    text: "Callable[[], RenderableType]",
+    json_path: str | None,
+    *,
+    language: str = "en",
+) -> None:
     """Write the record where asked, and print the text unless stdout carries the record."""
     if write_record(record, json_path):
         return
     from pitstop.report.terminal import make_console
 
-    make_console().print(text())
+    make_console(language=language).print(text())
 
 
 def refuse_options(given: "Sequence[str]", purpose: str) -> None:

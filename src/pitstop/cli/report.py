@@ -9,6 +9,7 @@ import typer
 from pitstop.cli.doctor_logs import is_log
 from pitstop.cli.output import (
     JsonPath,
+    Language,
     LogBatchSizes,
     LogFormat,
     LogWorldSizes,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pitstop.report.page.html import PageWritten
 
 
-def report(
+def report(  # noqa: PLR0913 - one parameter an option
     sources: Annotated[
         list[Path],
         typer.Argument(
@@ -36,6 +37,7 @@ def report(
     log_format: LogFormat = None,
     batch_size: LogBatchSizes = None,
     world_size: LogWorldSizes = None,
+    lang: Language = "en",
     json: JsonPath = None,
 ) -> None:
     """Write one HTML page that tells a run's story: opens from disk, needs no network."""
@@ -56,8 +58,9 @@ def report(
         log_format=log_format,
         batch_sizes=batch_size or (),
         world_sizes=world_size or (),
+        language=lang,
     )
-    show(written, lambda: written_report(written), json)
+    show(written, lambda: written_report(written), json, language=lang)
 
 
 def page_of(
@@ -67,6 +70,7 @@ def page_of(
     log_format: str | None = None,
     batch_sizes: Sequence[int] = (),
     world_sizes: Sequence[int] = (),
+    language: str = "en",
 ) -> "PageWritten":
     """Judge runs or logs and write the page about them.
 
@@ -78,7 +82,7 @@ def page_of(
 
     require_other(sources, output)
     judged = judge(sources, log_format=log_format, batch_sizes=batch_sizes, world_sizes=world_sizes)
-    return write_page(judged, output)
+    return write_page(judged, output, language=language)
 
 
 def _refuse_for_runs(sources: Sequence[Path], options: Sequence[str]) -> None:

@@ -1,12 +1,12 @@
 """A run's verdict with what to change, in the language of the findings' pages.
 
 Numbers and quoted lines stay as they were measured; what is said around them, names of findings and
-what to change are in the language asked for.
+what to change are in the language asked for, and evidence as far as the table of messages goes.
 """
 # ruff: noqa: RUF001 - Chinese has commas, colons and brackets of its own
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -15,6 +15,7 @@ from rich.text import Text
 from pitstop.records.units import share_text, speedup_text
 from pitstop.records.verdict import Bound, Finding, Outcome, Severity, Verdict
 from pitstop.report.explain import Explanation, explain, require_language
+from pitstop.report.language.translate import Translator, translator
 from pitstop.report.printable import literal
 
 _MOST_SHARES: Final = 6
@@ -66,8 +67,8 @@ _WORDS: Final[Mapping[str, _Words]] = {
         no_limit="收益没有上限：它就是整个一步",
         together="全部修好：最快可达原来的 {times}",
         shares="占实际时间",
-        evidence="依据（原文）",
-        doubts="存疑（原文）",
+        evidence="依据",
+        doubts="存疑",
         change="怎么改",
         more="详情",
         comma="，",
@@ -98,7 +99,8 @@ def _lines(
         yield Text(f"{words.shares}{words.colon}{words.comma.join(named[:_MOST_SHARES])}")
     for finding in verdict.findings:
         yield Text("")
-        yield from _finding(finding, pages[finding.code], words)
+        said = finding if (say := translator(language)) is None else _in_language(finding, say)
+        yield from _finding(said, pages[finding.code], words)
     bound = verdict.combined_bound
     if bound is not None and bound.speedup is not None and len(verdict.findings) > 1:
         yield Text("\n" + words.together.format(times=speedup_text(bound.speedup)))
@@ -137,6 +139,14 @@ def _finding(finding: Finding, page: Explanation, words: _Words) -> Iterator[Tex
         if lines:
             yield Text(f"  {heading}{words.colon}")
             yield from (Text(f"    {literal(line)}") for line in lines)
+
+
+def _in_language(finding: Finding, say: Translator) -> Finding:
+    return replace(
+        finding,
+        evidence=tuple(map(say, finding.evidence)),
+        doubts=tuple(map(say, finding.doubts)),
+    )
 
 
 def _what_to_change(page: Explanation) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Iterable
-from typing import IO
+from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
@@ -20,6 +20,8 @@ from pitstop.records.units import (
     us_text,
 )
 from pitstop.records.verdict import Bound, Finding, Verdict
+from pitstop.report.language.terminal import in_language
+from pitstop.report.language.translate import Translator, translator
 from pitstop.report.printable import literal, literal_lines
 from pitstop.report.terminal_tables import headroom_lines, module_lines
 
@@ -29,6 +31,14 @@ _PIPED_WIDTH = 400
 
 class _Console(Console):
     """Leaves a pipe without a reader to whoever prints; no text it is given steers a terminal."""
+
+    say: Translator | None = None
+    """Says texts in another language than English."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, in the language asked for."""
+        said = objects if self.say is None else [in_language(one, self.say) for one in objects]
+        super().print(*said, **options)
 
     def on_broken_pipe(self) -> None:
         """Raise: rich would close stdout and end the process, whichever stream it was."""
@@ -45,9 +55,15 @@ class _Console(Console):
                 yield Segment(literal_lines(segment.text), segment.style)
 
 
-def make_console(file: IO[str] | None = None) -> Console:
-    """A console that colours only on a terminal and never breaks lines oddly in a pipe."""
+def make_console(file: IO[str] | None = None, *, language: str = "en") -> Console:
+    """A console that colours only on a terminal and never breaks lines oddly in a pipe.
+
+    Args:
+        file: Where it prints; stdout where none is given.
+        language: What it says is translated into; what no table has stays English.
+    """
     console = _Console(file=file, highlight=False, markup=False, emoji=False)
+    console.say = translator(language)
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
     return console

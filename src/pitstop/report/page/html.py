@@ -15,6 +15,9 @@ from typing import Final
 from pitstop.doctor.judge import JudgedRuns
 from pitstop.errors import RecordError
 from pitstop.records.store import write_text
+from pitstop.report.explain import require_language
+from pitstop.report.language.page import HTML_LANGUAGE, page_in_language, script_in_language
+from pitstop.report.language.translate import translator
 from pitstop.report.page.about import (
     log_section,
     machine_section,
@@ -134,19 +137,22 @@ class Page:
         return "; ".join(self.message.split("; ")[_CLAUSES:])
 
 
-def write_page(judged: JudgedRuns, output: Path) -> PageWritten:
+def write_page(judged: JudgedRuns, output: Path, *, language: str = "en") -> PageWritten:
     """Write a page about one judged run or log, or about several compared with the first.
 
     Args:
         judged: The runs, with their verdicts.
         output: The page; an earlier one is replaced, whole or not at all.
+        language: Of what the page says; names from the record stay as they are.
 
     Raises:
         RecordError: The page cannot be written.
+        PitstopError: There is no such language.
     """
-    renderer = _Renderer()
+    require_language(language)
+    renderer = _Renderer(language)
     if len(judged.runs) == 1:
-        view = view_of(judged.runs[0])
+        view = view_of(judged.runs[0], language)
         page = _page_of_run(view)
         text, kept = renderer.render(page, lambda free: pictures_section(view, free))
     else:
@@ -252,10 +258,14 @@ def _names(runs: RunsView) -> str:
 class _Renderer:
     """Turns a page into HTML that stays below its limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, language: str) -> None:
         self._templates = environment()
         self._style = source(self._templates, "page.css")
         self._script = source(self._templates, "page.js")
+        self._language = HTML_LANGUAGE[language]
+        self._say = translator(language)
+        if self._say is not None:
+            self._script = script_in_language(self._script, self._say)
 
     def render(
         self, page: Page, pictures: Callable[[int], Section | None]
@@ -282,7 +292,8 @@ class _Renderer:
         return Svg(self._templates.get_template("section.html.j2").render(section=section))
 
     def _whole(self, page: Page, kept: Sequence[tuple[Section, Svg]], left_out: list[str]) -> str:
-        return self._templates.get_template("page.html.j2").render(
+        text = self._templates.get_template("page.html.j2").render(
+            language=self._language,
             page=page,
             kept=kept,
             left_out=left_out,
@@ -290,6 +301,7 @@ class _Renderer:
             script=Svg(self._script),
             policy=self._policy(),
         )
+        return text if self._say is None else page_in_language(text, self._say)
 
     def _policy(self) -> str:
         """What a browser may do with the page: run our script, use our styles, nothing else."""

@@ -38,6 +38,8 @@ class RunView:
     """None for a measured run."""
     colours: Mapping[str, str]
     """By part, the same in every drawing."""
+    language: str = "en"
+    """Of explanations that travel in the page."""
 
     @property
     def folder(self) -> Path | None:
@@ -75,7 +77,7 @@ def _sound(rank: RankRecord, kind: str, record_type: type[ReadingT]) -> Iterable
                 continue  # counted in the verdict's notes
 
 
-def view_of(run: JudgedRun) -> RunView:
+def view_of(run: JudgedRun, language: str = "en") -> RunView:
     """Lay a judged run out for the sections."""
     facts = run.facts
     parts = list(run.verdict.shares)
@@ -92,6 +94,7 @@ def view_of(run: JudgedRun) -> RunView:
         ranks=run.ranks,
         log=run.log,
         colours=colours([*parts, "data", "unaccounted"]),
+        language=language,
     )
 
 

@@ -167,17 +167,17 @@ def findings_section(view: RunView) -> Section | None:
             finding=finding,
             limit=None if finding.bound is None else limit_text(finding.bound),
             how=f"bound from {_shares_text(view)}",
-            explanation=_explanation(finding.code),
+            explanation=_explanation(finding.code, view.language),
         )
         for finding in verdict.findings
     )
     return Section(key="findings", title="What was found", blocks=(Findings(entries=entries),))
 
 
-def _explanation(code: str) -> Svg | None:
+def _explanation(code: str, language: str) -> Svg | None:
     """The finding's own page, as HTML; headings one level below those of the section's findings."""
     try:
-        text = explain(code).text
+        text = explain(code, language).text
     except PitstopError:
         return None
     below = re.sub(r"^## ", "#### ", text, flags=re.MULTILINE)

@@ -1,5 +1,21 @@
 "use strict";
 (function () {
+  // Everything the script says; in another language only this differs.
+  var SAID = {
+    openAll: "Open all",
+    closeAll: "Close all",
+    copy: "copy",
+    copied: "copied",
+    selected: "selected",
+    nothingGained: "nothing gained",
+    noBound: "no bound on the gain: it is the whole step",
+    upTo: "up to 1.00x faster",
+    zoomIn: "zoom in",
+    zoomOut: "zoom out",
+    all: "all",
+    showAll: "show all"
+  };
+
   function value(row, column) {
     var cell = row.cells[column];
     var given = cell.getAttribute("data-v");
@@ -65,13 +81,13 @@
     var button = document.createElement("button");
     button.type = "button";
     button.className = "open-all";
-    button.textContent = "Open all";
+    button.textContent = SAID.openAll;
     button.addEventListener("click", function () {
-      var open = button.textContent === "Open all";
+      var open = button.textContent === SAID.openAll;
       all.forEach(function (details) {
         details.open = open;
       });
-      button.textContent = open ? "Close all" : "Open all";
+      button.textContent = open ? SAID.closeAll : SAID.openAll;
     });
     tree.querySelector(".caption").appendChild(button);
   });
@@ -83,14 +99,14 @@
     });
     function select() {
       window.getSelection().selectAllChildren(list);
-      button.textContent = "selected";
+      button.textContent = SAID.selected;
     }
     if (!navigator.clipboard) {
       select();
       return;
     }
     navigator.clipboard.writeText(lines.join("\n")).then(function () {
-      button.textContent = "copied";
+      button.textContent = SAID.copied;
     }, select);
   }
 
@@ -98,7 +114,7 @@
     var button = document.createElement("button");
     button.type = "button";
     button.className = "copy";
-    button.textContent = "copy";
+    button.textContent = SAID.copy;
     button.addEventListener("click", function () {
       copy(heading.nextElementSibling, button);
     });
@@ -131,12 +147,12 @@
 
   function gainText(saved) {
     if (saved <= 0) {
-      return "nothing gained";
+      return SAID.nothingGained;
     }
     if (saved >= 1) {
-      return "no bound on the gain: it is the whole step";
+      return SAID.noBound;
     }
-    return "up to " + (1 / (1 - saved)).toFixed(2) + "x faster";
+    return SAID.upTo.replace("1.00x", (1 / (1 - saved)).toFixed(2) + "x");
   }
 
   document.querySelectorAll(".what-if").forEach(function (figure) {
@@ -153,7 +169,7 @@
           drawn.setAttribute("width", span[1] * 100 + "%");
         });
         var title = piece.querySelector("title");
-        title.textContent = title.textContent.replace(/: .*/, ": " + (span[1] * 100).toFixed(1) + "%");
+        title.textContent = title.textContent.replace(/[\d.]+%/, (span[1] * 100).toFixed(1) + "%");
       });
     }
     boxes.forEach(function (box) {
@@ -258,7 +274,7 @@
     });
     var buttons = document.createElement("span");
     buttons.className = "zoom-buttons";
-    [["+", "zoom in", 1.5], ["\u2212", "zoom out", 1 / 1.5], ["all", "show all", 0]].forEach(function (one) {
+    [["+", SAID.zoomIn, 1.5], ["\u2212", SAID.zoomOut, 1 / 1.5], [SAID.all, SAID.showAll, 0]].forEach(function (one) {
       var button = document.createElement("button");
       button.type = "button";
       button.textContent = one[0];
