@@ -166,13 +166,18 @@ def small_batch(facts: Facts) -> Finding | None:
         severity="warning",
         summary="the batch is too small to keep the device busy",
         evidence=(
-            f"{samples / micro:g} samples at a time, {micro:g} times per step",
+            _samples_text(samples / micro, micro),
             f"{share_text(used)} of {bytes_text(owners.total_bytes)} of device memory used at "
             "the peak",
         ),
         bound=bound,
         remedy=remedy_for(facts, "BATCH001"),
     )
+
+
+def _samples_text(samples: float, times: float) -> str:
+    at_a_time = f"{samples:g} {'sample' if samples == 1 else 'samples'}"
+    return f"{at_a_time} a step" if times == 1 else f"{at_a_time} at a time, {times:g} times a step"
 
 
 def sync_bound(facts: Facts) -> Finding | None:
