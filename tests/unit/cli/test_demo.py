@@ -11,10 +11,13 @@ from pitstop.cli.demo.engine import BOTTLENECKS, Scale, configure, generate_clip
 from pitstop.cli.demo.folder import prepare_folder
 from pitstop.cli.demo.script import prepare_script
 from pitstop.cli.main import INTERRUPTED, main
+from pitstop.doctor.changes import changes_for
+from pitstop.doctor.examine import examine
 from pitstop.doctor.judge import JudgedRuns
 from pitstop.doctor.pairs import PairedRuns
 from pitstop.errors import DataError
 from pitstop.records.comparison import PairedGain
+from tests.unit.doctor.records import rank, run_of
 
 SMALL = Scale(size=(64, 64), frames=2, steps=2, pairs=1, learning_steps=2)
 
@@ -46,6 +49,18 @@ def test_weights_that_differ_are_told() -> None:
     text = compared(1.5, difference=2e-3)
     assert "weights differ by up to 2.0e-03 at the end" in text
     assert "equal" not in text
+
+
+def test_what_the_fixed_run_shows_is_changed_as_well_and_told() -> None:
+    kept = {"progress_every_steps": 50, "memory_every_steps": None, "tensorboard": False}
+    settings = {"log": {"every_steps": 1, "norm_every_steps": None, **kept}}
+    after = examine(run_of(rank({"log": 2_000, "forward": 8_000})))
+    assert [finding.code for finding in after.findings] == ["LOG001"]
+    more = changes_for(after, settings, cores=2)
+    assert list(command.again_lines(after, more)) == [
+        "   now that it is faster, LOG001 logging takes much of the step: log.every_steps 1 -> 50"
+    ]
+    assert not list(command.again_lines(after, ()))
 
 
 def test_the_fix_changes_few_lines_and_both_scripts_are_whole(tmp_path: Path) -> None:
