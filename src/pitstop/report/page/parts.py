@@ -1,6 +1,7 @@
 """Parts of the model in a table that sorts, ranks side by side, and the pictures of a run."""
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -47,6 +48,7 @@ _MOST_LEVELS: Final = 8
 _KINDS: Final = ("c2", "c0", "c4", "c7", "c1", "c3", "c5", "c11")
 _OTHER_KINDS: Final = "c10"
 _MOST_RANKS: Final = 16
+_NUMBERED: Final = re.compile(r"[0-9]{1,9}\Z")
 _TAGS_BYTES: Final = 200
 
 
@@ -59,22 +61,17 @@ def modules_section(view: RunView) -> Section | None:
     modules = view.verdict.modules
     said = None if modules is None or modules.covers_forward is None else coverage(modules)
     lead = None if said is None else f"The outermost parts: {said}."
-    drawn = _sampled_icicle(readings[-1]) if readings else _named_icicle(view)
+    drawn = sampled_icicle(readings[-1]) if readings else _named_icicle(view)
     blocks = (*drawn, table, *(_by_kind(readings[-1]) if readings else ()))
     return Section(key="modules", title="Parts of the model", lead=lead, blocks=blocks)
 
 
-def _sampled_icicle(modules: Modules) -> Iterable[Chart]:
+def sampled_icicle(modules: Modules) -> Iterable[Chart]:
     """Modules inside modules, each kind in its colour."""
     kinds = kind_colours(modules.modules)
     inside: dict[int | None, list[int]] = {}
     for place, one in enumerate(modules.modules):
         inside.setdefault(one.parent, []).append(place)
-
-    def number_of(place: int) -> int:
-        """Its number in a list of modules: the record has the longest first, which means less."""
-        last = modules.modules[place].name.rpartition(".")[2]
-        return int(last) if last.isdecimal() and last.isascii() else 0
 
     def levels(parent: int | None, time_us: Callable[[ModuleTime], int]) -> tuple[Level, ...]:
         return tuple(
@@ -85,7 +82,7 @@ def _sampled_icicle(modules: Modules) -> Iterable[Chart]:
                 text=f"{one.name} ({one.kind}): {us_text(time_us(one))}",
                 inside=levels(place, time_us),
             )
-            for place in sorted(inside.get(parent, ()), key=number_of)
+            for place in _by_number(modules.modules, inside.get(parent, ()))
             if time_us(one := modules.modules[place])
         )
 
@@ -99,6 +96,20 @@ def _sampled_icicle(modules: Modules) -> Iterable[Chart]:
         },
         legend,
     )
+
+
+def _by_number(modules: Sequence[ModuleTime], places: Sequence[int]) -> list[int]:
+    """Put what is numbered in order: the record has the longest first, which means less.
+
+    Names that differ by the number at their end alone (3 and 12, stage3 and stage12) stand where
+    the longest of them does.
+    """
+    named = [_NUMBERED.sub("", modules[place].name) for place in places]
+    numbers = [
+        int(modules[place].name[len(n) :] or 0) for n, place in zip(named, places, strict=True)
+    ]
+    order = sorted(range(len(places)), key=lambda at: (named.index(named[at]), numbers[at]))
+    return [places[at] for at in order]
 
 
 def kind_colours(modules: Sequence[ModuleTime]) -> dict[str, str]:

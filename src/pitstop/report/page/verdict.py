@@ -105,7 +105,8 @@ def _memory_figures(view: RunView) -> Iterable[Figure]:
         yield Figure(name="device memory, peak", value=bytes_text(max(peaks)), how=how)
     else:
         yield from _peak_of_tensors(view)
-    trees = [one.tree.tree_bytes for one in readings if one.tree is not None]
+    # A reading after the last process ended finds nothing, which is not the least that was held.
+    trees = [one.tree.tree_bytes for one in readings if one.tree and one.tree.tree_bytes]
     if trees:
         times = count_text(len(trees), "time")
         how = f"process tree, lowest {bytes_text(min(trees))}; measured {times}"

@@ -11,12 +11,12 @@ from pitstop.cli.report import page_of
 from pitstop.doctor.judge import judge_record
 from pitstop.records.host.memory import DeviceMemory
 from pitstop.records.run import Reading, Timeline, TimelineSpan
-from pitstop.records.script import KernelTotal
+from pitstop.records.script import KernelTotal, Modules
 from pitstop.records.store import read_run
 from pitstop.report.page.blocks import Block, Chart, Section, Table
 from pitstop.report.page.headroom import headroom_section
 from pitstop.report.page.host import load_section, memory_section
-from pitstop.report.page.parts import modules_section
+from pitstop.report.page.parts import modules_section, sampled_icicle
 from pitstop.report.page.run import RunView, view_of
 from pitstop.report.page.step import step_section, timeline_section
 from pitstop.report.page.verdict import headline_figures
@@ -238,3 +238,12 @@ def test_a_timeline_without_places_on_the_device_says_what_is_known_of_it() -> N
     assert section is not None
     assert section.lead is not None
     assert section.lead.endswith("how long parts took is measured, above; where they lay is not.")
+
+
+def test_numbered_modules_stand_in_order_where_the_longest_of_them_does(view: RunView) -> None:
+    names = ("stage8", "head", "stage12", "stage1", "norm", "h.10", "h.9")
+    one = view.readings("modules", Modules)[-1].modules[0]
+    found = tuple(replace(one, name=name, parent=None) for name in names)
+    [chart] = sampled_icicle(Modules(step=1, modules=found))
+    drawn = re.findall(r"<title>([\w.]+) \(", chart.svg.text)
+    assert drawn[: len(names)] == ["stage1", "stage8", "stage12", "head", "norm", "h.9", "h.10"]
