@@ -44,12 +44,12 @@ class JudgedAttached(Attached):
         Raises:
             RecordError: The record cannot be read.
         """
-        from pitstop.doctor.judge import verdict_of
-        from pitstop.records.store import is_run, read_run
+        from pitstop.doctor.judge import judge_run
+        from pitstop.records.store import is_run
         from pitstop.records.verdict import Verdict
 
         if self.folder.is_dir() and is_run(self.folder):
-            return ShownVerdict(verdict_of(read_run(self.folder)))
+            return ShownVerdict(judge_run(self.folder).verdict)
         message = f"no step was recorded in {self.folder}"
         return ShownVerdict(Verdict(outcome="not enough evidence", message=message, findings=()))
 

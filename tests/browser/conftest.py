@@ -8,7 +8,7 @@ import pytest
 from pitstop.cli.report import page_of
 from tests.browser.chromium import Chromium, Tab, chromium, find_chromium
 from tests.browser.gpu_record import on_gpu
-from tests.browser.records import fixed, ranks, slow, write_run
+from tests.browser.records import fixed, many_ranks, ranks, slow, write_run
 
 LOG = Path(__file__).parents[1] / "data" / "logs" / "mmcv_iter.log"
 
@@ -47,6 +47,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "gpu": [on_gpu(place / "gpu")],
         "log": [log],
         "ranks": [ranks(place / "ranks", missing=2)],
+        "many ranks": [many_ranks(place / "many")],
         "compared": [full, fixed(place / "fixed")],
         "killed": [place / "killed"],
         "empty": [place / "empty"],

@@ -20,6 +20,7 @@ from pitstop.records.pictures import PictureCell, PictureRow, Pictures, write_pi
 from pitstop.records.script import Modules, ModuleTime
 from pitstop_probe import Clock, RecordWriter
 from tests.fakes import FakeClock, FakeDevice
+from tests.many_ranks import Slow, slow_host, write_ranks
 from tests.unit.doctor.records import (
     COMPILED,
     GIB,
@@ -207,6 +208,16 @@ def ranks(folder: Path, *, world: int = 4, missing: int | None = None) -> Path:
             slow = 9_000 if rank == 1 else 0
             write_run(folder, steps=120, wait_us=2_000, rank=rank, world=world,
                       backward_us=14_000 + slow, readings=False)  # fmt: skip
+    return folder
+
+
+def many_ranks(folder: Path) -> Path:
+    """Twenty-four ranks on three hosts, of which one host becomes slow and one rank always is."""
+    slow = (
+        slow_host(1, part="forward", excess_us=60_000, first=768),
+        Slow(ranks=(20,), part="data", excess_us=50_000),
+    )
+    write_ranks(folder, ranks=24, steps=1_400, slow=slow, seed=3)
     return folder
 
 

@@ -11,7 +11,7 @@ from pitstop.records.store import read_run
 from pitstop.report.terminal import limit_text
 from tests.browser.chromium import Tab
 
-KINDS = ("full", "gpu", "log", "ranks", "compared", "killed", "empty")
+KINDS = ("full", "gpu", "log", "ranks", "many ranks", "compared", "killed", "empty")
 
 UNTOLD = """
 [...document.querySelectorAll('svg')].filter(svg => {

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from pitstop.config.sections import TargetsSection
-from pitstop.doctor.judge import judge_record
+from pitstop.doctor.judge import judge_run
 from pitstop.doctor.targets import judge_targets
-from pitstop.records.store import read_run
 from pitstop.report.progress import target_lines
 from pitstop.train.observers import Observer, RunStart, Status
 
@@ -31,7 +30,7 @@ class ClosingTargets(Observer):
         """Print a line for each target."""
         if not self._asked or self._folder is None or status == "failed":
             return
-        facts = judge_record(read_run(self._folder)).facts
+        facts = judge_run(self._folder).facts
         if facts is not None:
             for line in target_lines(judge_targets(facts, self._asked)):
                 self._console.print(line, soft_wrap=True)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pitstop.doctor.examine import judged_rank, with_host_readings
-from pitstop.doctor.facts import Facts, facts_of
+from pitstop.doctor.examine import ranks_together
+from pitstop.doctor.facts import Facts
 from pitstop.doctor.rules.machine import contention
 from pitstop.doctor.thresholds import LEAST_CHANGE
 from pitstop.errors import RecordError
@@ -69,7 +69,7 @@ def compare(before: RunRecord, after: RunRecord) -> Comparison:
 
 def judged(record: RunRecord) -> Facts:
     """Give the rank that the others of its run wait for."""
-    return judged_rank([facts_of(rank) for rank in with_host_readings(record.ranks)])
+    return ranks_together(record).judged
 
 
 def _crowded(before: RunRecord, first: Facts, after: RunRecord, second: Facts) -> list[str]:

@@ -1,10 +1,9 @@
 """From a record to a verdict: run every rule, order what they found, bound the gain."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
-
-import numpy as np
 
 from pitstop.doctor.doubts import is_unsampled, open_parts, uneven_part, with_doubts
 from pitstop.doctor.estimate.combine import combined_bound, cumulative_gains
@@ -12,15 +11,16 @@ from pitstop.doctor.estimate.cpu_headroom import cpu_headroom
 from pitstop.doctor.estimate.headroom import headroom_of
 from pitstop.doctor.estimate.module_table import module_table
 from pitstop.doctor.estimate.unsampled import not_sampled, why_not
-from pitstop.doctor.facts import Facts, facts_of
+from pitstop.doctor.facts import Facts
 from pitstop.doctor.message import message_of
 from pitstop.doctor.order import ordered, primary_of
 from pitstop.doctor.outside_steps import start_up_parts_s, steps_in_start_up
+from pitstop.doctor.ranks.times import host_of
+from pitstop.doctor.ranks.together import MOST_WHOLE, Ranks, ranks_of
 from pitstop.doctor.rules.catalogue import ENTRIES, RANK_RULES, RULES
 from pitstop.doctor.rules.device_holders import device_holders
 from pitstop.doctor.rules.machine import contention
 from pitstop.doctor.rules.memory import full_host, unsettled_growth
-from pitstop.doctor.rules.ranks import own_parts_us
 from pitstop.records.run import RankRecord, Reading, RunRecord
 from pitstop.records.script import Kernels
 from pitstop.records.units import count_text
@@ -33,14 +33,20 @@ _FEWEST_STEPS: Final = 20
 
 _OF_THE_HOST: Final = ("memory", "load", "machine")
 
-# Ranks that wait for each other have steps of one length, up to this.
-_SAME_LENGTH: Final = 0.98
-
 
 def examine(record: RunRecord) -> Verdict:
     """Judge a run, all ranks together: by the one that the others wait for."""
-    ranks = [facts_of(rank) for rank in with_host_readings(record.ranks)]
-    facts = judged_rank(ranks)
+    return examine_ranks(record, ranks_together(record))
+
+
+def ranks_together(record: RunRecord) -> Ranks:
+    """Lay the ranks of a run side by side, each with what was read of its host."""
+    return ranks_of(with_host_readings(record.ranks))
+
+
+def examine_ranks(record: RunRecord, ranks: Ranks) -> Verdict:
+    """Judge a run whose ranks are laid side by side already."""
+    facts = ranks.judged
     if facts.steps < _FEWEST_STEPS or not facts.parts_us:
         return Verdict(
             outcome="not enough evidence",
@@ -94,32 +100,13 @@ def with_host_readings(ranks: Sequence[RankRecord]) -> list[RankRecord]:
     for rank in ranks:
         found = tuple(reading for reading in rank.readings if reading.kind in _OF_THE_HOST)
         if found:
-            by_host.setdefault(_host(rank), found)
+            by_host.setdefault(host_of(rank), found)
     return [
         rank
         if any(reading.kind in _OF_THE_HOST for reading in rank.readings)
-        else replace(rank, readings=(*rank.readings, *by_host.get(_host(rank), ())))
+        else replace(rank, readings=(*rank.readings, *by_host.get(host_of(rank), ())))
         for rank in ranks
     ]
-
-
-def _host(rank: RankRecord) -> str | None:
-    return rank.attempts[-1].host if rank.attempts else None
-
-
-def judged_rank(ranks: Sequence[Facts]) -> Facts:
-    """Choose the rank that the others wait for.
-
-    Where all steps take equally long, because ranks wait for each other, it is the one with most
-    work of its own; where that is equal, too, the first.
-    """
-    step_us = [facts.step_us for facts in ranks]
-    slow = [
-        facts for facts, us in zip(ranks, step_us, strict=True) if us >= _SAME_LENGTH * max(step_us)
-    ]
-    own = [sum(own_parts_us(facts).values()) for facts in slow]
-    most = int(np.argmax(own))
-    return slow[most] if own[0] < _SAME_LENGTH * own[most] else slow[0]
 
 
 def _doubt(found: Sequence[Finding], facts: Facts) -> str | None:
@@ -173,15 +160,22 @@ def _total_steps(facts: Facts) -> int | None:
     return steps if isinstance(steps, int) and steps > 0 else None
 
 
-def _notes(record: RunRecord, ranks: Sequence[Facts]) -> tuple[str, ...]:
-    notes = [*record.notes, *(note for rank in record.ranks for note in rank.notes)]
-    rules = (unsettled_growth, full_host, device_holders)
-    notes += [note for facts in ranks[:1] for rule in rules if (note := rule(facts)) is not None]
-    notes += [note for facts in ranks[:1] if (note := _steps_in_start_up(facts)) is not None]
-    damaged = sum(facts.readings.damaged for facts in ranks)
+def _notes(record: RunRecord, ranks: Ranks) -> tuple[str, ...]:
+    notes = [*record.notes, *_notes_of_ranks(record.ranks)]
+    rules = (unsettled_growth, full_host, device_holders, _steps_in_start_up)
+    notes += [note for rule in rules if (note := rule(ranks.facts[0])) is not None]
+    damaged = sum(facts.readings.damaged for facts in ranks.facts)
     if damaged:
         notes.append(f"{damaged} readings could not be parsed and were skipped")
     return (*notes, *_ending_notes(record))
+
+
+def _notes_of_ranks(ranks: Sequence[RankRecord]) -> list[str]:
+    """What was noted while ranks were read; once where many say the same."""
+    counts = Counter(note for rank in ranks for note in rank.notes)
+    if len(ranks) <= MOST_WHOLE:
+        return list(counts.elements())
+    return [f"{note} ({count_text(count, 'rank')})" for note, count in counts.items()]
 
 
 def _steps_in_start_up(facts: Facts) -> str | None:

@@ -6,20 +6,20 @@ result receives `JudgedRuns` and judges nothing itself.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from pitstop.doctor.compare import compare
-from pitstop.doctor.examine import examine, with_host_readings
-from pitstop.doctor.facts import Facts, facts_of
+from pitstop.doctor.examine import examine_ranks, ranks_together
+from pitstop.doctor.facts import Facts
 from pitstop.doctor.logs.compare import compare_logs
 from pitstop.doctor.logs.examine import examine_log
+from pitstop.doctor.ranks.together import Ranks, read_ranks
 from pitstop.errors import RecordError
 from pitstop.records.comparison import Comparison
 from pitstop.records.logs.comparison import LogPair
 from pitstop.records.logs.summary import LogExamination
 from pitstop.records.run import RankRecord, RunRecord
-from pitstop.records.store import is_run, read_run
+from pitstop.records.store import is_run
 from pitstop.records.summary import RunSummary, summarise
 from pitstop.records.verdict import Verdict
 
@@ -32,18 +32,13 @@ class JudgedRun:
     verdict: Verdict
     log: LogExamination | None
     """None for a measured run."""
-
-    @cached_property
-    def ranks(self) -> tuple[Facts, ...]:
-        """Facts of every rank after warm-up; none for a log."""
-        if self.log is not None:
-            return ()
-        return tuple(facts_of(rank) for rank in with_host_readings(self.record.ranks))
+    ranks: Ranks | None
+    """All ranks side by side; None for a log."""
 
     @property
     def facts(self) -> Facts | None:
         """Of the rank that the verdict rests on; None for a log."""
-        return next((one for one in self.ranks if one.summary.rank == self.verdict.rank), None)
+        return None if self.ranks is None else self.ranks.of(self.verdict.rank)
 
     @property
     def summary(self) -> RunSummary:
@@ -99,7 +94,7 @@ def judge(
     if not sources:
         raise RecordError("name at least one run or log to report on")
     if log_format is None and not batch_sizes and not world_sizes and all(map(_is_run, sources)):
-        return judge_records([read_run(source) for source in sources])
+        return judge_records([read_ranks(source) for source in sources])
     # Readers of twenty formats: a measured run needs none of them.
     from pitstop.logs.read import read_logs
 
@@ -127,7 +122,7 @@ def judge_run(source: str | Path) -> JudgedRun:
     Raises:
         RecordError: It cannot be read.
     """
-    return judge_record(read_run(source))
+    return judge_record(read_ranks(source))
 
 
 def compare_runs(first: str | Path, other: str | Path) -> Comparison:
@@ -136,7 +131,7 @@ def compare_runs(first: str | Path, other: str | Path) -> Comparison:
     Raises:
         RecordError: One cannot be read, or they did not do the same work.
     """
-    return compare(read_run(first), read_run(other))
+    return compare(read_ranks(first), read_ranks(other))
 
 
 def verdict_of(record: RunRecord) -> Verdict:
@@ -148,8 +143,9 @@ def judge_record(record: RunRecord) -> JudgedRun:
     """Judge one record, of a measured run or of a log."""
     if any(rank.windows is not None for rank in record.ranks):
         log = examine_log(record)
-        return JudgedRun(record=record, verdict=log.verdict, log=log)
-    return JudgedRun(record=record, verdict=examine(record), log=None)
+        return JudgedRun(record=record, verdict=log.verdict, log=log, ranks=None)
+    ranks = ranks_together(record)
+    return JudgedRun(record=record, verdict=examine_ranks(record, ranks), log=None, ranks=ranks)
 
 
 def compare_judged(runs: Sequence[JudgedRun]) -> tuple[JudgedPair, ...]:

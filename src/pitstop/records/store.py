@@ -10,7 +10,7 @@ import math
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -24,6 +24,8 @@ from pitstop.records.run import SCHEMA, RankRecord, Reading, RunRecord
 
 RecordT = TypeVar("RecordT")
 
+StepsOf = Callable[[Sequence[RankRecord]], Collection[int]]
+
 OUTSIDE = "outside.jsonl"
 """File of a run's folder with what was read from outside the training process."""
 
@@ -35,12 +37,16 @@ _RUN_LINE = b'{"kind":"run"'
 _CHUNK_BYTES = 1 << 22
 
 
-def read_run(source: str | Path, *, with_steps: bool = True) -> RunRecord:
+def read_run(
+    source: str | Path, *, with_steps: bool = True, steps_of: StepsOf | None = None
+) -> RunRecord:
     """Read a run from its folder or from one rank's file.
 
     Args:
         source: Folder with ``rank-*.jsonl``, or one such file.
         with_steps: False reads block summaries only, which is fast for long runs.
+        steps_of: Chooses, from the summaries of all ranks, those whose steps are read as well.
+            For many ranks: memory then does not grow with ranks times steps.
 
     Raises:
         RecordError: Nothing there, not a record, or written by a newer pitstop.
@@ -49,16 +55,25 @@ def read_run(source: str | Path, *, with_steps: bool = True) -> RunRecord:
     if not Path(source).is_dir():
         ranks = [_read_rank(file, with_steps=with_steps) for file in files]
         return RunRecord(source=str(source), ranks=tuple(ranks), notes=_missing_ranks(ranks))
-    chosen = [_longest_training(file, with_steps=with_steps) for file in files]
-    ranks = sorted((rank for rank, _ in chosen), key=lambda rank: rank.rank)
-    notes = (*_missing_ranks(ranks), *_other_trainings([path for _, out in chosen for path in out]))
+    whole = with_steps and steps_of is None
+    chosen = [_longest_training(file, with_steps=whole) for file in files]
+    ranks = sorted((rank for rank, _, _ in chosen), key=lambda rank: rank.rank)
+    if steps_of is not None:
+        paths = {rank.rank: path for rank, path, _ in chosen}
+        numbers = steps_of(ranks)
+        ranks = [
+            _read_rank(paths[rank.rank], with_steps=True) if rank.rank in numbers else rank
+            for rank in ranks
+        ]
+    others = [path for _, _, left_out in chosen for path in left_out]
+    notes = (*_missing_ranks(ranks), *_other_trainings(others))
     ranks[0] = _with_outside(ranks[0], Path(source) / OUTSIDE)
     notes = (*notes, *_end_of_command(ranks))
     return RunRecord(source=str(source), ranks=tuple(ranks), notes=notes)
 
 
-def _longest_training(path: Path, *, with_steps: bool) -> tuple[RankRecord, list[Path]]:
-    """Read the process of a rank that trained most, and name the files of its others.
+def _longest_training(path: Path, *, with_steps: bool) -> tuple[RankRecord, Path, list[Path]]:
+    """Read the process of a rank that trained most; name its file, and those of its others.
 
     The rank's own file is that of the first process that made a step: a trial before the training,
     maybe. The others wrote files beside it.
@@ -68,7 +83,7 @@ def _longest_training(path: Path, *, with_steps: bool) -> tuple[RankRecord, list
         with suppress(RecordError):
             found[other] = _read_rank(other, with_steps=with_steps)
     longest = max(found, key=lambda each: sum(block.wall.count for block in found[each].blocks))
-    return found[longest], [each for each in found if each != longest]
+    return found[longest], longest, [each for each in found if each != longest]
 
 
 def _with_outside(rank: RankRecord, path: Path) -> RankRecord:

@@ -1,6 +1,7 @@
 """Numbers as text: the only place where pitstop formats durations, sizes, rates and shares."""
 
 import math
+from datetime import UTC, datetime
 from typing import Final
 
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -37,6 +38,15 @@ def seconds_text(seconds: float | None) -> str:
         return f"{sign}{whole_s // 60} min {whole_s % 60:02d} s"
     hours = abs(seconds) / 3600
     return f"{sign}{hours:.1f} h" if hours < 99.95 else f"{sign}{hours:.0f} h"
+
+
+def moment_text(unix_s: float, *, with_date: bool = True) -> str:
+    """A moment of the calendar: ``2026-11-18 14:05 UTC``; what no calendar holds is not known."""
+    try:
+        moment = datetime.fromtimestamp(unix_s, tz=UTC)
+    except (ValueError, OverflowError, OSError):
+        return "not recorded"
+    return moment.strftime("%Y-%m-%d %H:%M UTC" if with_date else "%H:%M UTC")
 
 
 def signed_seconds_text(seconds: float) -> str:

@@ -4,11 +4,12 @@ A rule abstains (None) where its facts are missing: what was not measured is not
 family has a file; this one lists them, and names what each code stands for.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pitstop.doctor.facts import Facts
+from pitstop.doctor.ranks.together import Ranks
 from pitstop.doctor.rules import (
     cadence,
     compute,
@@ -23,7 +24,7 @@ from pitstop.doctor.rules import (
 from pitstop.records.verdict import Finding
 
 Rule = Callable[[Facts], Finding | None]
-RankRule = Callable[[Sequence[Facts]], Finding | None]
+RankRule = Callable[[Ranks], Finding | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

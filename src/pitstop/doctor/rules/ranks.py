@@ -1,13 +1,13 @@
 """Rules over several ranks: who is waited for, and what exchanging gradients costs."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Final
-
-import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.host_lines import lines_of_part, logging_lines
+from pitstop.doctor.ranks.slow import SlowGroup
+from pitstop.doctor.ranks.together import Ranks
+from pitstop.doctor.ranks.words import group_text, moments_text, steps_text
 from pitstop.doctor.readings import Exchange
 from pitstop.doctor.rules.machine import host_is_full, ranks_fill_host
 from pitstop.doctor.rules.remedies import remedy_for
@@ -18,100 +18,75 @@ from pitstop.records.verdict import Bound, Finding, Severity
 # More waiting than this is not explained by taking turns on the processors.
 _BEYOND_CROWDING: Final = 0.3
 
-# Where a rank that is ahead waits for the others: the exchange is in there.
-_WAITING_PARTS: Final = ("backward", "sync")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler:
-    """The rank that the others wait for."""
-
-    facts: Facts
-    excess_us: float
-    """Own work of a step beyond that of the median rank."""
-    part: str
-    """Where it exceeds the median rank most."""
-    part_excess_us: float
-
-
-def own_parts_us(facts: Facts) -> dict[str, float]:
-    """Mean time of a step by part, less those in which a rank waits for others.
-
-    On the device's clock where there is one: there the host's parts overlap with computing.
-    """
-    if facts.device is not None:
-        scale = 1 / facts.device.steps
-        found = {name: us * scale for name, us in facts.device.parts_us.items()}
-    else:
-        found = {name: facts.mean_us(us) for name, us in facts.parts_us.items()}
-    return {name: us for name, us in found.items() if name not in _WAITING_PARTS}
-
-
-def find_straggler(ranks: Sequence[Facts]) -> Straggler | None:
-    """Find the rank with most work of its own; None with one rank alone."""
-    settled = [facts for facts in ranks if facts.steps]
-    if len(settled) < 2:
+def straggler(ranks: Ranks) -> Finding | None:
+    """Report a rank or a host that does more than the others, who wait for it in every exchange."""
+    # Of a run that is being written another rank may be the slowest than when steps were chosen.
+    known = ((group, ranks.of(group.slowest.rank)) for group in ranks.slow)
+    found, facts = next(((group, facts) for group, facts in known if facts), (None, None))
+    if found is None or facts is None:
         return None
-    parts = [own_parts_us(facts) for facts in settled]
-    own = [sum(found.values()) for found in parts]
-    slowest = int(np.argmax(own))
-    others = [found for number, found in enumerate(parts) if number != slowest]
-    excess = _excess(parts[slowest], others)
-    part = max(excess, key=excess.__getitem__, default=None)
-    if part is None:
-        return None
-    middle = float(np.median([sum(found.values()) for found in others]))
-    return Straggler(
-        facts=settled[slowest],
-        excess_us=max(0.0, own[slowest] - middle),
-        part=part,
-        part_excess_us=excess[part],
-    )
-
-
-def _excess(slow: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {
-        name: us - float(np.median([other.get(name, 0.0) for other in others]))
-        for name, us in slow.items()
-    }
-
-
-def straggler(ranks: Sequence[Facts]) -> Finding | None:
-    """Report a rank that does more than the others, who wait for it in every exchange."""
-    found = find_straggler(ranks)
-    if found is None:
-        return None
-    facts = found.facts
-    share = min(1.0, found.excess_us * facts.steps / facts.total_us) if facts.total_us else 0.0
-    if share < WORTH_A_WARNING:
-        return None
-    own = [sum(own_parts_us(other).values()) for other in ranks if other.steps]
-    rank = facts.summary.rank
+    several = len({one.host for one in ranks.times}) > 1
     return Finding(
         code="COMM002",
-        severity=_severity(facts, share),
-        summary=f"rank {rank} is slower than the others, which wait for it: {found.part}",
-        evidence=(
-            f"rank {rank} works {us_text(max(own))} per step, the others "
-            f"{us_text(min(own))} to {us_text(float(np.sort(own)[-2]))}",
-            f"{found.part} takes {us_text(found.part_excess_us)} longer than on the median rank",
-        ),
-        bound=Bound(part=_part_that_goes(found), share=share),
+        severity=_severity(facts, found.share_now),
+        summary=_straggler_summary(found, with_host=several),
+        evidence=tuple(_straggler_evidence(found, ranks, with_host=several)),
+        bound=Bound(part=_part_that_goes(found.part, facts), share=found.share),
         remedy=_straggler_remedy(found),
     )
 
 
-def _part_that_goes(found: Straggler) -> str:
+def _straggler_summary(found: SlowGroup, *, with_host: bool) -> str:
+    who = group_text(found, with_host=with_host)
+    are, them = ("are", "them") if found.is_host else ("is", "it")
+    said = f"{who} {are} slower than the others, which wait for {them}: {found.part}"
+    when = steps_text(found.when)
+    return said if when is None else f"{when}, {said}"
+
+
+def _straggler_evidence(found: SlowGroup, ranks: Ranks, *, with_host: bool) -> Iterable[str]:
+    group = [one.whole_own_us for one in found.ranks]
+    numbers = {one.rank for one in found.ranks}
+    others = [one.whole_own_us for one in ranks.times if one.steps and one.rank not in numbers]
+    works = (
+        f"rank {found.slowest.rank} works {us_text(group[0])} per step"
+        if not found.is_host
+        else f"ranks of {found.slowest.host} work {us_text(group[-1])} to {us_text(group[0])} "
+        "per step"
+    )
+    yield f"{works}, the others {us_text(min(others))} to {us_text(max(others))}"
+    on = f" on rank {found.slowest.rank}" if found.is_host else ""
+    yield f"{found.part} takes {us_text(found.part_excess_us)} longer{on} than on the median rank"
+    moment = moments_text(found.when)
+    if moment is not None:
+        yield f"{moment}; while it lasts, {share_text(found.when.share)} of a step"
+    for other in (group for group in ranks.slow if group is not found):
+        when = steps_text(other.when)
+        yield (
+            f"also {group_text(other, with_host=with_host)}"
+            f"{'' if when is None else f', {when}'}: {other.part}, "
+            f"{share_text(other.when.share)} of a step"
+        )
+
+
+def _part_that_goes(part: str, facts: Facts) -> str:
     """Name the part as the rule on it does, so that no time counts twice: logging has its own."""
-    host = lines_of_part(found.facts, "host") if found.part == "host" else None
-    if host is None or host.share_of(logging_lines(found.facts, host)) < 1 / 2:
-        return found.part
+    host = lines_of_part(facts, "host") if part == "host" else None
+    if host is None or host.share_of(logging_lines(facts, host)) < 1 / 2:
+        return part
     return "logging"
 
 
-def _straggler_remedy(found: Straggler) -> tuple[str, ...]:
-    host = found.facts.record.attempts[-1].host if found.facts.record.attempts else None
+def _straggler_remedy(found: SlowGroup) -> tuple[str, ...]:
+    host = found.slowest.host
     place = "" if host is None else f" (host {host})"
+    if found.is_host:
+        return (
+            f"check what differs on host {host}: another job, throttled clocks, its disk and "
+            "network; run pitstop machine there and on another host",
+            "leave the host out until it is as fast as the others",
+        )
     if found.part == "data":
         return (
             f"check why its samples come later{place}: its volume, its workers, another job there",
@@ -123,13 +98,14 @@ def _straggler_remedy(found: Straggler) -> tuple[str, ...]:
     )
 
 
-def communication(ranks: Sequence[Facts]) -> Finding | None:
+def communication(ranks: Ranks) -> Finding | None:
     """Report an exchange of gradients that computing does not hide.
 
     The rank that waits least shows the exchange itself; the others also wait for slower ranks.
     """
-    exposed = [(share, facts) for facts in ranks if (share := _exposed_share(facts)) is not None]
-    if len(ranks) < 2 and not any(facts.summary.world_size > 1 for facts in ranks):
+    facts_of_ranks = ranks.facts
+    exposed = [(share, one) for one in facts_of_ranks if (share := _exposed_share(one)) is not None]
+    if len(ranks.times) < 2 and not any(one.summary.world_size > 1 for one in facts_of_ranks):
         return None
     if not exposed:
         return None

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from pitstop.records.units import (
     bytes_text,
     count_text,
     digits,
+    moment_text,
     rate_text,
     seconds_text,
     share_text,
@@ -201,7 +201,7 @@ def origin_of(view: RunView) -> Iterable[str]:
     commit = sources[-1].commit if sources else None
     setups = view.readings("setup", Setup)
     device = (setups[-1].device_name or setups[-1].device) if setups else None
-    began = None if last.started_unix_s is None else _moment(last.started_unix_s)
+    began = None if last.started_unix_s is None else moment_text(last.started_unix_s)
     named_commit = None if commit is None else f"commit {commit[:12]}"
     host = None if last.host is None else f"host {last.host}"
     yield from (text for text in (script, named_commit, host, device, began) if text)
@@ -244,7 +244,7 @@ def _machine_pairs(view: RunView) -> Pairs:
         yield "ranks", f"{last.world_size:,}"
         yield "attempts", f"{len(attempts):,}"
         if last.started_unix_s is not None:
-            yield "last attempt began", _moment(last.started_unix_s)
+            yield "last attempt began", moment_text(last.started_unix_s)
         if last.command:
             yield "command", " ".join(last.command)
     loads, memories = view.readings("load", HostLoad), view.readings("memory", MemoryReading)
@@ -262,10 +262,3 @@ def _ended_text(ended: Ended) -> str:
     if ended.stopped_by_us:
         return "was ended by pitstop once enough was measured,"
     return f"was ended by {ended.signal}" if ended.signal else f"ended with code {ended.exit_code}"
-
-
-def _moment(unix_s: float) -> str:
-    try:
-        return datetime.fromtimestamp(unix_s, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError):
-        return "not recorded"

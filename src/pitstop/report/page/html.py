@@ -38,7 +38,8 @@ from pitstop.report.page.headroom import headroom_section
 from pitstop.report.page.host import load_section, memory_section
 from pitstop.report.page.loader import loader_section
 from pitstop.report.page.over_time import over_time_section
-from pitstop.report.page.parts import modules_section, pictures_section, ranks_section
+from pitstop.report.page.parts import modules_section, pictures_section
+from pitstop.report.page.ranks.section import ranks_section
 from pitstop.report.page.run import RunView, view_of
 from pitstop.report.page.step import step_section, timeline_section
 from pitstop.report.page.svg import Svg

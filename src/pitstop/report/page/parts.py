@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from pitstop.doctor.facts import Facts
 from pitstop.errors import RecordError
 from pitstop.records.pictures import (
     PictureCell,
@@ -18,7 +17,7 @@ from pitstop.records.pictures import (
 )
 from pitstop.records.script import Modules, ModuleTime
 from pitstop.records.summary import SpanSummary
-from pitstop.records.units import count_text, rate_text, seconds_text, share_text, us_text
+from pitstop.records.units import count_text, share_text, us_text
 from pitstop.report.page.blocks import (
     Block,
     Cell,
@@ -35,11 +34,9 @@ from pitstop.report.page.blocks import (
     number_cell,
     text_cell,
 )
-from pitstop.report.page.charts import bar
 from pitstop.report.page.palette import HATCHED
-from pitstop.report.page.run import RunView, quartiles
+from pitstop.report.page.run import RunView
 from pitstop.report.page.spans import Level, Pass, icicle
-from pitstop.report.page.step import legend_of, part_times_us, segments_of
 from pitstop.report.page.svg import Described, Svg, shown
 from pitstop.report.terminal_tables import coverage
 
@@ -274,63 +271,6 @@ def _named_row(
         middle("backward"),
         middle("loss"),
         number_cell(share_text(share), share),
-    )
-
-
-def ranks_section(view: RunView) -> Section | None:
-    """Ranks side by side, on one scale."""
-    ranks = [one for one in view.ranks if one.steps and one.parts_us]
-    if len(view.ranks) < 2 or not ranks:
-        return None
-    longest = max(float(one.wall_us.mean()) for one in ranks)
-    shown = ranks[:_MOST_RANKS]
-    charts: list[Block] = []
-    for one in shown:
-        segments = segments_of(view, one, whole_us=longest)
-        name = f"Rank {one.summary.rank}"
-        charts.append(
-            Chart(
-                caption=f"{name}, {seconds_text(float(one.wall_us.mean()) / 1e6)} a step",
-                svg=bar(f"rank-{one.summary.rank}", f"{name}: a step", segments, height=24),
-                legend=legend_of(segments) if one is shown[-1] else (),
-            )
-        )
-    table = Table(
-        caption="Ranks in numbers",
-        columns=named_columns("rank", "steps", "median step", "IQR", "samples/s", "largest part"),
-        rows=tuple(_rank_row(one) for one in ranks),
-        note="Measured after warm-up; bars are means on one scale.",
-        sortable=True,
-    )
-    lead = f"The verdict rests on rank {view.verdict.rank}."
-    return Section(
-        key="ranks", title="Ranks side by side", lead=lead, blocks=(*charts, table, *_hidden(ranks))
-    )
-
-
-def _hidden(ranks: list[Facts]) -> Iterable[Block]:
-    more = len(ranks) - _MOST_RANKS
-    if more > 0:
-        text = f"Bars of {count_text(more, 'rank')} are left out; the table has all of them."
-        yield Message(text=text, tone="note")
-
-
-def _rank_row(facts: Facts) -> tuple[Cell, ...]:
-    spread = quartiles(facts.wall_us / 1e6)
-    assert spread is not None
-    low, middle, high = spread
-    rate = None
-    if facts.samples is not None and facts.total_us:
-        rate = facts.samples * facts.steps / (facts.total_us / 1e6)
-    times = part_times_us(facts)
-    largest = max(times, key=times.__getitem__)
-    return (
-        number_cell(f"{facts.summary.rank}", facts.summary.rank),
-        number_cell(f"{facts.steps:,}", facts.steps),
-        number_cell(seconds_text(middle), middle),
-        text_cell(f"{seconds_text(low)} to {seconds_text(high)}"),
-        number_cell(rate_text(rate, "samples/s"), rate),
-        text_cell(f"{largest} {us_text(times[largest])}"),
     )
 
 

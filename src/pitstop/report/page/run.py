@@ -9,6 +9,7 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.judge import JudgedRun
+from pitstop.doctor.ranks.together import Ranks
 from pitstop.errors import RecordError
 from pitstop.records.host.memory import HostLoad
 from pitstop.records.logs.summary import LogExamination
@@ -32,8 +33,8 @@ class RunView:
     """The one that the verdict rests on, with what was read of its host."""
     facts: Facts | None
     """Of that rank after warm-up; None for a log."""
-    ranks: tuple[Facts, ...]
-    """Of every rank; none for a log."""
+    ranks: Ranks | None
+    """All of them side by side; None for a log."""
     log: LogExamination | None
     """None for a measured run."""
     colours: Mapping[str, str]

@@ -5,8 +5,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from pitstop.doctor.examine import examine
-from pitstop.doctor.facts import facts_of
-from pitstop.doctor.rules.ranks import communication, find_straggler, straggler
+from pitstop.doctor.ranks.together import ranks_of
+from pitstop.doctor.rules.ranks import communication, straggler
 from pitstop.records.run import RankRecord
 from tests.unit.doctor.records import (
     ON_CPU,
@@ -38,8 +38,8 @@ def job(data_us: list[float], *, exposed_us: float = 0.0) -> list[RankRecord]:
 
 
 def test_the_rank_with_most_work_of_its_own_is_the_straggler() -> None:
-    ranks = [facts_of(record) for record in job([100, 100, 4_100, 100])]
-    assert len({facts.step_us for facts in ranks}) == 1, "the wall clock does not tell"
+    ranks = ranks_of(job([100, 100, 4_100, 100]))
+    assert len({facts.step_us for facts in ranks.facts}) == 1, "the wall clock does not tell"
     found = straggler(ranks)
     assert found is not None
     assert found.bound is not None
@@ -112,7 +112,7 @@ def test_equal_ranks_are_judged_by_the_first() -> None:
         for number, us in enumerate((4_000, 4_010, 4_005))
     ]
     assert examine(run_of(*nearly)).rank == 0
-    assert find_straggler([facts_of(records[0])]) is None
+    assert ranks_of(records[:1]).slow == ()
 
 
 def test_the_device_decides_where_there_is_one() -> None:
@@ -121,7 +121,7 @@ def test_the_device_decides_where_there_is_one() -> None:
         device = {"data": 0, "forward": forward_us, "backward": 10_000 - forward_us}
         return rank(parts, number=number, world=2, device=device)
 
-    found = straggler([facts_of(on_gpu(0, 3_000)), facts_of(on_gpu(1, 6_000))])
+    found = straggler(ranks_of([on_gpu(0, 3_000), on_gpu(1, 6_000)]))
     assert found is not None
     assert found.bound is not None
     assert (found.bound.part, found.bound.share) == ("forward", pytest.approx(0.3))
@@ -129,13 +129,13 @@ def test_the_device_decides_where_there_is_one() -> None:
 
 def test_the_exchange_costs_what_the_rank_that_waits_least_waits() -> None:
     records = job([100, 100], exposed_us=2_000.0)
-    found = communication([facts_of(record) for record in records])
+    found = communication(ranks_of(records))
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(2_000 / 9_100)
     late = rank({"sync": 5_000, "forward": 5_000}, number=0, world=2)
     own = rank({"sync": 1_500, "forward": 8_500}, number=1, world=2)
-    found = communication([facts_of(late), facts_of(own)])
+    found = communication(ranks_of([late, own]))
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(0.15)
@@ -143,18 +143,16 @@ def test_the_exchange_costs_what_the_rank_that_waits_least_waits() -> None:
 
 def test_an_exchange_costs_no_more_than_the_backward_pass_it_lies_in() -> None:
     """It is timed in one pass of ten: on a crowded host that may be a long one."""
-    ranks = [facts_of(record) for record in job([100, 100], exposed_us=8_000.0)]
-    found = communication(ranks)
+    found = communication(ranks_of(job([100, 100], exposed_us=8_000.0)))
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(5_000 / 9_100)
 
 
 def test_a_run_of_one_rank_exchanges_nothing() -> None:
-    alone = facts_of(rank({"sync": 5_000, "forward": 5_000}))
-    assert communication([alone]) is None
-    quiet = [facts_of(record) for record in job([100, 100])]
-    assert communication(quiet) is None
+    alone = rank({"sync": 5_000, "forward": 5_000})
+    assert communication(ranks_of([alone])) is None
+    assert communication(ranks_of(job([100, 100]))) is None
 
 
 def test_an_exchange_for_every_micro_batch_counts_as_often() -> None:
@@ -175,7 +173,7 @@ def test_an_exchange_for_every_micro_batch_counts_as_often() -> None:
         )
         for number in range(2)
     ]
-    found = communication([facts_of(record) for record in records])
+    found = communication(ranks_of(records))
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(8 * 500 / 10_000)
@@ -200,11 +198,10 @@ def test_an_exchange_beside_computing_is_free_where_there_are_cores_for_it(
     )
     busy = raw("load", **asdict(load(usable_cores=cores, host_cpu_cores=2.0, tree_cpu_cores=2.0)))
     parts = {"forward": 10_000 - backward_us, "backward": backward_us}
-    ranks = [
-        facts_of(rank(parts, number=number, world=2, readings=[exchange, busy]))
-        for number in range(2)
+    records = [
+        rank(parts, number=number, world=2, readings=[exchange, busy]) for number in range(2)
     ]
-    found = communication(ranks)
+    found = communication(ranks_of(records))
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(us / 10_000)
@@ -220,7 +217,7 @@ def test_on_a_crowded_host_only_a_long_wait_is_a_ranks_fault(
     crowded = load(usable_cores=2.0, host_cpu_cores=2.0, tree_cpu_cores=0.5)
     readings = tuple(raw("load", **asdict(crowded)) for _ in range(5))
     ranks = [replace(record, readings=readings) for record in job([100, 100 + excess_us])]
-    found = straggler([facts_of(record) for record in ranks])
+    found = straggler(ranks_of(ranks))
     assert found is not None
     assert found.severity == severity
 
@@ -235,6 +232,6 @@ def test_ranks_that_fill_a_host_are_accused_of_long_waits_alone(
     half_busy = load(usable_cores=cores, host_cpu_cores=1.0, tree_cpu_cores=1.0)
     readings = tuple(raw("load", **asdict(half_busy)) for _ in range(5))
     ranks = [replace(record, readings=readings) for record in job([100, 100 + excess_us])]
-    found = straggler([facts_of(record) for record in ranks])
+    found = straggler(ranks_of(ranks))
     assert found is not None
     assert found.severity == severity

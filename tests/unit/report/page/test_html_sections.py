@@ -48,7 +48,8 @@ from pitstop.report.page.compare import (
 from pitstop.report.page.host import load_section, memory_section
 from pitstop.report.page.loader import loader_section
 from pitstop.report.page.over_time import over_time_section
-from pitstop.report.page.parts import modules_section, ranks_section
+from pitstop.report.page.parts import modules_section
+from pitstop.report.page.ranks.section import ranks_section
 from pitstop.report.page.run import RunView, quartiles, view_of
 from pitstop.report.page.step import step_section, timeline_section
 from pitstop.report.page.verdict import findings_section, headline_figures
@@ -346,15 +347,17 @@ def test_a_cache_that_was_looked_at_once_has_numbers_and_no_course() -> None:
     assert "Hit rate of the cache since" not in text
 
 
-def test_many_ranks_are_in_the_table_and_some_as_bars() -> None:
+def test_few_ranks_are_bars_and_many_a_heat_map() -> None:
+    few = [rank(PARTS, number=n, world=16, samples=None) for n in range(16)]
+    section = ranks_section(viewed(run_of(*few)))
+    assert section is not None
+    assert len([block for block in section.blocks if isinstance(block, Chart)]) == 16
     many = [rank(PARTS, number=n, world=20, samples=None) for n in range(20)]
     section = ranks_section(viewed(run_of(*many)))
-    text = told(section)
-    assert "Bars of 4 ranks are left out" in text
     assert section is not None
-    tables = [block for block in section.blocks if isinstance(block, Table)]
-    assert len(tables[0].rows) == 20
-    assert "not measured" in text, "samples were not counted"
+    [chart] = [block for block in section.blocks if isinstance(block, Chart)]
+    assert "drawing heat" in chart.svg.text
+    assert "20 ranks. No rank and no host stands out." in told(section)
 
 
 def test_a_part_that_one_run_did_not_measure_is_no_difference() -> None:

@@ -1,0 +1,1 @@
+"""Several ranks of one run: what each works, who is waited for, where and from when on."""
