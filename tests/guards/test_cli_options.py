@@ -158,6 +158,7 @@ tune --allow-training
 tune --exact-only
 tune --json
 tune --minutes
+tune --on
 tune --output
 tune --steps
 tune --trial-minutes

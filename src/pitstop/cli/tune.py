@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pitstop.records.verify.verification import Claim
+    from pitstop.tune.cluster import Cluster
     from pitstop.tune.configured import TuningRequest
     from pitstop.tune.script.study import ScriptStudy
 
@@ -49,6 +50,10 @@ def tune(  # noqa: PLR0913 - one parameter an option
     work_dir: Annotated[
         Path, typer.Option(help="Folder of journals: a study that was killed goes on from there.")
     ] = Path("runs/tune"),
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="ray", help="Run trials on a Ray cluster, not here."),
+    ] = None,
     json: JsonPath = None,
 ) -> None:
     """Tune a configuration or a script: try changes in short runs, keep what is faster."""
@@ -59,6 +64,7 @@ def tune(  # noqa: PLR0913 - one parameter an option
     allowed = _EXACT if exact_only else _ALL if allow_training else _USUAL
     budget = Budget(most_trials=trials, most_s=60 * minutes)
     command = command_after_dashes(ctx)
+    _require_place_of_trials(on, command)
     if command is not None:
         from pitstop.tune.script.study import ScriptStudy
 
@@ -87,8 +93,23 @@ def tune(  # noqa: PLR0913 - one parameter an option
         steps=steps,
         trial_limit_s=60 * trial_minutes,
         budget=budget,
+        cluster=None if on is None else _ray_cluster(),
     )
     _tune_config(study, output or config.with_name(f"{config.stem}-tuned.yaml"), json)
+
+
+def _require_place_of_trials(on: str | None, command: "Sequence[str] | None") -> None:
+    """Refuse a place of trials that is not known, or that a script cannot go to."""
+    if on not in (None, "ray"):
+        raise typer.BadParameter(f"--on {on}: trials run here, or --on ray")
+    if on is not None and command is not None:
+        raise PitstopError("--on ray is for a configuration, not for a command")
+
+
+def _ray_cluster() -> "Cluster":
+    from pitstop.tune.ray_cluster import RayCluster
+
+    return RayCluster()
 
 
 def _require_script(

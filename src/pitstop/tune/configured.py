@@ -7,23 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import psutil
-import torch
-
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import load_config
 from pitstop.config.problems import ConfigProblems
-from pitstop.measure.host.limits import read_host_limits
 from pitstop.plan.dry_run.request import Request, trace_in_child
 from pitstop.plan.memory import Gpu, plan_memory
 from pitstop.records.store import write_text
 from pitstop.records.tuning.study import GainRow, Trial, Tuning
 from pitstop.records.units import bytes_text, seconds_text, speedup_text
 from pitstop.records.verify.verification import Claim
+from pitstop.tune.cluster import Cluster, ClusterTrials, RepeatedTrials, place_on
 from pitstop.tune.journal import JournaledTrials, StudyHead, TrialJournal
 from pitstop.tune.knobs import KNOBS, OWN, Choice, Situation
+from pitstop.tune.node import NodeTrial, describe_place
 from pitstop.tune.space import open_space
-from pitstop.tune.trial import EngineTrials
+from pitstop.tune.trial import EngineTrials, Trials
 from pitstop.tune.tuning import Budget, Tuner
 from pitstop.verify.claims import changed_settings, claim_of
 from pitstop.workloads.catalogue import outside_kinds
@@ -48,6 +46,8 @@ class TuningRequest:
     steps: int
     trial_limit_s: float
     budget: Budget
+    cluster: Cluster | None = None
+    """Where trials run; None for this machine."""
 
 
 def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning:
@@ -57,32 +57,47 @@ def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning
         PitstopError: The configuration is wrong or cannot be measured, or the folder is another's.
     """
     kinds = outside_kinds()
-    limits = read_host_limits()
     config = load_config(study.config, study.overrides, kinds=kinds).config
-    has_gpu = torch.cuda.is_available()
+    place = describe_place() if study.cluster is None else place_on(study.cluster)
     situation = Situation(
-        config=config,
-        cores=limits.cores,
-        has_gpu=has_gpu,
-        free_bytes=min(psutil.virtual_memory().available, limits.memory_bytes),
+        config=config, cores=place.cores, has_gpu=place.has_gpu, free_bytes=place.free_bytes
     )
-    gpu = Gpu(name=_gpu_name(), num_bytes=_gpu_bytes()) if has_gpu else None
+    gpu = Gpu(name=place.gpu_name, num_bytes=place.gpu_bytes) if place.has_gpu else None
     head = StudyHead(config=to_yaml(config, kinds=kinds), steps=study.steps)
-    trials = EngineTrials(
-        config=study.config,
-        given=study.overrides,
-        folder=study.folder / "trials",
-        steps=study.steps,
-        limit_s=study.trial_limit_s,
-    )
+    journal = TrialJournal(study.folder / JOURNAL, head)
+    journaled = JournaledTrials(journal=journal, trials=_trials(study))
     return Tuner(
         source=str(study.config),
         space=open_space(KNOBS, situation, partial(objection_to, study, gpu)),
         claim_of=partial(claim_of_choice, study),
-        trials=JournaledTrials(journal=TrialJournal(study.folder / JOURNAL, head), trials=trials),
+        trials=journaled
+        if study.cluster is None
+        else RepeatedTrials(trials=journaled, progress=progress),
         budget=study.budget,
         progress=progress,
     ).run()
+
+
+def _trials(study: TuningRequest) -> Trials:
+    if study.cluster is None:
+        return EngineTrials(
+            config=study.config,
+            given=study.overrides,
+            folder=study.folder / "trials",
+            steps=study.steps,
+            limit_s=study.trial_limit_s,
+        )
+    return ClusterTrials(
+        cluster=study.cluster,
+        asked=NodeTrial(
+            config=str(study.config.absolute()),
+            given=study.overrides,
+            overrides=(),
+            steps=study.steps,
+            limit_s=study.trial_limit_s,
+            folder=str(Path.cwd()),
+        ),
+    )
 
 
 def write_tuned(tuning: Tuning, study: TuningRequest, path: Path) -> None:
@@ -153,11 +168,3 @@ def claim_of_choice(study: TuningRequest, choice: Choice) -> Claim:
     if base.train.batch_size != changed.train.batch_size and sees_micro_batch:
         return "training"
     return claim_of(changed_settings(base, changed))
-
-
-def _gpu_name() -> str:
-    return torch.cuda.get_device_name()
-
-
-def _gpu_bytes() -> int:
-    return torch.cuda.get_device_properties(0).total_memory

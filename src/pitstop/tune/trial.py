@@ -27,7 +27,7 @@ _MISUSE: Final = "exit code 2"
 
 
 class Trials(Protocol):
-    """Runs trials; a cluster could be behind it."""
+    """Runs trials: on this machine, or on a cluster (tune/ray_cluster.py)."""
 
     def run(self, overrides: Sequence[str]) -> Trial:
         """Try settings; whatever goes wrong is in the answer."""

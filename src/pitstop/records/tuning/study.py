@@ -6,7 +6,8 @@ from typing import Literal
 from pitstop.records.verify.trial import TrialStatus
 from pitstop.records.verify.verification import Claim
 
-TrialEnd = Literal["measured", "refused", "loss differs"] | TrialStatus
+TrialEnd = Literal["measured", "refused", "loss differs", "lost"] | TrialStatus
+"""``lost``: the machine that ran it was lost, or the process there; the settings are not judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,8 @@ class Trial:
     """The whole trial."""
     reason: str = ""
     """Why it was not measured."""
+    host: str | None = None
+    """The machine that ran it, where that need not be the one that tunes."""
     losses: dict[int, float | None] = field(default_factory=dict)
     """By step, of somebody's script; None where it was not finite."""
     changed: tuple[CodePlace, ...] = ()
