@@ -14,8 +14,9 @@ def group_text(group: SlowGroup, *, with_host: bool) -> str:
     slowest = group.slowest
     if group.is_host:
         return f"all {len(group.ranks)} ranks of host {slowest.host}"
-    place = f" (host {slowest.host})" if with_host and slowest.host is not None else ""
-    return f"rank {slowest.rank}{place}"
+    if with_host and slowest.host is not None:
+        return f"rank {slowest.rank} (host {slowest.host})"
+    return f"rank {slowest.rank}"
 
 
 def steps_text(when: When) -> str | None:

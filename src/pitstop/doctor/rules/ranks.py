@@ -39,8 +39,9 @@ def straggler(ranks: Ranks) -> Finding | None:
 
 def _straggler_summary(found: SlowGroup, *, with_host: bool) -> str:
     who = group_text(found, with_host=with_host)
-    are, them = ("are", "them") if found.is_host else ("is", "it")
-    said = f"{who} {are} slower than the others, which wait for {them}: {found.part}"
+    said = f"{who} is slower than the others, which wait for it: {found.part}"
+    if found.is_host:
+        said = f"{who} are slower than the others, which wait for them: {found.part}"
     when = steps_text(found.when)
     return said if when is None else f"{when}, {said}"
 
@@ -49,25 +50,28 @@ def _straggler_evidence(found: SlowGroup, ranks: Ranks, *, with_host: bool) -> I
     group = [one.whole_own_us for one in found.ranks]
     numbers = {one.rank for one in found.ranks}
     others = [one.whole_own_us for one in ranks.times if one.steps and one.rank not in numbers]
-    works = (
-        f"rank {found.slowest.rank} works {us_text(group[0])} per step"
-        if not found.is_host
-        else f"ranks of {found.slowest.host} work {us_text(group[-1])} to {us_text(group[0])} "
-        "per step"
-    )
-    yield f"{works}, the others {us_text(min(others))} to {us_text(max(others))}"
-    on = f" on rank {found.slowest.rank}" if found.is_host else ""
-    yield f"{found.part} takes {us_text(found.part_excess_us)} longer{on} than on the median rank"
+    slowest, most, low, high = found.slowest, us_text(group[0]), min(others), max(others)
+    longer = us_text(found.part_excess_us)
+    if found.is_host:
+        least = us_text(group[-1])
+        yield (
+            f"ranks of {slowest.host} work {least} to {most} per step, "
+            f"the others {us_text(low)} to {us_text(high)}"
+        )
+        yield f"{found.part} takes {longer} longer on rank {slowest.rank} than on the median rank"
+    else:
+        yield (
+            f"rank {slowest.rank} works {most} per step, "
+            f"the others {us_text(low)} to {us_text(high)}"
+        )
+        yield f"{found.part} takes {longer} longer than on the median rank"
     moment = moments_text(found.when)
     if moment is not None:
         yield f"{moment}; while it lasts, {share_text(found.when.share)} of a step"
     for other in (group for group in ranks.slow if group is not found):
-        when = steps_text(other.when)
-        yield (
-            f"also {group_text(other, with_host=with_host)}"
-            f"{'' if when is None else f', {when}'}: {other.part}, "
-            f"{share_text(other.when.share)} of a step"
-        )
+        who, when = group_text(other, with_host=with_host), steps_text(other.when)
+        who = who if when is None else f"{when}, {who}"
+        yield f"also {who}: {other.part}, {share_text(other.when.share)} of a step"
 
 
 def _part_that_goes(part: str, facts: Facts) -> str:

@@ -106,7 +106,7 @@ def test_two_stragglers_are_both_named(tmp_path: Path) -> None:
     verdict = judge_run(tmp_path / "run").verdict
     [found] = [finding for finding in verdict.findings if finding.code == "COMM002"]
     assert verdict.primary == "COMM002"
-    assert any("host node-02, from step 768 on" in line for line in found.evidence)
+    assert any("from step 768 on, all 8 ranks of host node-02" in line for line in found.evidence)
 
 
 def test_what_became_slow_on_the_way_is_a_warning_though_the_mean_is_small(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ NO_MESSAGES = {
     "cache.policy: lru",
     "cache.policy: keep",
     "epoch {}",
+    "rank {}",
     "a loss",  # how a gap of a log begins, by which it is found
     "a learning",
     "a timestamp",

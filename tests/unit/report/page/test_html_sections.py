@@ -357,7 +357,7 @@ def test_few_ranks_are_bars_and_many_a_heat_map() -> None:
     assert section is not None
     [chart] = [block for block in section.blocks if isinstance(block, Chart)]
     assert "drawing heat" in chart.svg.text
-    assert "20 ranks. No rank and no host stands out." in told(section)
+    assert "20 ranks. The verdict rests on rank 0. No rank and no host stands out." in told(section)
 
 
 def test_a_part_that_one_run_did_not_measure_is_no_difference() -> None:

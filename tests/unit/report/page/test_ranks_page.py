@@ -109,7 +109,7 @@ def test_the_section_names_who_is_slow(section: Section) -> None:
     assert section.lead is not None
     assert section.lead.startswith("24 ranks on 3 hosts.")
     assert "rank 20 (host node-02)" in section.lead
-    assert "all 8 ranks of host node-01, from step 512 on" in section.lead
+    assert "from step 512 on, all 8 ranks of host node-01" in section.lead
     [chart] = [block for block in section.blocks if isinstance(block, Chart)]
     assert 'class="outline"' in chart.svg.text
     assert "rank 20" in chart.svg.text

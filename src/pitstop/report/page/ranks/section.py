@@ -92,8 +92,8 @@ def _many(view: RunView, ranks: Ranks) -> Section:
     middle_us = float(np.median([one.whole_own_us for one in times])) if times else 0.0
     on = "" if None in hosts else f" on {count_text(len(hosts), 'host')}"
     lead = (
-        f"{count_text(len(ranks.times), 'rank')}{on}. {_who_is_slow(ranks)} "
-        f"The verdict rests on rank {view.verdict.rank}."
+        f"{count_text(len(ranks.times), 'rank')}{on}. "
+        f"The verdict rests on rank {view.verdict.rank}. {_who_is_slow(ranks)}"
     )
     chart = Chart(
         caption="Own work beyond the median rank, as a share of the step",
@@ -112,8 +112,8 @@ def _who_is_slow(ranks: Ranks) -> str:
         return "No rank and no host stands out."
     named = []
     for group in ranks.slow:
-        when = steps_text(group.when)
-        named.append(group_text(group, with_host=True) + ("" if when is None else f", {when}"))
+        who, when = group_text(group, with_host=True), steps_text(group.when)
+        named.append(who if when is None else f"{when}, {who}")
     said = "; ".join(named)
     return f"Slower than the others: {said}."
 
