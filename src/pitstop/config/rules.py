@@ -189,6 +189,12 @@ _TRAIN_INERT: Final = (
         why="has no effect: a decay of 0 only copies the weights; leave it out",
     ),
     Rule(
+        key="train.shard_ranks",
+        reads=("train.shard",),
+        broken=lambda c: c.train.shard != "hybrid" and c.train.shard_ranks is not None,
+        why="has no effect: only hybrid reads it, and train.shard is {c.train.shard}",
+    ),
+    Rule(
         key="train.distill.weight",
         reads=("train.distill.teacher",),
         broken=lambda c: c.train.distill.teacher is None,
@@ -307,6 +313,53 @@ _CADENCE_INERT: Final = (
     ),
 )
 
+
+def _shards(config: RunConfig) -> bool:
+    return config.train.shard != "none"
+
+
+_SHARD_CONFLICTS: Final = (
+    Rule(
+        key="optimizer.kind",
+        reads=("train.shard",),
+        broken=lambda c: _shards(c) and c.optimizer.kind == "adamw8bit",
+        why="cannot be adamw8bit with train.shard: it keeps one scale for 256 numbers, which lie "
+        "on several ranks; set it to adamw",
+    ),
+    Rule(
+        key="optimizer.kind",
+        reads=("train.shard",),
+        broken=lambda c: _shards(c) and c.optimizer.kind == "adamw_bf16",
+        why="cannot be adamw_bf16 with train.shard: it rounds at random by the place in the whole "
+        "tensor, of which a rank has a part; set it to adamw",
+    ),
+    Rule(
+        key="train.compile.scope",
+        reads=("train.shard",),
+        broken=lambda c: _shards(c) and c.train.compile.scope == "whole",
+        why="cannot be whole with train.shard: weights are gathered between blocks, where the "
+        "graph would break; set it to regions",
+    ),
+    Rule(
+        key="train.compile.mode",
+        reads=("train.shard", "train.compile.scope"),
+        broken=lambda c: (
+            _shards(c)
+            and c.train.compile.scope != "off"
+            and c.train.compile.mode in {"reduce-overhead", "max-autotune"}
+        ),
+        why="cannot be {c.train.compile.mode} with train.shard: a recorded graph reads weights "
+        "where they were, and they are gathered anew for each block; set it to default",
+    ),
+    Rule(
+        key="train.channels_last",
+        reads=("train.shard",),
+        broken=lambda c: _shards(c) and c.train.channels_last,
+        why="cannot be set with train.shard: weights are divided by their first dimension, for "
+        "which they must be contiguous",
+    ),
+)
+
 _CONFLICTS: Final = (
     Rule(
         key="train.steps",
@@ -334,6 +387,7 @@ _CONFLICTS: Final = (
         ),
         why="must not be above train.clip.max_norm, which is {c.train.clip.max_norm:g}",
     ),
+    *_SHARD_CONFLICTS,
     Rule(
         key="schedule.milestones",
         reads=("schedule.kind",),

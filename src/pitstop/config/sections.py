@@ -237,6 +237,14 @@ class TrainSection(Section):
     """Lay out weights and pictures of two-dimensional convolutions with all channels of a pixel
     together, which tensor cores prefer."""
 
+    shard: Literal["none", "full", "hybrid"] = "none"
+    """Divide weights, gradients and the optimizer's state between ranks (FSDP2): between all of
+    them (`full`), or between those of one host, with a copy on each host (`hybrid`)."""
+
+    shard_ranks: Count | None = None
+    """Ranks that hold one copy of the model together under `hybrid`; null for those of one
+    host."""
+
     sync_norm: bool = False
     """Let batch norm take mean and deviation of the samples of all ranks, not of each rank's own;
     micro-batches that are accumulated stay apart."""

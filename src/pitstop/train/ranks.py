@@ -55,11 +55,12 @@ def is_first_rank() -> bool:
     return _launch_number("RANK", 0) == 0
 
 
-def join_ranks(*, launcher: int | None = None) -> Ranks:
+def join_ranks(*, launcher: int | None = None, needs_group: bool = False) -> Ranks:
     """Join the other processes of a ``torchrun`` launch; a plain launch is a run of one rank.
 
     Args:
         launcher: The process that started this one, as it was when this one began.
+        needs_group: Make a process group of one rank, too: divided weights need one.
 
     Raises:
         ConfigError: The environment speaks of several ranks and does not say enough to join them.
@@ -67,6 +68,10 @@ def join_ranks(*, launcher: int | None = None) -> Ranks:
     """
     world_size = _launch_number("WORLD_SIZE", 1)
     if world_size == 1:
+        if needs_group and not distributed.is_initialized():
+            backend = "nccl" if torch.cuda.is_available() else "gloo"
+            store = distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+            distributed.init_process_group(backend, store=store, rank=0, world_size=1)
         return Ranks()
     missing = [name for name in _LAUNCH if name not in os.environ]  # noqa: TID251
     if missing:

@@ -105,7 +105,7 @@ class TrainingRun(Generic[BatchT]):
 
         The stack lets go of it, the last thing first.
         """
-        ranks = join_ranks(launcher=self.launcher)
+        ranks = join_ranks(launcher=self.launcher, needs_group=self.config.train.shard != "none")
         stack.callback(leave_ranks)
         setup = build_trainer(self.config, self.task, ranks, choose_device(ranks))
         loader, cache = self._train_loader(ranks, stack)
@@ -263,7 +263,7 @@ class TrainingRun(Generic[BatchT]):
         def run_evaluation() -> dict[str, float]:
             loader.rewind()
             averaged = nullcontext() if trainer.average is None else trainer.average.in_place()
-            with averaged:
+            with averaged, trainer.whole_model():
                 return evaluate(
                     self.task,
                     bare_model(trainer.model),

@@ -1,13 +1,13 @@
 """From a configuration to a trainer: device, randomness, model, optimizer, in that order."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pitstop.config.sections import RunConfig, TrainSection
@@ -27,6 +27,9 @@ from pitstop.train.ranks import Ranks
 from pitstop.train.state.checkpoint import open_checkpoint
 from pitstop.train.step import Trainer
 from pitstop.train.task import BatchT, MakesBlankBatches, ReportsStart, Task
+
+if TYPE_CHECKING:
+    from pitstop.train.model.shard import Shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,11 @@ def build_trainer(
     seed_everything(config.run.seed, 0)
     model = task.build_model()
     applied, regions = _shape_model(model, task, train)
-    model.to(device)
+    is_sharded = train.shard != "none" and distributed.is_initialized()
+    # A model that is divided may not fit: its blocks go to the device one by one. Where activations
+    # are measured first, all of it must be there.
+    if not is_sharded or isinstance(train.recompute, int):
+        model.to(device)
     if train.sync_norm:
         model, norms = synchronise_norms(model, ranks=ranks.world_size, device=device)
         applied["train.sync_norm"] = asdict(norms)
@@ -82,6 +89,10 @@ def build_trainer(
         applied["train.recompute"] = asdict(facts)
     seed_everything(config.run.seed, ranks.rank)
     apply_compile(model, train.compile, regions)
+    shards = None
+    if is_sharded:
+        shards = _divide(model, train, regions, ranks=ranks, device=device)
+        applied["train.shard"] = asdict(shards.facts)
     rate = scaled_lr(
         config.optimizer,
         batch_size=train.batch_size,
@@ -92,7 +103,7 @@ def build_trainer(
     applied["optimizer.kind"] = asdict(optimizer_facts(optimizer))
     trainer = Trainer(
         task=task,
-        model=_over_ranks(model, ranks, device),
+        model=model if is_sharded else _over_ranks(model, ranks, device),
         optimizer=optimizer,
         precision=precision,
         clipper=Clipper(train.clip, device),
@@ -101,6 +112,7 @@ def build_trainer(
         ranks=ranks,
         device=device,
         accumulate=train.accumulate,
+        shards=shards,
         records_graphs=records_cuda_graphs(train.compile),
     )
     started = task.start_notes() if isinstance(task, ReportsStart) else ()
@@ -165,6 +177,20 @@ def _over_ranks(model: nn.Module, ranks: Ranks, device: torch.device) -> nn.Modu
         return model
     devices = [device] if device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+
+
+def _divide(
+    model: nn.Module,
+    train: TrainSection,
+    regions: Sequence[nn.Module],
+    *,
+    ranks: Ranks,
+    device: torch.device,
+) -> "Shards":
+    # Here, where it is needed: importing what it stands on takes half a second.
+    from pitstop.train.model.shard import shard_model
+
+    return shard_model(model, train, regions, ranks=ranks, device=device)
 
 
 def _teacher(task: Task[BatchT], train: TrainSection, device: torch.device) -> Teacher | None:

@@ -8,10 +8,10 @@ stop the host until the device has caught up, on every step. What must be known 
 (logging, NaN policy) is read later, by whoever needs it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,14 @@ from torch.nn.parallel import DistributedDataParallel
 from pitstop.train.model.distill import Teacher
 from pitstop.train.optim.ema import WeightAverage
 from pitstop.train.optim.gradients import Clipper, gradients_of, scale_and_check, total_norm
+from pitstop.train.optim.local_part import local_parts
 from pitstop.train.optim.precision import Precision
 from pitstop.train.ranks import Ranks
 from pitstop.train.task import BatchT, Loss, Task
 from pitstop_probe import Clock
+
+if TYPE_CHECKING:  # what it stands on takes half a second to import, of which most have no use
+    from pitstop.train.model.shard import Shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,7 @@ class Trainer(Generic[BatchT]):
 
     task: Task[BatchT]
     model: nn.Module
-    """As it is called: possibly wrapped for several ranks."""
+    """As it is called: possibly wrapped for several ranks, or divided between them."""
     optimizer: torch.optim.Optimizer
     precision: Precision
     clipper: Clipper
@@ -63,6 +67,8 @@ class Trainer(Generic[BatchT]):
     ranks: Ranks
     device: torch.device
     accumulate: int
+    shards: "Shards | None" = None
+    """Who divides the model; None where each rank has the whole."""
     records_graphs: bool = False
     """Whether the compiled model runs as CUDA graphs, whose memory the next pass writes over."""
     _parameters: list[nn.Parameter] = field(init=False)
@@ -93,6 +99,8 @@ class Trainer(Generic[BatchT]):
         own_count: Tensor | int = 0
         samples = 0
         terms: dict[str, Tensor] = {}
+        if self.shards is not None:
+            self.shards.broadcast_buffers()
         for micro_step in range(self.accumulate):
             with clock.span("data"):
                 batch = next(batches)
@@ -176,14 +184,30 @@ class Trainer(Generic[BatchT]):
         # Ranks were averaged, not added: their number belongs into the factor.
         nominal = self.accumulate * self.task.nominal_count * self.ranks.world_size
         factor = self.precision.unscale_factor(nominal / count)
-        return scale_and_check(gradients_of(self._parameters), factor)
+        return scale_and_check(self._gradients(), factor, self._over_parts)
+
+    def _gradients(self) -> list[Tensor]:
+        """The gradients that exist, or this rank's parts of them."""
+        gradients = gradients_of(self._parameters)
+        if self.shards is None:
+            return gradients
+        # A model with fewer rows than ranks leaves some without a part.
+        return local_parts(gradients) or [self._number(0.0)]
+
+    @property
+    def _over_parts(self) -> Callable[[Tensor], Tensor] | None:
+        return None if self.shards is None else self.shards.sum
+
+    def whole_model(self) -> AbstractContextManager[None]:
+        """Let this rank hold the whole model inside this context, to evaluate it."""
+        return nullcontext() if self.shards is None else self.shards.whole_model()
 
     def _clip(self, *, wants_norm: bool) -> Tensor | None:
         """Clip where the configuration says so; give the norm only where somebody uses it."""
-        gradients = gradients_of(self._parameters)
+        gradients = self._gradients()
         if self.clipper.clips:
-            return self.clipper.clip(gradients)
-        return total_norm(gradients) if wants_norm else None
+            return self.clipper.clip(gradients, self._over_parts)
+        return total_norm(gradients, self._over_parts) if wants_norm else None
 
     def _update(self, found_inf: Tensor) -> int:
         """Update the weights unless a gradient was not finite; count the syncs that took."""
@@ -197,6 +221,8 @@ class Trainer(Generic[BatchT]):
     def _gradient_sync(self, micro_step: int) -> AbstractContextManager[object]:
         """Exchange gradients between ranks in the last micro-batch only."""
         is_last = micro_step == self.accumulate - 1
+        if self.shards is not None:
+            self.shards.prepare(is_last=is_last)
         if isinstance(self.model, DistributedDataParallel) and not is_last:
             return self.model.no_sync()
         return nullcontext()

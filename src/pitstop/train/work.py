@@ -11,6 +11,7 @@ from pitstop.config.sections import RunConfig
 from pitstop.records.engine import EngineSetup
 from pitstop.records.host.held import HeldMemory
 from pitstop.train.optim.build import predicted_state_bytes
+from pitstop.train.optim.local_part import local_part
 from pitstop.train.state.training_state import bare_model
 from pitstop.train.step import Trainer
 
@@ -37,7 +38,7 @@ def describe_engine(config: RunConfig, trainer: Trainer[Any]) -> EngineSetup:
     """Describe what a trainer works on."""
     model, device = bare_model(trainer.model), trainer.device
     return EngineSetup(
-        model=type(model).__name__,
+        model=_class_name(trainer),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         number_format=_FORMATS[config.train.precision],
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -58,8 +59,15 @@ def describe_held(trainer: Trainer[Any]) -> HeldMemory:
     )
 
 
+def _class_name(trainer: Trainer[Any]) -> str:
+    # Dividing a model puts a class before its own: runs would seem to train different models.
+    shards = trainer.shards
+    return type(bare_model(trainer.model)).__name__ if shards is None else shards.model_name
+
+
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
+    """Count what this rank holds."""
+    return sum(local_part(tensor.detach()).nbytes for tensor in tensors)
 
 
 def work_settings(config: RunConfig) -> dict[str, Any]:

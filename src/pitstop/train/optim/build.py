@@ -19,6 +19,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from pitstop.config.sections import OptimizerSection
 from pitstop.errors import ConfigError, MissingPackage
 from pitstop.train.optim.adamw_bf16 import AdamWBf16
+from pitstop.train.optim.local_part import is_divided, local_part
 
 Parameters: TypeAlias = nn.Module | Iterable[tuple[str, nn.Parameter]]
 """A model, or parameters with their names as `named_parameters()` gives them."""
@@ -78,7 +79,10 @@ def build_optimizer(
     device = device_type or named[0][1].device.type
     match section.kind:
         case "sgd":
-            return _build_sgd(groups, section, fused=_wants_fused(SGD, section, device))
+            # torch 2.13 has no fused form of it for weights that are divided between ranks.
+            lacks = "weights are divided between ranks" if is_divided(named[0][1]) else None
+            fused = _wants_fused(SGD, section, device, lacks)
+            return _build_sgd(groups, section, fused=fused)
         case "adamw" | "adam":
             rule = AdamW if section.kind == "adamw" else Adam
             # None and not False: False would also switch off the many-tensor form.
@@ -121,8 +125,9 @@ def state_bytes(optimizer: Optimizer) -> int:
 def predicted_state_bytes(optimizer: Optimizer) -> int:
     """Work out what the state takes once every parameter has been updated."""
     momentum = max((group.get("momentum", 0.0) for group in optimizer.param_groups), default=0.0)
+    held = [local_part(param.detach()) for param in _params(optimizer)]
     return planned_state_bytes(
-        _kind(optimizer), list(_params(optimizer)), momentum=momentum, library=_library(optimizer)
+        _kind(optimizer), held, momentum=momentum, library=_library(optimizer)
     )
 
 
@@ -201,10 +206,12 @@ def _build_sgd(groups: list[dict[str, Any]], section: OptimizerSection, *, fused
     return optimizer
 
 
-def _wants_fused(rule: type[Optimizer], section: OptimizerSection, device_type: str) -> bool:
+def _wants_fused(
+    rule: type[Optimizer], section: OptimizerSection, device_type: str, lacks: str | None = None
+) -> bool:
     if section.fused == "off":
         return False
-    problem = fused_problem(rule, device_type)
+    problem = lacks or fused_problem(rule, device_type)
     if problem and section.fused == "on":
         raise ConfigError(
             f"optimizer.fused is on, but {section.kind} has no fused form on {device_type} here "

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pitstop.train.optim import foreach
+from pitstop.train.optim.local_part import local_parts
 
 
 class WeightAverage:
@@ -22,17 +23,20 @@ class WeightAverage:
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters = [parameter for _, parameter in model.named_parameters()]
         self._average = [parameter.detach().clone() for parameter in self._parameters]
+        # Every rank averages the part that it holds.
+        self._own = local_parts(self._parameters)
+        self._own_average = local_parts(self._average)
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the present weights."""
-        foreach.move_towards(self._average, self._parameters, 1 - self._decay)
+        foreach.move_towards(self._own_average, self._own, 1 - self._decay)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Let the model hold the average inside this context, and its own weights after it."""
-        own = [parameter.detach().clone() for parameter in self._parameters]
-        self._copy(self._average)
+        own = [part.clone() for part in self._own]
+        self._copy(self._own_average)
         try:
             yield
         finally:
@@ -40,7 +44,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def _copy(self, values: list[Tensor]) -> None:
-        foreach.copy(self._parameters, values)
+        foreach.copy(self._own, values)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Give the average by parameter name."""

@@ -4,7 +4,7 @@ Nothing here reads a device value. Whether gradients are finite is a flag on the
 fused optimizer takes as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,19 @@ def gradients_of(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def scale_and_check(gradients: list[Tensor], factor: Tensor) -> Tensor:
+Sum = Callable[[Tensor], Tensor]
+"""Adds a value over the ranks that have parts of the gradients, in place."""
+
+
+def scale_and_check(
+    gradients: list[Tensor], factor: Tensor, over_parts: Sum | None = None
+) -> Tensor:
     """Multiply all gradients by `factor` in one pass, and say whether one is not finite.
 
     Args:
         gradients: Of any floating dtypes.
         factor: A float64 scalar on the device, so that float64 gradients stay exact.
+        over_parts: Where each rank has parts of the gradients: adds over all of these ranks.
 
     Returns:
         A float32 scalar on the device: 1 if any gradient is NaN or infinite, else 0.
@@ -38,6 +45,8 @@ def scale_and_check(gradients: list[Tensor], factor: Tensor) -> Tensor:
             found_inf += ~torch.isfinite(total_norm(group))
         else:
             foreach.multiply_and_check(group, factor.float(), found_inf)
+    if over_parts is not None:
+        found_inf = over_parts(found_inf)
     return found_inf.clamp(max=1.0)
 
 
@@ -69,9 +78,9 @@ class Clipper:
         adaptive = usual.clamp(section.min_norm, section.max_norm)
         return torch.where(self._seen >= section.window, adaptive, fixed)
 
-    def clip(self, gradients: list[Tensor]) -> Tensor:
+    def clip(self, gradients: list[Tensor], over_parts: Sum | None = None) -> Tensor:
         """Shrink all gradients alike if their norm is above the limit; give the norm before."""
-        norm = total_norm(gradients)
+        norm = total_norm(gradients, over_parts)
         shrink = (self.limit() / (norm + 1e-6)).clamp(max=1.0)
         foreach.multiply(gradients, shrink)
         if self._section.kind == "adaptive":
@@ -96,7 +105,11 @@ class Clipper:
         self._seen.copy_(state["seen"])
 
 
-def total_norm(gradients: list[Tensor]) -> Tensor:
+def total_norm(gradients: list[Tensor], over_parts: Sum | None = None) -> Tensor:
     """Euclidean norm over all gradients together, on the device."""
-    norms = [norm.float() for norm in foreach.norms(gradients)]
-    return torch.linalg.vector_norm(torch.stack(norms))
+    # At least float32: the squares of a half-precision norm overflow.
+    norms = [
+        norm.to(torch.promote_types(norm.dtype, torch.float32)) for norm in foreach.norms(gradients)
+    ]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    return norm if over_parts is None else over_parts(norm.square()).sqrt()

@@ -18,6 +18,7 @@ from pitstop.kernels import Kernels, gate, window_attention
 from pitstop.kernels import block as block_ops
 from pitstop.kernels.block import Encoding, Layer, Norm
 from pitstop.kernels.window_attention import Size, Windows
+from pitstop.train.optim.local_part import is_divided
 from pitstop.workloads.deblur.model.casts import autocast_together
 
 
@@ -270,8 +271,15 @@ class BlockGroup(nn.Module):
             x = block(x, cut, labels, both, layers=layers[place])
         return x
 
-    def _layers(self, x: Tensor) -> list[Sequence[Layer]]:
-        """The layers of each block, their weights cast together."""
+    def _layers(self, x: Tensor) -> Sequence[Sequence[Layer] | None]:
+        """The layers of each block, their weights cast together.
+
+        None for each where weights are divided between ranks: a block's are there only while the
+        block itself runs.
+        """
+        first = next(self.blocks.parameters(), None)
+        if first is not None and is_divided(first):
+            return [None] * len(self.blocks)
         each = [block.layers() for block in self.blocks]  # pyright: ignore[reportCallIssue]
         flat = [layer for layers in each for layer in layers]
         if not flat:

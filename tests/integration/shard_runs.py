@@ -1,0 +1,172 @@
+"""Steps of a workload on several ranks, divided or not, whose end can be held side by side."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pitstop.config.load import load_config
+from pitstop.config.sections import RunConfig
+from pitstop.data.loader.batches import build_loader
+from pitstop.data.sampling.samplers import Deal, train_order
+from pitstop.train import setup as engine_setup
+from pitstop.train.optim.schedule import Schedule
+from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
+from pitstop.train.step import StepResult, Trainer
+from pitstop.train.task import Loss, Task
+from pitstop.workloads.catalogue import build_task
+from pitstop_probe import Clock
+from tests.fakes import ListSink
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run: a configuration with its changes, and how ranks share the work."""
+
+    config: Path
+    overrides: tuple[str, ...]
+    steps: int
+    is_float64: bool = False
+    bucket_mb: float | None = None
+    """Of DDP; None for its own."""
+
+
+class InFloat64:
+    """A task whose model and loss compute in float64; everything else is the task's own."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def build_model(self) -> nn.Module:
+        model = self._task.build_model().double()
+        model.register_forward_pre_hook(self._cast, with_kwargs=True)
+        return model
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        with _no_float32():
+            return self._task.forward(model, batch)
+
+    def loss(self, output: Any, batch: Any, step: int) -> Loss:
+        with _no_float32():
+            return self._task.loss(output, batch, step)
+
+    def _cast(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
+        return tuple(map(self._one, args)), {k: self._one(v) for k, v in kwargs.items()}
+
+    def _one(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.double() if value.is_floating_point() else value
+        if isinstance(value, Mapping):
+            return {name: self._one(each) for name, each in value.items()}
+        if is_dataclass(value) and not isinstance(value, type):
+            parts = {f.name: self._one(getattr(value, f.name)) for f in fields(value)}
+            return replace(value, **parts)
+        return value
+
+
+def run_case(case: Case, out: Path) -> None:
+    """Do the steps in this rank; the first writes what they came to."""
+    ranks = join_ranks(needs_group=True)
+    config = load_config(case.config, case.overrides).config
+    task: Any = build_task(config)
+    if case.is_float64:
+        task = InFloat64(task)
+    with _buckets(case.bucket_mb):
+        trainer = engine_setup.build_trainer(config, task, ranks, CPU).trainer
+    do_steps(trainer, config, case.steps)
+    found = whole_state(trainer)
+    if ranks.is_first:
+        torch.save(found, out)
+    leave_ranks()
+
+
+def do_steps(trainer: Trainer[Any], config: RunConfig, steps: int) -> list[StepResult]:
+    """Train for some steps on the task's own data."""
+    total = config.train.steps or steps
+    schedule = Schedule(trainer.optimizer, config.schedule, total_steps=total)
+    clock = Clock(ListSink())
+    results = []
+    batches = _batches(config, trainer.task, trainer.ranks)
+    for step in range(steps):
+        clock.begin_step(step)
+        schedule.apply(step)
+        result = trainer.train_step(batches, step=step, clock=clock, wants_norm=True)
+        results.append(result)
+    return results
+
+
+def whole_state(trainer: Trainer[Any]) -> dict[str, Tensor]:
+    """Give weights, averages and the optimizer's tensors, whole; all ranks must ask."""
+    found = dict(trainer.model.state_dict())
+    if trainer.average is not None:
+        found |= {f"average.{name}": v for name, v in trainer.average.state_dict().items()}
+    for index, values in trainer.optimizer.state_dict()["state"].items():
+        found |= {f"optimizer.{index}.{name}": value for name, value in values.items()}
+    return {name.removeprefix("module."): _whole(value) for name, value in found.items()}
+
+
+def distance(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    """The largest difference of weights, as a share of the largest weight of the tensor."""
+    assert first.keys() == second.keys()
+    names = [name for name in first if not name.startswith("optimizer.")]
+    return max(_apart(first[name], second[name]) for name in names)
+
+
+def _apart(first: Tensor, second: Tensor) -> float:
+    assert first.dtype == second.dtype
+    if not first.is_floating_point() or not first.numel():
+        return 0.0
+    # A bias before a norm that takes it off again is nothing but rounding.
+    largest = max(float(first.abs().max()), 1e-3)
+    return float((first - second).abs().max()) / largest
+
+
+def _whole(value: Tensor) -> Tensor:
+    full = getattr(value, "full_tensor", None)
+    return (value if full is None else full()).detach().clone()
+
+
+def _no_float32() -> AbstractContextManager[Any]:
+    """Have what asks for float32, where low precision would not do, stay in float64."""
+    return mock.patch.object(Tensor, "float", Tensor.double)
+
+
+@contextmanager
+def _buckets(size_mb: float | None) -> Iterator[None]:
+    if size_mb is None:
+        yield
+        return
+    sized = partial(DistributedDataParallel, bucket_cap_mb=size_mb)
+    with mock.patch.object(engine_setup, "DistributedDataParallel", sized):
+        yield
+
+
+def _batches(config: RunConfig, task: Task[Any], ranks: Ranks) -> Iterator[Any]:
+    samples = task.train_samples()
+    deal = Deal(
+        batch_size=config.train.batch_size,
+        seed=config.run.seed,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        drop_last=True,
+    )
+    order = train_order(task, samples, deal)
+    loader = build_loader(
+        samples, order, task.collate, config.loader, world_size_on_host=ranks.local_world_size
+    )
+    while True:
+        for batch, _ in loader:
+            yield batch
+        loader.set_epoch(loader.epoch + 1)
