@@ -64,7 +64,7 @@ def launch(
     logs.mkdir(parents=True, exist_ok=True)
     # Forked from a process that has imported torch once and started nothing.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pitstop.train.run"])
+    context.set_forkserver_preload(["pitstop.train.run", "pitstop.train.state.shard_storage"])
     port = _free_port()
     ranks = [
         context.Process(target=_as_rank, args=(rank, world_size, port, logs, target, args))

@@ -1,5 +1,6 @@
 """Steps of a workload on several ranks, divided or not, whose end can be held side by side."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -17,6 +18,8 @@ from pitstop.config.sections import RunConfig
 from pitstop.data.loader.batches import build_loader
 from pitstop.data.sampling.samplers import Deal, train_order
 from pitstop.train import setup as engine_setup
+from pitstop.train.optim.build import predicted_state_bytes, state_bytes
+from pitstop.train.optim.local_part import local_parts
 from pitstop.train.optim.schedule import Schedule
 from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
 from pitstop.train.step import StepResult, Trainer
@@ -76,20 +79,32 @@ class InFloat64:
         return value
 
 
-def run_case(case: Case, out: Path) -> None:
-    """Do the steps in this rank; the first writes what they came to."""
+def run_cases(cases: Mapping[str, Case], folder: Path) -> None:
+    """Do the steps of each case in this rank; the first writes what they came to."""
     ranks = join_ranks(needs_group=True)
-    config = load_config(case.config, case.overrides).config
-    task: Any = build_task(config)
-    if case.is_float64:
-        task = InFloat64(task)
-    with _buckets(case.bucket_mb):
-        trainer = engine_setup.build_trainer(config, task, ranks, CPU).trainer
-    do_steps(trainer, config, case.steps)
-    found = whole_state(trainer)
-    if ranks.is_first:
-        torch.save(found, out)
+    for name, case in cases.items():
+        config = load_config(case.config, case.overrides).config
+        task: Any = build_task(config)
+        if case.is_float64:
+            task = InFloat64(task)
+        with _buckets(case.bucket_mb):
+            setup = engine_setup.build_trainer(config, task, ranks, CPU)
+        do_steps(setup.trainer, config, case.steps)
+        found = whole_state(setup.trainer)
+        if ranks.is_first:
+            torch.save(found, folder / f"{name}.pt")
+            told = {"applied": setup.applied.get("train.shard"), "held": _held(setup.trainer)}
+            (folder / f"{name}.json").write_text(json.dumps(told))
     leave_ranks()
+
+
+def _held(trainer: Trainer[Any]) -> dict[str, int]:
+    """Count the bytes that this rank has of weights and of the optimizer's state."""
+    return {
+        "parameters_bytes": sum(part.nbytes for part in local_parts(trainer.model.parameters())),
+        "optimizer_bytes": state_bytes(trainer.optimizer),
+        "planned_optimizer_bytes": predicted_state_bytes(trainer.optimizer),
+    }
 
 
 def do_steps(trainer: Trainer[Any], config: RunConfig, steps: int) -> list[StepResult]:

@@ -37,7 +37,7 @@ from pitstop.train.state.checkpoint import (
     join_writers,
 )
 from pitstop.train.state.random_state import capture_random_state, restore_random_state
-from pitstop.train.state.training_state import bare_model, load_trainer_state, trainer_state
+from pitstop.train.state.training_state import bare_model, restore_trainer, trainer_state
 from pitstop.train.step import Trainer
 from pitstop.train.task import BatchT, Task
 from pitstop.train.throughput import StepThroughput
@@ -385,16 +385,15 @@ def _restore(
     """Put a checkpoint's state into a new trainer; give the step to go on with."""
     if checkpoint is None:
         return 0
-    common = checkpoint.common()
     own = checkpoint.of_rank(trainer.ranks.rank)
     try:
-        load_trainer_state(trainer, common)
+        step = restore_trainer(trainer, checkpoint)
         loader.load_state_dict(own["loader"])
         restore_random_state(own["random"])
-        return int(common["step"])
     except _UNFIT as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise CheckpointError(
             f"{checkpoint.path} does not fit this configuration; a run goes on with the settings "
             f"it was saved with ({reason})"
         ) from error
+    return step

@@ -198,7 +198,7 @@ def _teacher(task: Task[BatchT], train: TrainSection, device: torch.device) -> T
     path = train.distill.teacher
     if path is None:
         return None
-    state = open_checkpoint(path).common(mapped=True)
+    state = open_checkpoint(path).common(mapped=True, parts=("model", "config"))
     model = task.build_teacher(state["config"])
     model.load_state_dict(state["model"])
     return Teacher(model=model.to(device), weight=train.distill.weight)

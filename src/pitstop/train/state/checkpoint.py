@@ -4,6 +4,7 @@
       save-000007-step-000006000/     the seventh save into this folder, after step 6000
         common.pt                     model, optimizer, schedule, loss scale, averages, config
         rank-00000.pt ...             of every rank: random state, place in the data
+        shard-00000.pt ...            where ranks divide the model: each one's rows of its tensors
         manifest.json                 written last: the size and SHA-256 of each file
       .writing/                       a save under way, or one that was cut short
 
@@ -20,7 +21,7 @@ import pickle
 import re
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, cast
@@ -37,7 +38,17 @@ from pitstop.train.state.manifest import (
     Manifest,
     rank_file,
     read_manifest,
+    shard_file,
     write_manifest,
+)
+from pitstop.train.state.shards import (
+    INDEX,
+    Index,
+    fill_marks,
+    join_shards,
+    read_index,
+    split_shards,
+    write_index,
 )
 from pitstop.train.state.snapshot import snapshot
 
@@ -60,15 +71,42 @@ class Checkpoint:
     path: Path
     manifest: Manifest
 
-    def common(self, *, mapped: bool = False) -> dict[str, Any]:
-        """Read what all ranks share, into host memory.
+    def common(
+        self, *, mapped: bool = False, parts: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        """Read what all ranks share, into host memory; what they divided is put together.
 
         Args:
             mapped: Map the file instead of reading it. Only for values that are copied on, such as
                 weights put into a model: a tensor that stays mapped follows its file, also to its
                 end.
+            parts: Which of its parts are wanted, such as "model"; None for all.
+
+        Raises:
+            CheckpointError: Where it cannot be read.
         """
-        return self._read(COMMON_FILE, mapped=mapped)
+        state, index = self.divided(mapped=mapped)
+        wanted = {key: state[key] for key in state if parts is None or key in parts}
+        return fill_marks(wanted, join_shards(index, self.read_shard, parts)) if index else wanted
+
+    def divided(self, *, mapped: bool = False) -> tuple[dict[str, Any], Index]:
+        """Read what all ranks have alike, and where the rows of the rest are; see `shards`.
+
+        The index is empty where nothing was divided.
+
+        Raises:
+            CheckpointError: Where it cannot be read.
+        """
+        state = self._read(COMMON_FILE, mapped=mapped)
+        return state, read_index(state.pop(INDEX, {}), self.manifest.files)
+
+    def read_shard(self, name: str) -> dict[str, Any]:
+        """Map a file of rows; what is used of them must be copied.
+
+        Raises:
+            CheckpointError: Where it cannot be read.
+        """
+        return self._read(name, mapped=True)
 
     def of_rank(self, rank: int) -> dict[str, Any]:
         """Read what belongs to one rank alone.
@@ -168,11 +206,13 @@ class WritingRanks:
         agree: Called by all ranks with whether they are well; waits for all, and answers on every
             rank whether all are. It is called from the writer's thread, so it must not share a
             process group with the training thread: their collectives would mix.
+        group: The process group behind it; None where there is no other rank.
     """
 
     rank: int = 0
     world_size: int = 1
     agree: Callable[[bool], bool] = bool
+    group: Any = None
 
 
 def join_writers(*, rank: int, world_size: int) -> WritingRanks:
@@ -180,7 +220,8 @@ def join_writers(*, rank: int, world_size: int) -> WritingRanks:
 
     Every rank must call this, at the same point.
     """
-    if world_size == 1:
+    # A rank alone has a group only where it divides a model, with nobody.
+    if world_size == 1 and not (distributed.is_available() and distributed.is_initialized()):
         return WritingRanks()
     group = distributed.new_group(backend="gloo")
 
@@ -189,7 +230,7 @@ def join_writers(*, rank: int, world_size: int) -> WritingRanks:
         distributed.all_reduce(vote, distributed.ReduceOp.MIN, group=group)
         return bool(vote.item())
 
-    return WritingRanks(rank=rank, world_size=world_size, agree=agree)
+    return WritingRanks(rank=rank, world_size=world_size, agree=agree, group=group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +242,10 @@ class _Save:
     metrics: Mapping[str, float]
     common: Any
     own: Any
+    shards: Mapping[str, Any]
+    """Of tensors that ranks divide: what this one has."""
+    index: dict[str, Any] = field(default_factory=dict)
+    """Where the rows of all ranks are, once written; known to the first rank."""
     sums: dict[str, FileSum] = field(default_factory=dict)
     """Of the files this rank has written so far."""
 
@@ -261,7 +306,8 @@ class CheckpointWriter:
         """Save the state after `step`; what is given may change as soon as this returns.
 
         Args:
-            common: What all ranks share; taken from the first rank only.
+            common: What all ranks share; taken from the first rank only, but for tensors that
+                ranks divide.
             own: What belongs to this rank.
             step: Optimizer steps done.
             epoch: The epoch the run is in.
@@ -274,12 +320,14 @@ class CheckpointWriter:
         """
         self.wait()
         first = self._ranks.rank == 0
+        alike, shards = split_shards(common)
         save = _Save(
             step=step,
             epoch=epoch,
             metrics=dict(metrics or {}),
-            common=snapshot(common) if first else None,
+            common=snapshot(alike) if first else None,
             own=snapshot(own),
+            shards=snapshot(shards),
         )
         if not self._background:
             self._write(save)
@@ -319,7 +367,7 @@ class CheckpointWriter:
 
     def _write(self, save: _Save) -> None:
         writing = self._folder / _WRITING
-        for phase in (self._prepare, self._write_parts, self._publish):
+        for phase in (self._prepare, self._write_shards, self._write_parts, self._publish):
             failure = _attempt(phase, save, self._folder)
             if not self._ranks.agree(failure is None):
                 if self._ranks.rank == 0:
@@ -345,11 +393,27 @@ class CheckpointWriter:
                 shutil.rmtree(left_over)
         (self._folder / _WRITING).mkdir()
 
+    def _write_shards(self, save: _Save) -> None:
+        """Write what ranks divide; first, since all of them must come by here together."""
+        if not save.shards:
+            return
+        # Here, where it is needed: importing what it stands on takes half a second.
+        from pitstop.train.state.shard_storage import save_shards
+
+        name = shard_file(self._ranks.rank)
+
+        def write(rows: Mapping[str, Any]) -> tuple[str, FileSum]:
+            return name, _write_state(self._folder / _WRITING / name, rows)
+
+        index, sums = save_shards(save.shards, write, self._ranks.group)
+        save.index.update(write_index(index))
+        save.sums.update(sums)
+
     def _write_parts(self, save: _Save) -> None:
         writing = self._folder / _WRITING
         states = {rank_file(self._ranks.rank): save.own}
         if self._ranks.rank == 0:
-            states[COMMON_FILE] = save.common
+            states[COMMON_FILE] = {**save.common, INDEX: save.index} if save.index else save.common
         save.sums.update({name: _write_state(writing / name, states[name]) for name in states})
 
     def _publish(self, save: _Save) -> None:

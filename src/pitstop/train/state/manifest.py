@@ -18,13 +18,18 @@ COMMON_FILE: Final = "common.pt"
 
 _FORMAT: Final = "pitstop checkpoint"
 _VERSION: Final = 1
-_PART: Final = re.compile(r"common\.pt|rank-\d{5}\.pt")
+_PART: Final = re.compile(r"common\.pt|(rank|shard)-\d{5}\.pt")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def rank_file(rank: int) -> str:
     """Name the file in which one rank keeps what is its own."""
     return f"rank-{rank:05d}.pt"
+
+
+def shard_file(rank: int) -> str:
+    """Name the file in which one rank keeps its rows of tensors that ranks divide."""
+    return f"shard-{rank:05d}.pt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +59,12 @@ class Manifest:
         if not all(type(n) is int and n >= 0 for n in (self.step, self.epoch, self.world_size)):
             raise ValueError("not a place in a run")
         # Counted first: a manifest may claim a billion ranks.
-        if len(self.files) != self.world_size + 1:
+        if not self.world_size < len(self.files) <= 2 * self.world_size + 1:
             raise ValueError(f"not the files of {self.world_size} ranks")
         expected = {COMMON_FILE, *map(rank_file, range(self.world_size))}
-        if set(self.files) != expected:
+        # A rank without a row of its own writes none.
+        shards = set(map(shard_file, range(self.world_size)))
+        if not expected <= set(self.files) <= expected | shards:
             raise ValueError(f"not the files of {self.world_size} ranks")
 
 

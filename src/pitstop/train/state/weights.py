@@ -89,7 +89,7 @@ def _find(folder: Path) -> tuple[Checkpoint, tuple[str, ...]]:
 
 def _of_checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Weights:
     """Take the averaged weights where there are any; buffers are not averaged."""
-    state = checkpoint.common(mapped=True)
+    state = checkpoint.common(mapped=True, parts=("model", "average"))
     tensors = _require_tensors(state.get("model"), checkpoint.path)
     average = state.get("average")
     if average is not None:

@@ -1,0 +1,109 @@
+"""A model divided between ranks against one that each has whole: how far apart they end.
+
+    python -m benchmarks.shards --ranks 2 --steps 50
+
+Demo presets on generated data, gloo on a CPU. In float64 the two may differ by 1e-10 of a tensor's
+largest weight. In float32 rounding decides: the measure is how far DDP with small buckets ends from
+DDP with its own, and twice that is allowed. What a rank holds is measured, too, and held against
+what the division says.
+"""
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.integration.ranks import exit_codes, launch
+from tests.integration.shard_runs import Case, distance, run_cases
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "shards_epyc_cpu.json"
+WORKLOADS = ("deblur", "bev", "reid")
+EXTRA = {"bev": ("train.batch_size=1",), "deblur": (), "reid": ()}
+SMALL_BUCKET_MB = 0.05
+LIMIT_S = 3600.0
+
+
+def make_data(workload: str, folder: Path) -> None:
+    """Generate a small data set."""
+    if workload == "deblur":
+        from pitstop.workloads.deblur.synthetic import make_clips
+
+        clips = {"train": 4, "test": 1}
+        make_clips(folder, clips=clips, frames=6, size=(48, 64), seed=0, spikes=False)
+    elif workload == "reid":
+        from pitstop.workloads.reid.synthetic.make import make_reid
+
+        make_reid(folder, people=32, images=12, size=(96, 48), seed=0)
+    else:
+        from pitstop.workloads.bev.synthetic.make import make_bev
+
+        make_bev(folder, scenes=3, samples=4, size=(225, 400), seed=0)
+
+
+def measure(workload: str, ranks: int, steps: int, folder: Path) -> dict[str, Any]:
+    """Train a preset every way, in one launch, and compare the ends."""
+    data = folder / "data"
+    make_data(workload, data)
+    config = ROOT / "configs" / workload / "demo.yaml"
+    common = (f"data.root={data}", "loader.workers=0", *EXTRA[workload])
+
+    def case(shard: str, **options: Any) -> Case:
+        overrides = (*common, f"train.shard={shard}")
+        return Case(config=config, overrides=overrides, steps=steps, **options)
+
+    cases = {
+        "float64 whole": case("none", is_float64=True),
+        "float64 divided": case("full", is_float64=True),
+        "float32 whole": case("none"),
+        "float32 small buckets": case("none", bucket_mb=SMALL_BUCKET_MB),
+        "float32 divided": case("full"),
+    }
+    began_s = time.monotonic()
+    processes = launch(run_cases, cases, folder, world_size=ranks, logs=folder / "logs")
+    for process in processes:
+        process.join(LIMIT_S)
+    codes = exit_codes(processes)
+    if codes != [0] * ranks:
+        raise SystemExit((folder / "logs" / "stderr-0").read_text()[-3000:])
+    ends = {name: torch.load(folder / f"{name}.pt") for name in cases}
+    applied = json.loads((folder / "float32 divided.json").read_text())
+    return {
+        "steps": steps,
+        "ranks": ranks,
+        "float64_distance": distance(ends["float64 whole"], ends["float64 divided"]),
+        "float32_distance": distance(ends["float32 whole"], ends["float32 divided"]),
+        "float32_buckets_distance": distance(ends["float32 whole"], ends["float32 small buckets"]),
+        **applied,
+        "seconds": round(time.monotonic() - began_s, 1),
+    }
+
+
+def main() -> None:
+    """Measure what was asked for and add it to the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--workload", choices=WORKLOADS, action="append")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    for workload in options.workload or WORKLOADS:
+        with tempfile.TemporaryDirectory(prefix="shards-") as name:
+            found = measure(workload, options.ranks, options.steps, Path(name))
+        results = json.loads(options.out.read_text()) if options.out.exists() else {}
+        results["hardware"] = f"{os.cpu_count()}-core AMD EPYC, gloo"
+        results["torch"] = torch.__version__.partition("+")[0]
+        results["python"] = platform.python_version()
+        results.setdefault("runs", {})[f"{workload}, {options.ranks} ranks"] = found
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        print(workload, options.ranks, found, flush=True)
+
+
+if __name__ == "__main__":
+    main()
