@@ -17,6 +17,7 @@ from tests.drill.hostile import serve
 from tests.drill.lives import preload
 from tests.drill.ranks import break_ranks
 from tests.drill.results import Tally, add
+from tests.drill.shards import break_saves
 from tests.drill.soak import soak
 from tests.drill.workload import install
 
@@ -50,6 +51,7 @@ PARTS: Mapping[str, Part] = {
     "hostile inputs": serve,
     "faults": break_world,
     "ranks": break_ranks,
+    "shards": break_saves,
     "soak": soak,
 }
 

@@ -35,7 +35,8 @@ def drill(tmp_path: Path, part: str, minutes: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("part", "minutes"), [("kills", 0.3), ("hostile inputs", 0.3), ("faults", 0), ("ranks", 0)]
+    ("part", "minutes"),
+    [("kills", 0.3), ("hostile inputs", 0.3), ("faults", 0), ("ranks", 0), ("shards", 0)],
 )
 def test_nothing_is_lost(part: str, minutes: float, tmp_path: Path) -> None:
     assert drill(tmp_path, part, minutes)["troubles"] == {}

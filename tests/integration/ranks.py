@@ -86,6 +86,12 @@ def exit_codes(ranks: Sequence[BaseProcess]) -> list[int | None]:
     return codes
 
 
+def die_in_a_save(doom: Doom) -> None:
+    """End with some flush, if it is this rank's doom."""
+    if doom.rank == int(_environment("RANK")):
+        _count_flushes(doom)
+
+
 def train_larger_line(folder: Path, settings: Mapping[str, object], doom: Doom | None) -> None:
     """Train in this process, as ``pitstop train --resume auto`` does."""
     mine = doom if doom is not None and doom.rank == int(_environment("RANK")) else None

@@ -163,6 +163,11 @@ def test_a_run_that_goes_on_ends_like_one_left_alone_and_like_one_that_is_whole(
     measured = records[0].first.scalars["eval/error"].value.tolist()
     assert len(measured) == 3
     assert measured[-1] == pytest.approx(error_of(tmp_path / "full"), rel=1e-5)
+    # Every collective blocks the host here, so that all of it is waited for.
+    timed = [each.values for each in records[0].first.readings if each.kind == "communication"]
+    assert timed[-1]["gather_us"] > 0
+    assert timed[-1]["reduce_us"] > 0
+    assert timed[-1]["exposed_us"] == pytest.approx(timed[-1]["gather_us"] + timed[-1]["reduce_us"])
     # Runs that differ in this alone do the same work.
     engines = [
         [each.values for each in record.first.readings if each.kind == "engine"]

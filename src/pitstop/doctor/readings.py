@@ -74,6 +74,10 @@ class Exchange:
     """The part of it that overlapped with computing."""
     exchanges_per_step: float | None = None
     """How often gradients were exchanged for one update; None where nobody counted."""
+    gather_us: float | None = None
+    """Where ranks divide the model: the part that gathers weights."""
+    reduce_us: float | None = None
+    """Where ranks divide the model: the part that divides gradients."""
 
     @property
     def exposed_us(self) -> float:

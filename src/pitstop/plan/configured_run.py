@@ -17,6 +17,7 @@ from pitstop.plan.dry_run.request import Answer, Request, trace_all
 from pitstop.plan.host.total import Host, plan_host, start_method
 from pitstop.plan.host.trial import TrialAnswer, TrialRequest, try_processes
 from pitstop.plan.memory import Gpu, plan_evaluation, plan_memory
+from pitstop.plan.shards import divide_trace
 from pitstop.plan.speed import Ceilings, plan_speed
 from pitstop.plan.table import batch_law, plan_table
 from pitstop.records.plans.plan import MemoryPlan, SpeedPlan, StepTrace, WhatIf
@@ -60,7 +61,7 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
     requests += [] if run is None else [_request(wanted, run.overrides())]
     with ThreadPoolExecutor(1) as pool, children_end_with_us():
         trial = pool.submit(_try_host, wanted, config)
-        answers = deque(trace_all(requests))
+        answers = deque(_of_rank(answer, wanted) for answer in trace_all(requests))
         tried = trial.result()
     own = answers.popleft().require()
     asked = [answers.popleft() for _ in questions]
@@ -86,6 +87,13 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
     if run is None or of_run is None or wanted.ceilings is None:
         return plan
     return at_measured_pace(plan, run, of_run, wanted.ceilings)
+
+
+def _of_rank(answer: Answer, wanted: Wanted) -> Answer:
+    """Where ranks divide the model, say what one of them does."""
+    if answer.trace is None:
+        return answer
+    return replace(answer, trace=divide_trace(answer.trace, ranks=wanted.ranks))
 
 
 def _with_evaluation(plan: MemoryPlan, answers: "deque[Answer]") -> MemoryPlan:

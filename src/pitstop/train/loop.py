@@ -279,7 +279,8 @@ class Loop(Generic[BatchT]):
                 self.supervisor.report(step, self._notify)
 
     def _read_communication(self, step: int) -> None:
-        reading = read_communication(self.trainer.model)
+        shards = self.trainer.shards
+        reading = read_communication(self.trainer.model) if shards is None else shards.timer.read()
         if reading is not None:
             self._notify(lambda observer: observer.communicated(step, reading))
 

@@ -100,7 +100,7 @@ class Trainer(Generic[BatchT]):
         samples = 0
         terms: dict[str, Tensor] = {}
         if self.shards is not None:
-            self.shards.broadcast_buffers()
+            self.shards.begin_step()
         for micro_step in range(self.accumulate):
             with clock.span("data"):
                 batch = next(batches)

@@ -149,7 +149,9 @@ def _exposed_share(facts: Facts) -> float | None:
     # took. On a device the host's share of them says nothing.
     backward = None if facts.on_gpu else facts.share("backward")
     if backward is not None:
-        exposed = min(exposed, backward)
+        # A divided model is gathered in the forward pass as well.
+        forward = facts.share("forward") if reading is not None and reading.gather_us else None
+        exposed = min(exposed, backward + (forward or 0.0))
     return min(1.0, exposed + (sync or 0.0))
 
 
@@ -176,7 +178,13 @@ def _exchange_evidence(facts: Facts, share: float) -> list[str]:
         f"{share_text(share)} of {facts.steps} steps on the rank that waits least of {ranks}"
     ]
     reading = facts.readings.last(Exchange)
-    if reading is not None:
+    if reading is not None and reading.gather_us is not None and reading.reduce_us is not None:
+        evidence.append(
+            f"gathering weights takes {us_text(reading.gather_us)} a step and dividing gradients "
+            f"{us_text(reading.reduce_us)}, of which {us_text(reading.overlapped_us)} overlaps "
+            "with computing"
+        )
+    elif reading is not None:
         evidence.append(
             f"one gradient sync takes {us_text(reading.exchange_us)}, of which "
             f"{us_text(reading.overlapped_us)} overlaps with computing"

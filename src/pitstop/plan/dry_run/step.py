@@ -70,7 +70,15 @@ def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = Fal
         clock.end_step()
     places = setup.applied.get("train.recompute", {}).get("places", {})
     trace = _trace(config, ledger, model, first_event)
-    return replace(trace, recomputed_places=sum(places.values()))
+    blocks = [sum(p.nbytes for p in block.parameters()) for block in task.regions(model)]
+    return replace(
+        trace,
+        recomputed_places=sum(places.values()),
+        shard=config.train.shard,
+        shard_ranks=config.train.shard_ranks,
+        largest_block_bytes=max(blocks, default=0),
+        outside_blocks_bytes=max(0, sum(p.nbytes for p in model.parameters()) - sum(blocks)),
+    )
 
 
 def make_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:

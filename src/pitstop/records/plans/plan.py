@@ -1,6 +1,7 @@
 """What a run will need of a device and how long it will take, as planned before it runs."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from pitstop.records.plans.evaluation import EvaluationPlan
 from pitstop.records.plans.fit import ORDER, Fit
@@ -19,6 +20,11 @@ class OperationRow:
     """That one of them reads and writes."""
     dtype: str
     count: int
+
+
+GATHERED: Final = "gathered weights"
+UNDIVIDED: Final = "gradients not divided yet"
+"""Holders of memory where ranks divide a model: only while its blocks run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +63,21 @@ class StepTrace:
     """Parts of the model whose activations are computed again, each by itself."""
     epoch_samples: int | None = None
     """Of an epoch; None where the dataset is not here."""
+    shard: str = "none"
+    """Between whom the model is divided, as in the configuration."""
+    shard_ranks: int | None = None
+    """Ranks that hold one copy together; None for all of them, or those of a host."""
+    largest_block_bytes: int = 0
+    """Weights of the largest block that is gathered by itself."""
+    outside_blocks_bytes: int = 0
+    """Weights that are in no such block."""
     notes: tuple[str, ...] = ()
 
     @property
     def fixed_bytes(self) -> int:
         """What does not grow with the batch: weights, averages, and the optimizer's state."""
         fixed = ("parameters", "buffers", "optimizer state", "averaged weights", "teacher")
+        fixed += (GATHERED, UNDIVIDED)
         return sum(self.owners.get(owner, 0) for owner in fixed)
 
 

@@ -22,6 +22,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from pitstop.config.sections import TrainSection
 from pitstop.errors import ConfigError
+from pitstop.train.monitor.collectives import CollectiveTimer
 from pitstop.train.optim.local_part import local_part
 from pitstop.train.ranks import Ranks
 
@@ -58,6 +59,7 @@ class Shards:
     model_name: str
     """The model's class, before FSDP2 put one of its own in its place."""
     facts: ShardFacts
+    timer: CollectiveTimer
 
     def sum(self, value: Tensor) -> Tensor:
         """Add a value over the ranks that hold one copy together, on the device."""
@@ -81,7 +83,7 @@ class Shards:
         Ranks may run it as often as they like, by whatever method: nothing is exchanged meanwhile.
         Every rank must come by here.
         """
-        self.broadcast_buffers()
+        self._broadcast_buffers()
         divided = {
             module: module is self.model
             for module in self.model.modules()
@@ -97,8 +99,12 @@ class Shards:
                 block.reshard()
                 block.set_reshard_after_forward(not is_root, recurse=False)
 
-    def broadcast_buffers(self) -> None:
-        """Give the first rank's buffers to all, once a step, as DDP does."""
+    def begin_step(self) -> None:
+        """Count a step, and give the first rank's buffers to all, as DDP does."""
+        self.timer.begin_step()
+        self._broadcast_buffers()
+
+    def _broadcast_buffers(self) -> None:
         buffers = list(self.model.buffers())
         group = distributed.group.WORLD
         assert group is not None, "ranks have joined"
@@ -146,7 +152,9 @@ def shard_model(
         held_bytes=held_bytes,
         largest_block_bytes=max(sizes, default=0),
     )
-    return Shards(mesh=mesh, model=model, model_name=name, facts=facts)
+    return Shards(
+        mesh=mesh, model=model, model_name=name, facts=facts, timer=_timer(model, facts, device)
+    )
 
 
 def ranks_of_copy(train: TrainSection, *, world_size: int, local_world_size: int) -> int:
@@ -166,6 +174,16 @@ def ranks_of_copy(train: TrainSection, *, world_size: int, local_world_size: int
         "be several, and each have as many ranks; set train.shard_ranks to a part of them, or "
         "train.shard to full"
     )
+
+
+def _timer(model: nn.Module, facts: ShardFacts, device: torch.device) -> CollectiveTimer:
+    timer = CollectiveTimer()
+    # Elsewhere the host does not see how long they take, and a rank alone has none.
+    if device.type == "cpu" and facts.ranks > 1:
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                timer.attach(module)
+    return timer
 
 
 def _mesh(train: TrainSection, ranks: Ranks, device: torch.device) -> DeviceMesh:

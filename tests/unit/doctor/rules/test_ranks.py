@@ -149,6 +149,21 @@ def test_an_exchange_costs_no_more_than_the_backward_pass_it_lies_in() -> None:
     assert found.bound.share == pytest.approx(5_000 / 9_100)
 
 
+def test_a_divided_model_names_what_gathering_and_dividing_take_in_both_passes() -> None:
+    exchange = raw(
+        "communication", exchange_us=7_000.0, overlapped_us=0.0, gather_us=5_000.0, reduce_us=2e3
+    )
+    parts = {"forward": 4_000, "backward": 5_000, "optimizer": 1_000}
+    ranks = [
+        facts_of(rank(parts, number=number, world=2, readings=[exchange])) for number in range(2)
+    ]
+    found = communication(ranks)
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(0.7)
+    assert any("gathering weights takes 5" in line for line in found.evidence)
+
+
 def test_a_run_of_one_rank_exchanges_nothing() -> None:
     alone = rank({"sync": 5_000, "forward": 5_000})
     assert communication(ranks_of([alone])) is None
