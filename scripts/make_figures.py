@@ -361,6 +361,30 @@ def _counted(part: str) -> str:
     return table(("fault", "tried", "survived", "went wrong"), rows)
 
 
+def shards_equal() -> str:
+    """How far a divided model ends from a whole one, and what a rank holds."""
+
+    def row(name: str, found: Json) -> list[str]:
+        held = found["held"]
+        share = found["applied"]["held_bytes"] / found["applied"]["parameters_bytes"]
+        return [
+            name,
+            str(found["steps"]),
+            f"{found['float64_distance']:.1e}",
+            f"{found['float32_distance']:.1e}",
+            f"{found['float32_buckets_distance']:.1e}",
+            f"{share:.0%}",
+            f"{held['planned_optimizer_bytes']:,} / {held['optimizer_bytes']:,}",
+        ]
+
+    head = (
+        *("preset", "steps", "float64", "float32", "DDP, two sizes of buckets", "weights held"),
+        "optimizer state, bytes planned / measured",
+    )
+    runs = results("shards_epyc_cpu")["runs"]
+    return table(head, (row(name, found) for name, found in runs.items()))
+
+
 def drill_soak() -> str:
     """What a training and the watching of it hold over time."""
 
@@ -611,12 +635,14 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "drill-hostile": lambda: _counted("hostile inputs"),
     "drill-kills": lambda: _counted("kills"),
     "drill-ranks": lambda: _counted("ranks"),
+    "drill-shards": lambda: _counted("shards"),
     "drill-soak": drill_soak,
     "drill-summary": drill_summary,
     "plan-left-out": plan_left_out,
     "plan-peaks": plan_peaks,
     "plan-steps": plan_steps,
     "plan-summary": plan_summary,
+    "shards-equal": shards_equal,
     "plan-table-fused": lambda: plan_table("crop 256, fused"),
     "plan-table-measured": plan_table_measured,
     "plan-table-reference": lambda: plan_table("crop 128, reference"),

@@ -32,8 +32,8 @@ class CollectiveTimer:
 
     def attach(self, block: FSDPModule) -> None:
         """Time the collectives of one block."""
-        block.set_custom_all_gather(_TimedGather(self._gathered))
-        block.set_custom_reduce_scatter(_TimedReduce(self._reduced))
+        block.set_custom_all_gather(_TimedGather(DefaultAllGather(), self._gathered))
+        block.set_custom_reduce_scatter(_TimedReduce(DefaultReduceScatter(), self._reduced))
         self._is_attached = True
 
     def begin_step(self) -> None:
@@ -59,9 +59,11 @@ class CollectiveTimer:
         self._reduce_ns += took_ns
 
 
-class _TimedGather(AllGather):
-    def __init__(self, note: Callable[[int], None]) -> None:
-        self._inner = DefaultAllGather()
+class _Timed:
+    """A collective of torch's that says how long it took."""
+
+    def __init__(self, inner: Any, note: Callable[[int], None]) -> None:
+        self._inner = inner
         self._note = note
 
     def allocate(
@@ -76,18 +78,9 @@ class _TimedGather(AllGather):
         return work
 
 
-class _TimedReduce(ReduceScatter):
-    def __init__(self, note: Callable[[int], None]) -> None:
-        self._inner = DefaultReduceScatter()
-        self._note = note
+class _TimedGather(_Timed, AllGather):
+    """Gathers weights."""
 
-    def allocate(
-        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return self._inner.allocate(size, dtype=dtype, device=device)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        began_ns = time.perf_counter_ns()
-        work = self._inner(*args, **kwargs)
-        self._note(time.perf_counter_ns() - began_ns)
-        return work
+class _TimedReduce(_Timed, ReduceScatter):
+    """Divides gradients."""
