@@ -154,10 +154,8 @@ def test_a_divided_model_names_what_gathering_and_dividing_take_in_both_passes()
         "communication", exchange_us=7_000.0, overlapped_us=0.0, gather_us=5_000.0, reduce_us=2e3
     )
     parts = {"forward": 4_000, "backward": 5_000, "optimizer": 1_000}
-    ranks = [
-        facts_of(rank(parts, number=number, world=2, readings=[exchange])) for number in range(2)
-    ]
-    found = communication(ranks)
+    records = [rank(parts, number=number, world=2, readings=[exchange]) for number in range(2)]
+    found = communication(ranks_of(records))
     assert found is not None
     assert found.bound is not None
     assert found.bound.share == pytest.approx(0.7)
