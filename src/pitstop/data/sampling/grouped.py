@@ -61,21 +61,21 @@ class SequenceBatches(ShuffledBatches):
             raise DataError(f"samples cannot be read from {self.lanes} sequences at a time")
         self._sequences = np.unique(given, return_inverse=True)[1].astype(np.int64)
 
-    def _identity(self) -> dict[str, int | bool | str]:
+    def _identity(self, world_size: int) -> dict[str, int | bool | str]:
         return {
-            **ShuffledBatches._identity(self),
+            **ShuffledBatches._identity(self, world_size),
             "kind": "sequence",
-            "lanes": self._lanes(),
+            "lanes": self._lanes(world_size),
             "sequences": f"{zlib.crc32(self._sequences.astype('<i8').tobytes()):08x}",
         }
 
-    def _lanes(self) -> int:
-        wanted = self.batch_size * self.world_size if self.lanes is None else self.lanes
+    def _lanes(self, world_size: int) -> int:
+        wanted = self.batch_size * world_size if self.lanes is None else self.lanes
         return min(wanted, self.num_samples)
 
     def _order(self) -> npt.NDArray[np.int64]:
         one_by_one = self._one_by_one()
-        lanes = self._lanes()
+        lanes = self._lanes(self._dealing.begun_by)
         whole = self.num_samples // lanes * lanes
         side_by_side = one_by_one[:whole].reshape(lanes, -1).T.ravel()
         return np.concatenate((side_by_side, one_by_one[whole:]))

@@ -11,7 +11,7 @@ Needs numpy and nothing else.
 
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -29,7 +29,7 @@ from pitstop.data.sampling.pk_plan import (
     plan_epoch,
 )
 from pitstop.data.sampling.pk_report import PKReport, report_on
-from pitstop.data.sampling.samplers import raw_bits, saved_place
+from pitstop.data.sampling.samplers import Dealing, begun_before, raw_bits, saved_place
 from pitstop.errors import DataError
 
 EpochUnit = Literal["identities", "records", "steps"]
@@ -65,6 +65,10 @@ class PKSampler:
     Batches are a function of seed and epoch: the same in every run, for any number of workers.
     Ranks take one batch each of every group of `world_size`; where there are P people for every
     rank, nobody is in two batches of a group. `len` is the number of batches an epoch has.
+
+    A place that another number of ranks saved is continued, too: the batches that are left of its
+    epoch are dealt to the present ranks, each once; those that fill no whole group at its end are
+    left out. Until the next epoch a person may be in two batches of a group.
 
     Iterating goes through the epoch from its beginning, or once from where `load_state_dict` put
     it. After an epoch that was iterated to its end, the next iteration is the next epoch.
@@ -123,9 +127,9 @@ class PKSampler:
         self._queues = _queues(people, masks, only_pairs=require_pair)
         self._people_in_all = int(people.max()) + 1
         _check_enough(self._queues, self._people_in_all, settings)
-        self._shape = _shape(self._queues, settings)
         self._fingerprint = f"{zlib.crc32(np.stack((people, masks)).astype('<i8').tobytes()):08x}"
-        self._planned: tuple[int, Ints] | None = None
+        self._planned: tuple[int, int, Ints] | None = None
+        self._dealing = self._whole_epoch()
         self._begin_at = 0
         self._ran_out = False
 
@@ -196,7 +200,7 @@ class PKSampler:
         )
 
     def __len__(self) -> int:
-        return self._shape.groups
+        return self._rounds(self._dealing)
 
     def __iter__(self) -> Iterator[list[int]]:
         if self._ran_out:
@@ -209,7 +213,9 @@ class PKSampler:
 
     def rest(self) -> Iterator[list[int]]:
         """Give the indices of every batch not yet consumed, without consuming any."""
-        own = self._plan()[:, self.rank]
+        plan = self._plan()
+        left = plan.reshape(-1, plan.shape[-1])[self._dealing.skipped :]
+        own = left[self.rank :: self._settings.world_size]
         return (own[index].tolist() for index in range(self.consumed, len(self)))
 
     def set_epoch(self, epoch: int) -> None:
@@ -228,6 +234,7 @@ class PKSampler:
         """Go back to the start of the present epoch."""
         self.consumed = self._begin_at = 0
         self._ran_out = False
+        self._dealing = self._whole_epoch()
 
     def state_dict(self, *, consumed: int | None = None) -> dict[str, int | bool | str]:
         """Describe the order and the place in it; the same on every rank.
@@ -237,7 +244,9 @@ class PKSampler:
                 takes batches ahead of time: what is only prefetched must not count.
         """
         place = self.consumed if consumed is None else consumed
-        return {**self._identity(), "epoch": self.epoch, "consumed": place}
+        before = begun_before(self._dealing)
+        world_size = self._settings.world_size
+        return {**self._identity(world_size), "epoch": self.epoch, "consumed": place, **before}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go to a place that `state_dict` described; nothing before it is drawn again.
@@ -245,7 +254,13 @@ class PKSampler:
         Raises:
             DataError: Where the place is in another order than this one.
         """
-        self.epoch, self.consumed = saved_place(state, self._identity(), len(self))
+        place = saved_place(
+            state,
+            identity=self._identity,
+            rounds=self._rounds,
+            world_size=self._settings.world_size,
+        )
+        self.epoch, self.consumed, self._dealing = place.epoch, place.consumed, place.dealing
         self._begin_at = self.consumed
         self._ran_out = False
 
@@ -254,19 +269,32 @@ class PKSampler:
         return report_on(
             self._plan(),
             queues=self._queues,
-            shape=self._shape,
+            shape=self._shape_for(self._dealing.begun_by),
             masks=self._masks,
             people_in_all=self._people_in_all,
             epoch_unit=self._settings.epoch_unit,
         )
 
     def _plan(self) -> Ints:
-        if self._planned is None or self._planned[0] != self.epoch:
+        wanted = (self.epoch, self._dealing.begun_by)
+        if self._planned is None or self._planned[:2] != wanted:
             bits = raw_bits(self.seed, self.epoch, _PK_STREAM)
-            self._planned = self.epoch, plan_epoch(self._queues, self._shape, bits)
-        return self._planned[1]
+            shape = self._shape_for(self._dealing.begun_by)
+            self._planned = (*wanted, plan_epoch(self._queues, shape, bits))
+        return self._planned[2]
 
-    def _identity(self) -> dict[str, int | bool | str]:
+    def _whole_epoch(self) -> Dealing:
+        world_size = self._settings.world_size
+        return Dealing(world_size=world_size, begun_by=world_size)
+
+    def _shape_for(self, world_size: int) -> Shape:
+        return _shape(self._queues, replace(self._settings, world_size=world_size))
+
+    def _rounds(self, dealing: Dealing) -> int:
+        batches = self._shape_for(dealing.begun_by).groups * dealing.begun_by
+        return max(0, batches - dealing.skipped) // dealing.world_size
+
+    def _identity(self, world_size: int) -> dict[str, int | bool | str]:
         settings = self._settings
         return {
             "kind": "pk",
@@ -279,7 +307,7 @@ class PKSampler:
             "epoch_steps": settings.epoch_steps or 0,
             "ensure_rgb": settings.ensure_rgb,
             "require_pair": settings.require_pair,
-            "world_size": settings.world_size,
+            "world_size": world_size,
         }
 
 

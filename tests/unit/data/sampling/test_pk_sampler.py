@@ -318,7 +318,6 @@ def test_a_finished_epoch_continues_with_nothing_and_then_the_next() -> None:
         ("epoch_unit", "identities"),
         ("ensure_rgb", False),
         ("require_pair", True),
-        ("world_size", 2),
         ("data", "00000000"),
         ("kind", "shuffled"),
     ],

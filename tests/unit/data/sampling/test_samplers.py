@@ -174,7 +174,6 @@ def test_a_finished_epoch_continues_with_nothing() -> None:
         ("batch_size", 5),
         ("seed", 8),
         ("rank", 1),
-        ("world_size", 3),
         ("drop_last", False),
         ("shuffle", False),
         ("kind", "grouped"),
