@@ -183,9 +183,7 @@ def begun_before(dealing: Dealing) -> dict[str, int]:
     return {"begun_by": dealing.begun_by, "skipped": dealing.skipped}
 
 
-def _number(
-    state: Mapping[str, object], name: str, default: int | None, *, least: int = 0
-) -> int:
+def _number(state: Mapping[str, object], name: str, default: int | None, *, least: int = 0) -> int:
     value = state.get(name, default)
     # A file may claim anything: as many ranks as there is no memory for, too.
     most = _MOST_RANKS if least else _MOST_BATCHES

@@ -140,9 +140,7 @@ def test_an_epoch_that_others_ended_has_nothing_left() -> None:
     "place", [{"world_size": 0}, {"world_size": 10**9}, {"skipped": -1}, {"begun_by": True}]
 )
 @pytest.mark.parametrize("make", [shuffled(4, drop_last=True), people])
-def test_a_place_that_no_ranks_can_have_saved_is_refused(
-    make: Make, place: dict[str, int]
-) -> None:
+def test_a_place_that_no_ranks_can_have_saved_is_refused(make: Make, place: dict[str, int]) -> None:
     state = make(0, 2).state_dict()
     with pytest.raises(DataError, match="cannot continue"):
         make(0, 2).load_state_dict({**state, **place})
