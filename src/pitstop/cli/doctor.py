@@ -76,7 +76,8 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         list[Path] | None,
         typer.Argument(
             metavar="[RUN | RUN_A RUN_B | LOG ... | -- CMD ...]",
-            help="Folder or file that a measured run wrote; two to compare; or training logs.",
+            help="Folder or file that a measured run wrote, or its folders of several hosts; two "
+            "runs to compare; or training logs.",
         ),
     ] = None,
     *,
@@ -156,20 +157,27 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         )  # fmt: skip
         raise typer.Exit(code)
     refuse_given(ctx, _OF_LOGS, "a log of another tool, not for a run that pitstop measured")
+    raise typer.Exit(_diagnose_runs(targets, json, lang))
+
+
+def _diagnose_runs(targets: list[Path], json_path: str | None, language: str) -> int:
+    """Judge one run, whose folders may be several, or compare two."""
+    from pitstop.records.host.nodes import is_one_run
+
+    if len(targets) == 1 or is_one_run(targets):
+        return _diagnose_run(targets, json_path, language)
     if len(targets) > _MOST_RUNS:
         raise typer.BadParameter("two runs can be compared, not more")
-    judge = _diagnose_run if len(targets) == 1 else _compare
-    code = judge(targets, json, lang)
-    raise typer.Exit(code)
+    return _compare(targets, json_path, language)
 
 
-def _diagnose_run(runs: list[Path], json_path: str | None, language: str) -> int:
+def _diagnose_run(folders: list[Path], json_path: str | None, language: str) -> int:
     from rich.console import Group
 
     from pitstop.doctor.judge import judge_run
     from pitstop.report.terminal import run_report, verdict_report
 
-    judged = judge_run(runs[0])
+    judged = judge_run(*folders)
     verdict, summary = judged.verdict, judged.summary
     text = Group(verdict_report(verdict), "", run_report(summary))
     show(verdict, lambda: text, json_path, language=language)

@@ -16,6 +16,7 @@ from pitstop.doctor.logs.examine import examine_log
 from pitstop.doctor.ranks.together import Ranks, read_ranks
 from pitstop.errors import RecordError
 from pitstop.records.comparison import Comparison
+from pitstop.records.host.nodes import is_one_run
 from pitstop.records.logs.comparison import LogPair
 from pitstop.records.logs.summary import LogExamination
 from pitstop.records.run import RankRecord, RunRecord
@@ -83,7 +84,8 @@ def judge(
     """Read measured runs or logs of other tools and judge them.
 
     Args:
-        sources: Folders or files of measured runs, or logs of other tools.
+        sources: Folders or files of measured runs, or logs of other tools; folders of one run on
+            several hosts are that run.
         log_format: Name of the logs' format, where it is not recognised.
         batch_sizes: Samples of one optimizer step on one rank: one for all logs, or one a source.
         world_sizes: Ranks of each run, given the same way.
@@ -94,6 +96,8 @@ def judge(
     if not sources:
         raise RecordError("name at least one run or log to report on")
     if log_format is None and not batch_sizes and not world_sizes and all(map(_is_run, sources)):
+        if is_one_run([Path(source) for source in sources]):
+            return judge_records([read_ranks(sources[0], *map(Path, sources[1:]))])
         return judge_records([read_ranks(source) for source in sources])
     # Readers of twenty formats: a measured run needs none of them.
     from pitstop.logs.read import read_logs
@@ -116,13 +120,17 @@ def judge_records(records: Sequence[RunRecord]) -> JudgedRuns:
     return JudgedRuns(runs=runs, pairs=compare_judged(runs))
 
 
-def judge_run(source: str | Path) -> JudgedRun:
+def judge_run(source: str | Path, *more: Path) -> JudgedRun:
     """Read one measured run and judge it.
+
+    Args:
+        source: Its folder, or the file of a rank.
+        more: Its folders on other hosts.
 
     Raises:
         RecordError: It cannot be read.
     """
-    return judge_record(read_ranks(source))
+    return judge_record(read_ranks(source, *more))
 
 
 def compare_runs(first: str | Path, other: str | Path) -> Comparison:

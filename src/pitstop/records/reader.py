@@ -20,6 +20,7 @@ from pitstop.records.run import (
     Block,
     Ending,
     Event,
+    HostClock,
     RankRecord,
     Reading,
     ScalarSeries,
@@ -244,6 +245,7 @@ class RankReader:
                 torch=_maybe(str, line.get("torch")),
                 command=tuple(map(str, line.get("command", ()))),
                 about=about,
+                clock=_clock(line.get("clock")),
             )
         )
         self._span_paths = {}
@@ -387,6 +389,7 @@ _ATTEMPT_KEYS = frozenset(
         "local_rank",
         "world_size",
         "host",
+        "clock",
         "pid",
         "python",
         "torch",
@@ -404,6 +407,20 @@ def _whole(digits: str) -> int:
 
 def _maybe(kind: Callable[[Any], Any], value: Any) -> Any:
     return None if value is None else kind(value)
+
+
+def _clock(value: Any) -> HostClock | None:
+    """Read how a host's clock was compared; what cannot be is no comparison."""
+    try:
+        clock = HostClock(
+            reference=str(value["reference"])[:_MOST_NAME],
+            offset_s=float(value["offset_s"]),
+            error_s=float(value["error_s"]),
+        )
+    except _DAMAGE:
+        return None
+    is_possible = abs(clock.offset_s) < _MOST_US / 1e6 and 0 <= clock.error_s < _MOST_US / 1e6
+    return clock if is_possible else None
 
 
 def _distribution(values: list[Any]) -> Distribution:

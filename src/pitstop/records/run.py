@@ -35,6 +35,18 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostClock:
+    """How the wall clock of a host compares with that of the run's first rank, at the start."""
+
+    reference: str
+    """Host of the first rank."""
+    offset_s: float
+    """What must be added to this host's time to get the reference's."""
+    error_s: float
+    """The estimate is off by at most this: half of the shortest round trip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One process that wrote to the record."""
 
@@ -51,6 +63,15 @@ class Attempt:
     command: tuple[str, ...]
     about: Mapping[str, Any]
     """What else the writer said of itself: name, configuration, format of a foreign log."""
+    clock: HostClock | None = None
+    """None where it was not compared: ranks of one host share a clock."""
+
+    @property
+    def aligned_unix_s(self) -> float | None:
+        """When the attempt began, on the clock of the run's first rank as far as it is known."""
+        if self.started_unix_s is None or self.clock is None:
+            return self.started_unix_s
+        return self.started_unix_s + self.clock.offset_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Reads and writes records; the only file of pitstop that knows JSON.
 
-A run is a folder with one ``rank-N.jsonl`` a rank, or a single such file. The probe writes them
+A run is a folder with one ``rank-N.jsonl`` a rank, or a single such file; of a run on several
+hosts, also a folder with one such folder a host (host/nodes.py). The probe writes them
 (docs/record-format.md); this reads them, whole or while they grow. Reading never fails on damage:
 lines that cannot be read are counted and said in the record's notes.
 """
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 
 from pitstop.errors import RecordError
 from pitstop.records.files import open_regular
+from pitstop.records.host.nodes import RANK_FILES, node_folders
 from pitstop.records.reader import RankReader
 from pitstop.records.run import SCHEMA, RankRecord, Reading, RunRecord
 
@@ -29,21 +31,19 @@ StepsOf = Callable[[Sequence[RankRecord]], Collection[int]]
 OUTSIDE = "outside.jsonl"
 """File of a run's folder with what was read from outside the training process."""
 
-RANK_FILES = "rank-*.jsonl"
-"""What the files of a run's folder are called, one a rank."""
-
 # Every line of a rank's file is JSON, and the first one begins like this.
 _RUN_LINE = b'{"kind":"run"'
 _CHUNK_BYTES = 1 << 22
 
 
 def read_run(
-    source: str | Path, *, with_steps: bool = True, steps_of: StepsOf | None = None
+    source: str | Path, *more: Path, with_steps: bool = True, steps_of: StepsOf | None = None
 ) -> RunRecord:
     """Read a run from its folder or from one rank's file.
 
     Args:
         source: Folder with ``rank-*.jsonl``, or one such file.
+        more: Folders of the same run on other hosts.
         with_steps: False reads block summaries only, which is fast for long runs.
         steps_of: Chooses, from the summaries of all ranks, those whose steps are read as well.
             For many ranks: memory then does not grow with ranks times steps.
@@ -51,13 +51,13 @@ def read_run(
     Raises:
         RecordError: Nothing there, not a record, or written by a newer pitstop.
     """
-    files = rank_files(Path(source))
+    files = [file for folder in (Path(source), *more) for file in rank_files(folder)]
     if not Path(source).is_dir():
         ranks = [_read_rank(file, with_steps=with_steps) for file in files]
         return RunRecord(source=str(source), ranks=tuple(ranks), notes=_missing_ranks(ranks))
     whole = with_steps and steps_of is None
     chosen = [_longest_training(file, with_steps=whole) for file in files]
-    ranks = sorted((rank for rank, _, _ in chosen), key=lambda rank: rank.rank)
+    ranks, earlier = _of_last_launch(sorted((rank for rank, _, _ in chosen), key=_number))
     if steps_of is not None:
         paths = {rank.rank: path for rank, path, _ in chosen}
         numbers = steps_of(ranks)
@@ -66,10 +66,39 @@ def read_run(
             for rank in ranks
         ]
     others = [path for _, _, left_out in chosen for path in left_out]
-    notes = (*_missing_ranks(ranks), *_other_trainings(others))
+    notes = (*earlier, *_missing_ranks(ranks), *_other_trainings(others))
     ranks[0] = _with_outside(ranks[0], Path(source) / OUTSIDE)
     notes = (*notes, *_end_of_command(ranks))
     return RunRecord(source=str(source), ranks=tuple(ranks), notes=notes)
+
+
+def _number(rank: RankRecord) -> int:
+    return rank.rank
+
+
+def _of_last_launch(ranks: list[RankRecord]) -> tuple[list[RankRecord], tuple[str, ...]]:
+    """Leave out ranks that only an earlier launch had, of a run that went on with fewer."""
+    begun = [
+        (attempt.aligned_unix_s, attempt.world_size)
+        for rank in ranks
+        for attempt in rank.attempts[-1:]
+        if attempt.aligned_unix_s is not None
+    ]
+    world = max(begun)[1] if begun else 0
+    # Where ranks do not know of each other, each says that it is alone: none is left out then.
+    is_earlier = [
+        rank.rank >= world and any(attempt.world_size > world for attempt in rank.attempts[-1:])
+        for rank in ranks
+    ]
+    kept = [rank for rank, is_out in zip(ranks, is_earlier, strict=True) if not is_out]
+    left_out = [str(rank.rank) for rank, is_out in zip(ranks, is_earlier, strict=True) if is_out]
+    if not kept or not left_out:
+        return ranks, ()
+    shown = ", ".join(left_out[:8]) + (", ..." if len(left_out) > 8 else "")
+    return kept, (
+        f"the run went on with {world} ranks; of those before, {len(left_out)} are left out: "
+        f"{shown}",
+    )
 
 
 def _longest_training(path: Path, *, with_steps: bool) -> tuple[RankRecord, Path, list[Path]]:
@@ -98,13 +127,13 @@ def _with_outside(rank: RankRecord, path: Path) -> RankRecord:
 
 
 def is_run(source: Path) -> bool:
-    """Whether a folder holds rank files, or a file begins as one.
+    """Whether a folder holds rank files, its own or one folder a host, or a file begins as one.
 
     Raises:
         OSError: It cannot be read.
     """
     if source.is_dir():
-        return any(source.glob(RANK_FILES))
+        return any(source.glob(RANK_FILES)) or bool(node_folders(source))
     with open_regular(source) as file:
         return file.read(len(_RUN_LINE)) == _RUN_LINE
 
@@ -121,6 +150,9 @@ def rank_files(source: Path) -> list[Path]:
         raise RecordError(f"cannot read {source}: {error.strerror}") from error
     if is_folder:
         files = sorted(source.glob(RANK_FILES))
+        with suppress(OSError):
+            inside = () if files else node_folders(source)
+            files += [file for folder in inside for file in sorted(folder.glob(RANK_FILES))]
         if not files:
             raise RecordError(
                 f"{source} holds no run record (no {RANK_FILES} in it); "

@@ -87,11 +87,16 @@ def deciding_ranks(records: Sequence[RankRecord]) -> set[int]:
     return chosen
 
 
-def read_ranks(source: str | Path) -> RunRecord:
+def read_ranks(source: str | Path, *more: Path) -> RunRecord:
     """Read a run to judge it: whole where its ranks are few, else what the verdict needs.
+
+    Args:
+        source: Its folder, or the file of a rank.
+        more: Its folders on other hosts.
 
     Raises:
         RecordError: It cannot be read.
     """
-    is_small = len(rank_files(Path(source))) <= MOST_WHOLE
-    return read_run(source) if is_small else read_run(source, steps_of=deciding_ranks)
+    files = [file for folder in (Path(source), *more) for file in rank_files(folder)]
+    steps_of = None if len(files) <= MOST_WHOLE else deciding_ranks
+    return read_run(source, *more, steps_of=steps_of)

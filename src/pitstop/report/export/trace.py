@@ -53,19 +53,21 @@ def write_trace(record: RunRecord, path: Path) -> int:
 def trace_events(record: RunRecord) -> Iterator[Event]:
     """Give the events of all ranks: names of a process and its tracks first, then by their time."""
     begun = [
-        attempt.started_unix_s
+        attempt.aligned_unix_s
         for rank in record.ranks
         for attempt in rank.attempts
-        if attempt.started_unix_s is not None
+        if attempt.aligned_unix_s is not None
     ]
     first_s = min(begun, default=0.0)
+    hosts = {attempt.host for rank in record.ranks for attempt in rank.attempts[-1:]}
     for rank in record.ranks:
         offsets = [
-            0 if attempt.started_unix_s is None else round(1e6 * (attempt.started_unix_s - first_s))
+            0 if attempt.aligned_unix_s is None else round(1e6 * (attempt.aligned_unix_s - first_s))
             for attempt in rank.attempts
         ]
         slices = list(_laid_out(_slices(rank, offsets)))
-        yield _named("process_name", rank.rank, 0, name=f"rank {rank.rank}")
+        place = f" ({rank.attempts[-1].host})" if len(hosts) > 1 and rank.attempts else ""
+        yield _named("process_name", rank.rank, 0, name=f"rank {rank.rank}{place}")
         yield _named("process_sort_index", rank.rank, 0, sort_index=rank.rank)
         for track, name in sorted({(event["tid"], event["cat"]) for event in slices}):
             yield _named("thread_name", rank.rank, track, name=name)

@@ -19,9 +19,10 @@ from typing import BinaryIO, Final
 from pitstop.errors import RecordError
 from pitstop.records.distribution import EMPTY, Distribution, merge
 from pitstop.records.files import open_regular
+from pitstop.records.host.nodes import RANK_FILES
 from pitstop.records.reader import MOST_LINE_BYTES
 from pitstop.records.run import Attempt, Block, Ending, Event, RankRecord, Reading, StepTable
-from pitstop.records.store import OUTSIDE, RANK_FILES
+from pitstop.records.store import OUTSIDE
 from pitstop.report.live.over_time import MeansOverTime
 from pitstop.report.live.steps import StepWindow, read_lines
 

@@ -8,8 +8,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from pitstop.errors import RecordError
+from pitstop.records.host.nodes import RANK_FILES
 from pitstop.records.run import RunRecord
-from pitstop.records.store import RANK_FILES
 from pitstop.report.live.process import IsAlive, is_alive
 from pitstop.report.live.tail import RunTail
 from pitstop.report.live.view import LiveView, live_view, recent_run
