@@ -16,6 +16,9 @@ traceback and leaves with exit code 2. What only pitstop itself can break is an 
 class PitstopError(Exception):
     """Base of every error a user can do something about."""
 
+    ends_at_once = False
+    """Whether a command ends without the interpreter's clean-up, which could wait for somebody."""
+
 
 class ConfigError(PitstopError):
     """A configuration that cannot be used; carries every mistake found, not only the first."""

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -99,6 +100,8 @@ def main() -> None:
         app()
     except PitstopError as error:
         _say_error(str(error))
+        if error.ends_at_once:
+            _end_at_once()
         sys.exit(2)
     except SystemExit as leaving:
         # An interrupt comes out of the framework as this code, without a word.
@@ -110,6 +113,14 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except OSError as error:
         _end_unwritten(error)
+
+
+def _end_at_once() -> NoReturn:
+    """End without the interpreter's clean-up: records and checkpoints are closed by now."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(2)
 
 
 def _end_unwritten(error: OSError) -> NoReturn:

@@ -7,7 +7,7 @@ section it needs, never the root. Which settings go together is judged in rules.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
 
@@ -50,7 +50,13 @@ class RunSection(Section):
     """Start of every random number: weights, shuffling, crops."""
 
     deterministic: bool = False
-    """Use only kernels that give the same bits every time; slower, and some parts have none."""
+    """Use only kernels that give the same bits every time; slower, and some parts have none. Three
+    ranks or more also add up gradients in one order before and after a restart."""
+
+    rank_timeout_s: Annotated[float, Field(ge=1, le=604_800)] | None = None
+    """Seconds that a rank waits for the others before it ends with an error, and a launcher may
+    start all of them again; more than what one of them does alone, such as reading a checkpoint.
+    Null: torch's own limit (30 minutes with gloo, 10 with NCCL)."""
 
 
 class DataSection(Section):
@@ -372,6 +378,10 @@ class CheckpointSection(Section):
 
     best_of: Word | None = None
     """Metric whose best checkpoint is kept as well, such as psnr; null for none."""
+
+    dir: FilePath | None = None
+    """Folder under which each run's checkpoints go, in a folder of the run's name, where records
+    stay on the host that writes them: all hosts must see it. Null: beside the records."""
 
 
 class LogSection(Section):

@@ -29,16 +29,20 @@ from pitstop.errors import PitstopError
 _POLL_S: Final = 0.02
 
 
-def store_of_launch() -> Store:
+def store_of_launch(timeout: timedelta | None = None) -> Store:
     """Give the store of this launch and attempt.
 
+    Args:
+        timeout: How long to wait for the other ranks; None for torch's own limit.
+
     Raises:
-        PitstopError: Other ranks did not come in torch's own time limit.
+        PitstopError: Other ranks did not come in time.
     """
-    store, rank, world_size = next(rendezvous("env://", timeout=default_pg_timeout))
-    store.set_timeout(default_pg_timeout)
+    limit = default_pg_timeout if timeout is None else timeout
+    store, rank, world_size = next(rendezvous("env://", timeout=limit))
+    store.set_timeout(limit)
     meeting = PrefixStore("pitstop", store)
-    name = agree_on_name(meeting, rank=rank, world_size=world_size, limit=default_pg_timeout)
+    name = agree_on_name(meeting, rank=rank, world_size=world_size, limit=limit)
     return PrefixStore(f"attempt-{name}", store)
 
 

@@ -2,7 +2,9 @@
 
 import os
 import re
+import socket
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import torch
@@ -16,6 +18,20 @@ _LAUNCH: Final = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One of the machines of a launch, or what a launcher takes for one."""
+
+    name: str
+    ranks: tuple[int, ...]
+    """The first of them looks after what they share."""
+
+    def __str__(self) -> str:
+        """Name it with its ranks."""
+        noun = "rank" if len(self.ranks) == 1 else "ranks"
+        return f"{self.name} ({noun} {', '.join(map(str, self.ranks))})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
     """This process's place among all processes of the run."""
 
@@ -23,6 +39,15 @@ class Ranks:
     local_rank: int = 0
     world_size: int = 1
     local_world_size: int = 1
+    hosts: tuple[Host, ...] = ()
+    """All hosts, that of the first rank first; none for a run of one rank."""
+    timeout: timedelta | None = None
+    """How long ranks wait for each other; None for torch's own limit."""
+
+    @property
+    def host(self) -> Host | None:
+        """The host of this rank."""
+        return next((host for host in self.hosts if self.rank in host.ranks), None)
 
     @property
     def is_first(self) -> bool:
@@ -50,16 +75,15 @@ class Ranks:
             distributed.barrier()
 
 
-def is_first_rank() -> bool:
-    """Tell, before the ranks have met, whether this process speaks for the run."""
-    return _launch_number("RANK", 0) == 0
-
-
-def join_ranks(*, launcher: int | None = None, needs_group: bool = False) -> Ranks:
+def join_ranks(
+    *, launcher: int | None = None, timeout_s: float | None = None, needs_group: bool = False
+) -> Ranks:
     """Join the other processes of a ``torchrun`` launch; a plain launch is a run of one rank.
 
     Args:
         launcher: The process that started this one, as it was when this one began.
+        timeout_s: How long ranks wait for each other, at the start and in every exchange; None
+            for torch's own limit.
         needs_group: Make a process group of one rank, too: divided weights need one.
 
     Raises:
@@ -85,17 +109,32 @@ def join_ranks(*, launcher: int | None = None, needs_group: bool = False) -> Ran
     on_cuda = torch.cuda.is_available()
     if on_cuda:
         torch.cuda.set_device(local_rank)
+    timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
     if not distributed.is_initialized():
-        _init_group("nccl" if on_cuda else "gloo", world_size)
+        _init_group("nccl" if on_cuda else "gloo", world_size, timeout)
     return Ranks(
         rank=distributed.get_rank(),
         local_rank=local_rank,
         world_size=world_size,
         local_world_size=_launch_number("LOCAL_WORLD_SIZE", 1),
+        hosts=_meet_hosts(local_rank, world_size),
+        timeout=timeout,
     )
 
 
-def _init_group(backend: str, world_size: int) -> None:
+def _meet_hosts(local_rank: int, world_size: int) -> tuple[Host, ...]:
+    """Learn which ranks share a host: those that one launcher counts as its own."""
+    places: list[tuple[str, int]] = [("", 0)] * world_size
+    distributed.all_gather_object(places, (socket.gethostname(), local_rank))
+    hosts: dict[int, Host] = {}
+    for rank, (name, local) in enumerate(places):
+        first = rank - local
+        before = hosts[first].ranks if first in hosts else ()
+        hosts[first] = Host(name=name, ranks=(*before, rank))
+    return tuple(hosts.values())
+
+
+def _init_group(backend: str, world_size: int, timeout: timedelta | None) -> None:
     rank = _launch_number("RANK", 0)
     # Set by torchrun where one store serves all its restarts.
     is_kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # noqa: TID251
@@ -104,10 +143,12 @@ def _init_group(backend: str, world_size: int) -> None:
             # Here, where there are several ranks: not every torch has what they need.
             from pitstop.train.launch_store import store_of_launch
 
-            store = store_of_launch()
-            distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+            store = store_of_launch(timeout)
+            distributed.init_process_group(
+                backend, store=store, rank=rank, world_size=world_size, timeout=timeout
+            )
         else:
-            distributed.init_process_group(backend)
+            distributed.init_process_group(backend, timeout=timeout)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise PitstopError(

@@ -12,8 +12,17 @@ from pitstop.data.loader.fetch import Samples
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import CheckpointError, PitstopError
 from pitstop.measure.host.garbage import long_lived_frozen
+from pitstop.records.run import HostClock
 from pitstop.train.evaluation.quality import eval_loader, evaluate, require_metric
 from pitstop.train.host_cache import HostCache, open_cache, require_cacheable
+from pitstop.train.hosts import (
+    compare_clocks,
+    decided_by_first,
+    describe_hosts,
+    done_by_all,
+    require_same,
+    require_shared_folder,
+)
 from pitstop.train.loop import Cadence, Loop, Outcome
 from pitstop.train.lost_ranks import naming_lost_ranks
 from pitstop.train.model.compiling import CompileMonitor, require_compiled
@@ -26,22 +35,23 @@ from pitstop.train.observers import Journal, Observer, RunStart, Status
 from pitstop.train.optim.build import optimizer_facts
 from pitstop.train.optim.nonfinite import NonFinitePolicy
 from pitstop.train.optim.schedule import Schedule
-from pitstop.train.ranks import Ranks, is_first_rank, join_ranks, leave_ranks
+from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
 from pitstop.train.run_lock import LostFolderError, RunFolder, run_lock
 from pitstop.train.setup import TrainerSetup, build_trainer, choose_device
-from pitstop.train.starting import StartingPoint, find_starting_point
+from pitstop.train.starting import StartingPoint, find_starting_point, seen_from_here
 from pitstop.train.state.checkpoint import (
     BestOf,
     Checkpoint,
     CheckpointWriter,
     join_writers,
 )
-from pitstop.train.state.random_state import capture_random_state, restore_random_state
+from pitstop.train.state.random_state import capture_random_state
 from pitstop.train.state.training_state import bare_model, restore_trainer, trainer_state
 from pitstop.train.step import Trainer
 from pitstop.train.task import BatchT, Task
 from pitstop.train.throughput import StepThroughput
-from pitstop.train.work import describe_engine, describe_held
+from pitstop.train.work import describe_engine, describe_held, settings_of_all_hosts
+from pitstop.train.world_size import OwnState, describe_change, own_state
 from pitstop_probe import Clock, RecordWriter, cuda_timer
 
 # Steps within which everything that will be compiled has been: forward, backward, update.
@@ -75,10 +85,16 @@ class TrainingRun(Generic[BatchT]):
     launcher: int | None = None
     """Process that started this one, as it was when this one began; see `join_ranks`."""
     folder: Path = field(init=False)
+    """Where its record goes."""
+    saves: Path = field(init=False)
+    """Where its checkpoints go, in a folder of their own; seen by all hosts."""
 
     def __post_init__(self) -> None:
         """Each run has a folder of its own."""
-        self.folder = self.config.run.work_dir / self.config.run.name
+        name = self.config.run.name
+        self.folder = self.config.run.work_dir / name
+        shared = self.config.checkpoint.dir
+        self.saves = self.folder if shared is None else shared / name
 
     def run(self) -> Outcome:
         """Train to the end, a signal or an error; the record says which it was.
@@ -86,13 +102,18 @@ class TrainingRun(Generic[BatchT]):
         Raises:
             PitstopError: Where the run cannot begin or cannot go on.
         """
-        is_first = is_first_rank()
         try:
             with ExitStack() as stack:
-                if is_first:
-                    stack.enter_context(run_lock(self.folder))
-                start = find_starting_point(self.folder, self.resume, is_first_rank=is_first)
-                prepared = self._prepared(start, stack)
+                timeout_s = self.config.run.rank_timeout_s
+                ranks = join_ranks(
+                    launcher=self.launcher,
+                    timeout_s=timeout_s,
+                    needs_group=self.config.train.shard != "none",
+                )
+                stack.callback(leave_ranks)
+                with naming_lost_ranks(ranks, None):
+                    start = self._starting_point(ranks, stack)
+                    prepared = self._prepared(start, ranks, stack)
                 return prepared if isinstance(prepared, Outcome) else self._run_loop(prepared)
         except OSError as error:
             raise PitstopError(
@@ -100,29 +121,43 @@ class TrainingRun(Generic[BatchT]):
                 "or make it writable, then continue with --resume auto"
             ) from error
 
-    def _prepared(self, start: StartingPoint, stack: ExitStack) -> _Prepared[BatchT] | Outcome:
+    def _starting_point(self, ranks: Ranks, stack: ExitStack) -> StartingPoint:
+        """Have the first rank hold the run's folder and say where it begins; see that all can."""
+
+        def begin() -> StartingPoint:
+            for folder in dict.fromkeys((self.folder, self.saves)):
+                stack.enter_context(run_lock(folder))
+            return find_starting_point(self.saves, self.resume)
+
+        start = decided_by_first(ranks, begin)
+        require_same(ranks, "settings", settings_of_all_hosts(self.config))
+        require_shared_folder(ranks, self.saves)
+        # All bytes of a checkpoint are compared once a host, not once a rank.
+        reads = ranks.local_rank == 0 and not ranks.is_first
+        return done_by_all(
+            ranks, lambda: seen_from_here(start, self.saves, self.resume, compares=reads)
+        )
+
+    def _prepared(
+        self, start: StartingPoint, ranks: Ranks, stack: ExitStack
+    ) -> _Prepared[BatchT] | Outcome:
         """Build what the loop needs, or say that nothing is left to do.
 
         The stack lets go of it, the last thing first.
         """
-        ranks = join_ranks(launcher=self.launcher, needs_group=self.config.train.shard != "none")
-        stack.callback(leave_ranks)
         setup = build_trainer(self.config, self.task, ranks, choose_device(ranks))
         loader, cache = self._train_loader(ranks, stack)
-        total_steps = self._total_steps(loader, ranks)
+        require_same(ranks, "data", {**loader.state_dict(), "rank": None})
+        rounds = ranks.most(len(loader))
+        own = _go_to_place(start.checkpoint, loader, ranks)
+        total_steps = self._total_steps(start.checkpoint, loader, ranks, rounds=rounds)
         # Before the checkpoint is loaded, which brings the rate of its own step along.
         schedule = Schedule(setup.trainer.optimizer, self.config.schedule, total_steps=total_steps)
-        first_step = _restore(start.checkpoint, setup.trainer, loader)
+        first_step = _restore(start.checkpoint, own, setup.trainer, seed=self.config.run.seed)
         if start.checkpoint is not None and first_step >= total_steps:
             return self._already_finished(start.checkpoint, ranks)
-        writer = RecordWriter(
-            str(self.folder / f"rank-{ranks.rank}.jsonl"),
-            {
-                "name": self.config.run.name,
-                "total_steps": total_steps,
-                "targets": self.config.targets.model_dump(exclude_none=True),
-            },
-        )
+        clock = compare_clocks(ranks)
+        writer = self._record_writer(ranks, clock, total_steps)
         stack.callback(_close_quietly, writer)
         journal = Journal(writer)
         saver = stack.enter_context(self._saver(ranks))
@@ -155,8 +190,26 @@ class TrainingRun(Generic[BatchT]):
         )
         if supervisor.wants_order:
             supervisor.announce_order()
-        self._announce(loop, setup, start, journal)
+        left = ranks.most(len(loader) - loader.position)
+        change = describe_change(start.checkpoint, self.config, ranks, batches_left=left)
+        for text in change:
+            journal.warned(first_step, "ranks", text)
+        news = (*setup.messages, *start.messages, *describe_hosts(ranks, clock), *change)
+        self._announce(loop, setup, news, journal)
         return _Prepared(loop, setup, writer, journal)
+
+    def _record_writer(
+        self, ranks: Ranks, clock: HostClock | None, total_steps: int
+    ) -> RecordWriter:
+        return RecordWriter(
+            str(self.folder / f"rank-{ranks.rank}.jsonl"),
+            {
+                "name": self.config.run.name,
+                "total_steps": total_steps,
+                "targets": self.config.targets.model_dump(exclude_none=True),
+                **({} if clock is None else {"clock": asdict(clock)}),
+            },
+        )
 
     def _already_finished(self, checkpoint: Checkpoint, ranks: Ranks) -> Outcome:
         """Say that there is nothing left to do; the record and the checkpoints stay as they are."""
@@ -243,13 +296,25 @@ class TrainingRun(Generic[BatchT]):
             ranks=ranks,
         )
 
-    def _total_steps(self, loader: Loader[BatchT], ranks: Ranks) -> int:
+    def _total_steps(
+        self, checkpoint: Checkpoint | None, loader: Loader[BatchT], ranks: Ranks, *, rounds: int
+    ) -> int:
+        """Count the steps of the whole run; of epochs, what is left of them at the present place.
+
+        Args:
+            checkpoint: Where the run goes on from, if anywhere.
+            loader: At the place from which it goes on.
+            ranks: A rank may have a batch less than others; all must end at the same step.
+            rounds: Batches of a whole epoch.
+        """
         train = self.config.train
         if train.steps is not None:
             return train.steps
         assert train.epochs is not None, "the configuration gives one of the two"
-        # A rank may have a batch less than others; all of them must end at the same step.
-        return max(1, train.epochs * ranks.most(len(loader)) // train.accumulate)
+        done = 0 if checkpoint is None else checkpoint.manifest.step
+        later_epochs = max(0, train.epochs - 1 - loader.epoch)
+        left = ranks.most(len(loader) - loader.position + later_epochs * rounds)
+        return max(1, done + left // train.accumulate)
 
     def _evaluation(
         self, trainer: Trainer[BatchT], stack: ExitStack
@@ -277,10 +342,10 @@ class TrainingRun(Generic[BatchT]):
 
     def _saver(self, ranks: Ranks) -> CheckpointWriter:
         return CheckpointWriter(
-            self.folder / "checkpoints",
+            self.saves / "checkpoints",
             keep_last=self.config.checkpoint.keep_last,
             best_of=self._best_of(),
-            ranks=join_writers(rank=ranks.rank, world_size=ranks.world_size),
+            ranks=join_writers(rank=ranks.rank, world_size=ranks.world_size, timeout=ranks.timeout),
         )
 
     def _saving(
@@ -294,9 +359,9 @@ class TrainingRun(Generic[BatchT]):
 
         Where the run's folder was deleted, the state is saved all the same, and the run ends.
         """
-        folder = self.folder / "checkpoints"
+        folder = self.saves / "checkpoints"
         # One rank judges: what it decides, the others learn by its end.
-        own_folder = RunFolder.of(self.folder) if trainer.ranks.is_first else None
+        own_folder = RunFolder.of(self.saves) if trainer.ranks.is_first else None
 
         def save(step: int, place: Mapping[str, object], metrics: Mapping[str, float]) -> Path:
             was_deleted = own_folder is not None and own_folder.is_deleted()
@@ -309,7 +374,7 @@ class TrainingRun(Generic[BatchT]):
                 if not trainer.ranks.most(was_deleted):
                     raise
             if was_deleted:
-                self.folder.mkdir(parents=True)
+                self.saves.mkdir(parents=True)
             saver.save(
                 {**trainer_state(trainer), "step": step, "config": self.config_yaml},
                 {"loader": dict(place), "random": capture_random_state()},
@@ -320,7 +385,7 @@ class TrainingRun(Generic[BatchT]):
             if was_deleted:
                 saver.wait()
                 raise LostFolderError(
-                    f"{self.folder} was deleted while the run went on: its record and earlier "
+                    f"{self.saves} was deleted while the run went on: its record and earlier "
                     f"checkpoints are gone; the state of step {step} was saved there anew, "
                     "continue with --resume auto"
                 )
@@ -338,7 +403,7 @@ class TrainingRun(Generic[BatchT]):
         self,
         loop: Loop[BatchT],
         setup: TrainerSetup[BatchT],
-        start: StartingPoint,
+        messages: tuple[str, ...],
         journal: Journal,
     ) -> None:
         sample_communication(setup.trainer.model)
@@ -355,7 +420,7 @@ class TrainingRun(Generic[BatchT]):
             total_steps=loop.total_steps,
             effective_batch=train.batch_size * train.accumulate * setup.trainer.ranks.world_size,
             world_size=setup.trainer.ranks.world_size,
-            messages=(*setup.messages, *start.messages),
+            messages=messages,
         )
         for observer in loop.observers:
             observer.started(news)
@@ -379,21 +444,37 @@ def _close_quietly(writer: RecordWriter) -> None:
         writer.close("failed", "the run could not begin")
 
 
+def _go_to_place(
+    checkpoint: Checkpoint | None, loader: Loader[BatchT], ranks: Ranks
+) -> OwnState | None:
+    """Go to the place in the data that a checkpoint was saved at; give what is this rank's own."""
+    if checkpoint is None:
+        return None
+    with _fitting(checkpoint):
+        own = own_state(checkpoint, ranks)
+        loader.load_state_dict(own.place)
+    return own
+
+
 def _restore(
-    checkpoint: Checkpoint | None, trainer: Trainer[BatchT], loader: Loader[BatchT]
+    checkpoint: Checkpoint | None, own: OwnState | None, trainer: Trainer[BatchT], *, seed: int
 ) -> int:
     """Put a checkpoint's state into a new trainer; give the step to go on with."""
-    if checkpoint is None:
+    if checkpoint is None or own is None:
         return 0
-    own = checkpoint.of_rank(trainer.ranks.rank)
-    try:
+    with _fitting(checkpoint):
         step = restore_trainer(trainer, checkpoint)
-        loader.load_state_dict(own["loader"])
-        restore_random_state(own["random"])
+        own.restore_random(seed=seed, rank=trainer.ranks.rank, step=step)
+    return step
+
+
+@contextmanager
+def _fitting(checkpoint: Checkpoint) -> Iterator[None]:
+    try:
+        yield
     except _UNFIT as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise CheckpointError(
             f"{checkpoint.path} does not fit this configuration; a run goes on with the settings "
             f"it was saved with ({reason})"
         ) from error
-    return step

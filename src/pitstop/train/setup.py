@@ -50,9 +50,9 @@ def choose_device(ranks: Ranks) -> torch.device:
     return torch.device("cuda", ranks.local_rank)
 
 
-def seed_everything(seed: int, rank: int) -> None:
+def seed_everything(seed: int, rank: int, *more: int) -> None:
     """Start every generator; ranks draw different numbers."""
-    mixed = int(np.random.SeedSequence([seed, rank]).generate_state(1)[0])
+    mixed = int(np.random.SeedSequence([seed, rank, *more]).generate_state(1)[0])
     random.seed(mixed)
     np.random.seed(mixed)  # noqa: NPY002 - other people's code draws from it
     torch.manual_seed(mixed)
@@ -103,7 +103,9 @@ def build_trainer(
     applied["optimizer.kind"] = asdict(optimizer_facts(optimizer))
     trainer = Trainer(
         task=task,
-        model=model if is_sharded else _over_ranks(model, ranks, device),
+        model=model
+        if is_sharded
+        else _over_ranks(model, ranks, device, keeps_order=config.run.deterministic),
         optimizer=optimizer,
         precision=precision,
         clipper=Clipper(train.clip, device),
@@ -172,11 +174,25 @@ def _forward(
     return forward
 
 
-def _over_ranks(model: nn.Module, ranks: Ranks, device: torch.device) -> nn.Module:
+def _over_ranks(
+    model: nn.Module, ranks: Ranks, device: torch.device, *, keeps_order: bool
+) -> nn.Module:
+    """Wrap a model for several ranks.
+
+    DDP lays gradients out anew after its first backward, in the order in which they came. Where
+    three ranks or more add them up, the order of a sum depends on its place in that layout: a run
+    that goes on from a checkpoint would add its first gradients in another order than one that was
+    left alone. Looking for unused parameters keeps the first layout, for the price of a walk over
+    the graph in each step, and of a line in which torch says that there were none.
+    """
     if ranks.world_size == 1:
         return model
-    devices = [device] if device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        model,
+        device_ids=[device] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=keeps_order and ranks.world_size > 2,
+    )
 
 
 def _divide(

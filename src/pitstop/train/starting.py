@@ -1,6 +1,6 @@
 """Where a run begins: at a checkpoint, or at the beginning."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -34,17 +34,14 @@ class StartingPoint:
         return tuple(lines)
 
 
-def find_starting_point(
-    folder: Path, resume: Path | str | None, *, is_first_rank: bool = True
-) -> StartingPoint:
-    """Find the checkpoint to go on from.
+def find_starting_point(folder: Path, resume: Path | str | None) -> StartingPoint:
+    """Find the checkpoint to go on from; one rank does it, and the others learn of it.
 
     Args:
-        folder: The run's own folder.
+        folder: Where the run's checkpoints are.
         resume: A checkpoint's folder; "auto" for the newest whole one of this run, or its
             beginning where nothing was saved; "never" for the beginning, with what was saved
             before set aside; None for a new run.
-        is_first_rank: Whether this process may set checkpoints aside.
 
     Raises:
         CheckpointError: The named checkpoint cannot be used, or none of those that there are.
@@ -59,7 +56,7 @@ def find_starting_point(
             )
         return StartingPoint()
     if resume == "never":
-        return StartingPoint(set_aside=_set_aside(saves) if is_first_rank else None)
+        return StartingPoint(set_aside=_set_aside(saves))
     if resume == "auto":
         checkpoint, skipped = find_newest_whole(saves)
         if checkpoint is None and has_saves(saves):
@@ -69,6 +66,29 @@ def find_starting_point(
             )
         return StartingPoint(checkpoint=checkpoint, skipped=tuple(skipped))
     return StartingPoint(checkpoint=open_checkpoint(Path(resume)))
+
+
+def seen_from_here(
+    start: StartingPoint, folder: Path, resume: Path | str | None, *, compares: bool
+) -> StartingPoint:
+    """Give the first rank's starting point as this host sees it, whose folders may lie elsewhere.
+
+    Args:
+        start: What the first rank found.
+        folder: Where the run's checkpoints are on this host.
+        resume: What this rank was asked to go on from.
+        compares: Whether to see that this host reads the bytes that the first rank read.
+
+    Raises:
+        CheckpointError: It does not.
+    """
+    found = start.checkpoint
+    if found is None:
+        return start
+    path = folder / "checkpoints" / found.path.name if resume == "auto" else Path(str(resume))
+    if compares and open_checkpoint(path).manifest != found.manifest:
+        raise CheckpointError(f"{path} is another checkpoint than the first rank's {found.path}")
+    return replace(start, checkpoint=replace(found, path=path))
 
 
 def _reasons(skipped: list[Skipped]) -> str:

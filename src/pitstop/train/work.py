@@ -86,6 +86,20 @@ def work_settings(config: RunConfig) -> dict[str, Any]:
     return {**settings, "train.distill": config.train.distill.teacher is not None}
 
 
+def settings_of_all_hosts(config: RunConfig) -> dict[str, Any]:
+    """Give the settings that all hosts of a run must share.
+
+    Folders may lie elsewhere on each of them, and hosts may differ in cores and memory.
+    """
+    own = {"loader", "cache", "targets"}
+    settings = {
+        name: value
+        for name, value in _flat(config.model_dump(exclude=own))
+        if not isinstance(value, Path)
+    }
+    return {**settings, "loader.drop_last": config.loader.drop_last}
+
+
 def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         # Where keys are no names the whole is one value: sizes by epoch.

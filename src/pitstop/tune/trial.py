@@ -62,7 +62,7 @@ class EngineTrials:
             shutil.rmtree(place, ignore_errors=True)
 
     def _run(self, overrides: tuple[str, ...], place: Path) -> Trial:
-        own = ("run.name=run", "checkpoint.best_of=null")
+        own = ("run.name=run", "checkpoint.best_of=null", "checkpoint.dir=null")
         command = [sys.executable, "-m", "pitstop", "train", str(self.config)]
         command += [*self.given, *overrides, *own, "--work-dir", str(place)]
         follower = RunFollower(place / "run" / "rank-0.jsonl")

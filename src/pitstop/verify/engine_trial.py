@@ -53,7 +53,7 @@ class EngineTrial:
     def program(self, folder: Path) -> Program:
         """Write the configuration, and say how to train it."""
         (folder / CONFIG).write_text(self.config_yaml, encoding="utf-8")
-        own = [f"run.work_dir={json.dumps(str(folder))}", f"run.name={RUN}"]
+        own = [f"run.work_dir={json.dumps(str(folder))}", f"run.name={RUN}", "checkpoint.dir=null"]
         settings = {
             "overrides": [*self.overrides, *own],
             "gradient_steps": self.gradient_steps,

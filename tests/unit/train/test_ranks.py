@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pitstop.errors import ConfigError
-from pitstop.train.ranks import Ranks, is_first_rank, join_ranks
+from pitstop.train.ranks import Ranks, join_ranks
 
 LAUNCH = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -20,7 +20,6 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plain_start_is_a_run_of_one_rank() -> None:
     assert join_ranks() == Ranks()
-    assert is_first_rank()
 
 
 def test_a_world_of_two_alone_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,9 +36,11 @@ def test_a_world_that_is_no_number_is_named(text: str, monkeypatch: pytest.Monke
 
 
 def test_a_rank_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LAUNCH:
+        monkeypatch.setenv(name, "2")
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ConfigError, match="the environment has RANK='first'"):
-        is_first_rank()
+        join_ranks()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks end with their launcher on Linux")

@@ -189,7 +189,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
 def test_without_restoring_the_random_state_the_bits_would_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pitstop.train.run.restore_random_state", lambda state: ())
+    monkeypatch.setattr("pitstop.train.world_size.restore_random_state", lambda state: ())
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     train(line_config(whole))
     train(line_config(cut, train__steps=4))

@@ -23,6 +23,7 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, cast
 
@@ -215,15 +216,20 @@ class WritingRanks:
     group: Any = None
 
 
-def join_writers(*, rank: int, world_size: int) -> WritingRanks:
+def join_writers(*, rank: int, world_size: int, timeout: timedelta | None = None) -> WritingRanks:
     """Let the ranks of a launch write together, over a process group of their own.
 
     Every rank must call this, at the same point.
+
+    Args:
+        rank: This one.
+        world_size: How many there are.
+        timeout: How long they wait for each other; None for torch's own limit.
     """
     # A rank alone has a group only where it divides a model, with nobody.
     if world_size == 1 and not (distributed.is_available() and distributed.is_initialized()):
         return WritingRanks()
-    group = distributed.new_group(backend="gloo")
+    group = distributed.new_group(backend="gloo", timeout=timeout)
 
     def agree(well: bool) -> bool:  # noqa: FBT001 - the question is its only argument
         vote = torch.tensor(int(well))
