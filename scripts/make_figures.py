@@ -441,6 +441,57 @@ def _drill_column(kills: Json, hostile: Json) -> dict[str, str]:
     }
 
 
+def nodes() -> str:
+    """Two nodes in two network namespaces: what was done to them, and what came of it."""
+    found = results("nodes_epyc_cpu")
+    alone, cut = found["two nodes, left alone"], found["cable pulled for 20 s"]
+    elastic, apart = (
+        found["a node leaves and another joins"],
+        found["records apart, checkpoints together"],
+    )
+    named = sum(len(sentences) for sentences in cut["sentences"])
+    epochs = elastic["epochs"].values()
+    in_order = all(each["exactly the first so many of the epoch's order"] for each in epochs)
+    twice = sum(each["twice"] for each in epochs)
+    error_s = max(error for error in apart["clock errors s"] if error is not None)
+    return table(
+        ("what was done", "what came of it"),
+        (
+            (f"the recipe above, {alone['steps']} steps", _equal(alone)),
+            (
+                f"the cable pulled for 20 s, `run.rank_timeout_s` {cut['rank_timeout_s']:g}",
+                f"all {cut['ranks']} ranks gone after {cut['all ranks gone after s']:.1f} s, "
+                f"{named} of them with the sentence; started again at step {cut['went on from']} "
+                f"(last save before the cut: {cut['saved before the cut']}); {_equal(cut)}",
+            ),
+            (
+                f"a node killed in mid-epoch, later another joins: "
+                f"{', then '.join(elastic['ranks step by step'])}",
+                f"samples of {len(epochs)} epochs: {twice} twice, "
+                + ("exactly those of the epoch's order" if in_order else "not those of the order")
+                + f" ({', '.join(str(each['samples']) for each in list(epochs)[:3])}, ... of 1000)",
+            ),
+            (
+                "each node with a folder of its own, nothing shared",
+                "refused before the first step: "
+                f'"{found["nodes without a common folder"].partition(":")[0]}"',
+            ),
+            (
+                "records on each node, `checkpoint.dir` shared, `cache.budget` 32 MiB, "
+                "`loader.workers` 2",
+                f"ranks {', '.join(map(str, apart['ranks that speak for a cache']))} have a cache "
+                f"for their host; {apart['workers of each rank'][0]} worker a rank; gathered, "
+                f"{len(apart['ranks read as one run'])} ranks are judged as one run; clocks "
+                f"compared within {1e3 * error_s:.1f} ms",
+            ),
+        ),
+    )
+
+
+def _equal(found: Json) -> str:
+    return "equal" if found["bit-equal to one host"] else "not equal"
+
+
 def _trouble(part: Json, kind: str) -> str:
     """Count troubles of a kind in a part of the drill."""
     counts = part["troubles"].items()
@@ -638,6 +689,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "drill-shards": lambda: _counted("shards"),
     "drill-soak": drill_soak,
     "drill-summary": drill_summary,
+    "nodes": nodes,
     "plan-left-out": plan_left_out,
     "plan-peaks": plan_peaks,
     "plan-steps": plan_steps,

@@ -158,11 +158,32 @@ def begin_program(
     def run() -> None:
         if before is not None:
             before()
-        path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
-        environment = {**os.environ, "PYTHONPATH": path}  # noqa: TID251 - handed on
-        os.execve(sys.executable, [sys.executable, *arguments], environment)
+        os.execve(sys.executable, [sys.executable, *arguments], _environment())
 
     return _fork(run, log, None)
+
+
+def begin_shell(text: str, log: Path, *, tools: Path) -> Life:
+    """Start a shell with some lines, as somebody types them.
+
+    Args:
+        text: What is typed.
+        log: Where its output goes; the shell runs in the same folder.
+        tools: Folder of commands that come before all others; ours and those of this Python follow.
+    """
+
+    def run() -> None:
+        environment = _environment()
+        own = [str(tools), str(Path(sys.executable).parent), environment.get("PATH", "")]
+        environment["PATH"] = os.pathsep.join(own)
+        os.execve("/bin/bash", ["bash", "-c", text], environment)
+
+    return _fork(run, log, log.parent)
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": path}  # noqa: TID251 - handed on
 
 
 def _fork(run: Callable[[], None], log: Path, folder: Path | None) -> Life:

@@ -237,14 +237,14 @@ class Network:
     addresses = ("10.213.7.1", "10.213.7.2")
 
     def __init__(self) -> None:
-        self._names = [f"drill-{os.getpid()}-{rank}" for rank in range(2)]
+        self.names = [f"drill-{os.getpid()}-{rank}" for rank in range(2)]
 
     def __enter__(self) -> "Network":
         """Lay the cable."""
-        for name in self._names:
-            _ip("netns", "add", name)
-        first, second = self._names
-        _ip(
+        for name in self.names:
+            run_ip("netns", "add", name)
+        first, second = self.names
+        run_ip(
             "link",
             "add",
             "drill0",
@@ -257,16 +257,18 @@ class Network:
             "netns",
             second,
         )
-        for rank, name in enumerate(self._names):
-            _ip("-n", name, "address", "add", f"{self.addresses[rank]}/24", "dev", f"drill{rank}")
-            _ip("-n", name, "link", "set", "lo", "up")
-            _ip("-n", name, "link", "set", f"drill{rank}", "up")
+        for rank, name in enumerate(self.names):
+            run_ip(
+                "-n", name, "address", "add", f"{self.addresses[rank]}/24", "dev", f"drill{rank}"
+            )
+            run_ip("-n", name, "link", "set", "lo", "up")
+            run_ip("-n", name, "link", "set", f"drill{rank}", "up")
         return self
 
     def __exit__(self, *_: object) -> None:
         """Take everything away."""
-        for name in self._names:
-            _ip("netns", "delete", name)
+        for name in self.names:
+            run_ip("netns", "delete", name)
 
     def enter(self, rank: int) -> None:
         """Have this process see the network of a rank alone.
@@ -274,7 +276,7 @@ class Network:
         A peer that does not answer is given up after seconds; as the system comes it takes a
         quarter of an hour, and torch's own limit is half an hour.
         """
-        with Path("/run/netns", self._names[rank]).open("rb") as file:
+        with Path("/run/netns", self.names[rank]).open("rb") as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _NEW_NETWORK):
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         Path("/proc/sys/net/ipv4/tcp_retries2").write_text("3")
@@ -288,9 +290,9 @@ class Network:
         self._neighbour("delete")
 
     def _neighbour(self, what: str, *more: str) -> None:
-        for rank, name in enumerate(self._names):
+        for rank, name in enumerate(self.names):
             other = self.addresses[1 - rank]
-            _ip("-n", name, "neighbour", what, other, "dev", f"drill{rank}", *more)
+            run_ip("-n", name, "neighbour", what, other, "dev", f"drill{rank}", *more)
 
 
 def can_cut() -> bool:
@@ -322,7 +324,8 @@ def break_ranks(
             return tally
 
 
-def _ip(*arguments: str) -> None:
+def run_ip(*arguments: str) -> None:
+    """Run the command that makes networks."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 

@@ -1,20 +1,28 @@
 """A workload from outside, small enough that one life of a training takes about a second."""
 
+import json
+import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, distributed
 
 from pitstop import SharedCache
 from pitstop.config.sections import RunConfig
+from pitstop.train.task import Loss
 from pitstop.workloads.catalogue import Workload
 from tests.unit.train.runs import LINE, LineSamples, LineTask
 
 SAMPLES = 90
+NOTED_SAMPLES = 1000
+NOTED = "noted line"
+"""The kind that notes which samples each step of each rank was made of."""
 PACED = "paced line"
 """The kind whose samples take as long as a disk and are kept in a cache."""
 
@@ -63,11 +71,56 @@ class PacedTask(LineTask):
         return PacedSamples()
 
 
+class NotedSamples:
+    """Points of the line that say which they are."""
+
+    def __len__(self) -> int:
+        return NOTED_SAMPLES
+
+    def sample(self, epoch: int, index: int) -> tuple[Tensor, ...]:
+        """Read a sample, and where it stands."""
+        time.sleep(_READ_S)
+        place = torch.tensor([epoch, index])
+        return (*LineSamples(NOTED_SAMPLES).sample(epoch, index), place)
+
+
+class NotedTask(LineTask):
+    """The line, with a file for each process of what its steps were made of."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def train_samples(self) -> NotedSamples:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Points of the line."""
+        return NotedSamples()
+
+    def collate(self, samples: list[Any]) -> Any:
+        """Keep the places beside the points; an evaluation has none."""
+        parts = [torch.stack(part) for part in zip(*samples, strict=True)]
+        return tuple(parts)
+
+    def to_device(self, batch: Any, device: torch.device) -> Any:
+        """Keep the places where they are."""
+        return (*super().to_device(batch[:2], device), *batch[2:])
+
+    def loss(self, output: Tensor, batch: Any, step: int) -> Loss:
+        """Note what a step is made of."""
+        rank = distributed.get_rank() if distributed.is_initialized() else 0
+        world_size = distributed.get_world_size() if distributed.is_initialized() else 1
+        line = {"step": step, "rank": rank, "world_size": world_size, "at": time.monotonic_ns()}
+        with (self._folder / f"notes-{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps({**line, "places": batch[2].tolist()}) + "\n")
+        return super().loss(output, batch[:2], step)
+
+
 def _build(config: RunConfig) -> LineTask:
+    if config.model.kind == NOTED:
+        return NotedTask(config.run.work_dir)
     return PacedTask() if config.model.kind == PACED else DrillTask()
 
 
-WORKLOAD = Workload(kinds={"line": LINE, PACED: LINE}, build=_build)
+WORKLOAD = Workload(kinds={"line": LINE, PACED: LINE, NOTED: LINE}, build=_build)
 
 
 def install(folder: Path) -> None:
