@@ -1,41 +1,44 @@
-"""What to try next: one setting at a time, beside the best so far, as often as noise demands.
+"""What to try next: every choice once beside the best so far, then what the trials promise.
 
 The space is a grid: one axis a knob, one place an axis for each of its choices. Trials are dear and
-their times noisy, so the search climbs instead of covering: axes in the order of what they promise,
-a choice at a time, always against the incumbent. Whoever asks may answer from a journal: the same
-answers lead to the same questions.
+their times noisy. So each choice is tried by itself first, axes in the order of what the doctor
+promises of them: what cannot be run is known by name then. After that a model of the whole grid
+says which point, new or measured, is expected to gain most. Whoever asks may answer from a journal:
+the same answers lead to the same questions.
 
 Computing and loading overlap, and the slower one hides the other: beside a loader that is just fast
 enough a faster step gains nothing, and beside that step a faster loader gains nothing either. So
-what changes the step is judged by the time it computes, what changes the rest by the wall clock.
+the time that a step computes counts beside the wall clock, though less.
 """
 
+import itertools
 import math
 import statistics
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Point = tuple[int, ...]
-"""The place on each axis."""
+from pitstop.tune.surface import Point, SurfaceModel
 
 Side = Literal["step", "run"]
 """What a knob changes: how a step computes, or what the run does beside it."""
 
-_FIRST_NOISE: Final = 0.015
-"""Spread of a time before two were taken at one point: that of a machine with little else to do."""
-_LEAST_NOISE: Final = 0.003
-"""Two times that agree by chance do not make a machine exact."""
-_BEYOND: Final = 2.0
-"""Standard errors of a difference that is believed."""
 _WORTH: Final = 0.005
 """A gain below this is not worth a setting that is not the user's own."""
-_PLAIN: Final = 0.1
-"""A gain above this is believed at the first trial; a smaller one is measured twice."""
+_BEYOND: Final = 1.0
+"""Standard errors of a gain that a setting of ours must have."""
+_EXPECTED: Final = 0.002
+"""A trial that is expected to gain less than this is not made."""
+_LITTLE: Final = 0.03
+"""Share of the wall clock that is too little to tune."""
 _MOSTLY: Final = 0.5
 """Share of the wall clock beside the step from which on that is tried first."""
-_MOST_REPEATS: Final = 3
-"""Trials of a point after which a difference that is still within the noise counts as none."""
+_MOST_REPEATS: Final = 5
+"""Trials of a point."""
+_MOST_WHOLE: Final = 4096
+"""Points of a space that is looked at as a whole; of a larger one, what is near the best."""
+_COMPUTE_WEIGHT: Final = 0.25
+"""What the time that a step computes counts beside the wall clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +51,9 @@ class Axis:
     own: int = 0
     """The place where the given configuration stands."""
     ordered: bool = False
-    """Whether neighbours are alike, so that a climb may stop where it becomes worse."""
+    """Whether neighbours are alike, so that the ends say something of what lies between."""
     side: Side = "step"
-    """What it changes, and so the time that it is judged by."""
+    """What it changes."""
     promise: float | None = None
     """Most of the time that it can save, as a share; None where nobody knows."""
 
@@ -63,14 +66,17 @@ class StepTimes:
     compute_s: float
     """Of these, within steps and not waiting for data."""
 
-    def on(self, side: Side) -> float:
-        """The time that a change of one side is judged by."""
-        return self.compute_s if side == "step" else self.wall_s
+    @property
+    def log(self) -> float:
+        """What is made smaller: the logarithm of both times, the wall clock counting more."""
+        wall = math.log(self.wall_s)
+        compute = math.log(self.compute_s) if self.compute_s > 0 else wall
+        return (wall + _COMPUTE_WEIGHT * compute) / (1 + _COMPUTE_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """A choice that was taken: the search stood at `before` and went on from `after`."""
+    """A choice that was taken on the way from `before` to `after`."""
 
     axis: str
     before: Point
@@ -91,22 +97,40 @@ class Search:
         self._most_trials = most_trials
         self._answers: dict[Point, list[StepTimes]] = {}
         self._failed: set[Point] = set()
-        self._last_asked: dict[Point, int] = {}
         self._answered = 0
-        self._gains: list[Gain] = []
-        self._incumbent: Point = tuple(axis.own for axis in self._axes)
-        self._walk = self._climb()
+        self._own: Point = tuple(axis.own for axis in self._axes)
+        self._screened: set[int] = set()
+        self._model: SurfaceModel | None = None
+        self._fastest: Point | None = None
+        self._walk = self._search()
         self._next: Point | None = next(self._walk, None)
 
     @property
     def best(self) -> Point:
-        """Where the search stands."""
-        return self._incumbent
+        """What is chosen: the fastest by all trials, less what gains nothing that is sure."""
+        point = self._incumbent()
+        changed = self._changed(point)
+        while changed:
+            gains = {index: self._sure_gain(self._beside(point, index), point) for index in changed}
+            least = min(changed, key=gains.__getitem__)
+            if gains[least] > _WORTH:
+                break
+            point = self._beside(point, least)
+            changed = self._changed(point)
+        return point
 
     @property
     def gains(self) -> tuple[Gain, ...]:
-        """The way from the given configuration to where it stands."""
-        return tuple(self._gains)
+        """The way from the given configuration to what is chosen, the largest gain first."""
+        best, at = self.best, self._own
+        found: list[Gain] = []
+        while at != best:
+            ways = [self._beside(at, index, best[index]) for index in self._different(at, best)]
+            after = ways[self._best_of(ways)]
+            index = self._different(at, after)[0]
+            found.append(Gain(axis=self._axes[index].name, before=at, after=after))
+            at = after
+        return tuple(found)
 
     def ask(self) -> Point | None:
         """Give the point to measure next; None where nothing is left or allowed."""
@@ -119,130 +143,149 @@ class Search:
             self._failed.add(self._next)
         else:
             self._answers.setdefault(self._next, []).append(answer)
-        self._last_asked[self._next] = self._answered
+            self._model = self._fastest = None
         self._answered += 1
         self._next = next(self._walk, None)
 
-    def noise(self, side: Side) -> float:
-        """Spread of a single time, as a share, from points that were measured more than once."""
-        squares, freedom = _FIRST_NOISE**2, 1
-        for answers in self._answers.values():
-            logs = [math.log(answer.on(side)) for answer in answers if answer.on(side) > 0]
-            if len(logs) > 1:
-                mean = statistics.fmean(logs)
-                squares += sum((log - mean) ** 2 for log in logs)
-                freedom += len(logs) - 1
-        return max(_LEAST_NOISE, math.sqrt(squares / freedom))
-
-    def _climb(self) -> Generator[Point, None, None]:
-        yield self._incumbent
-        yield self._incumbent  # the noise of this machine
-        if self._incumbent in self._failed:
+    def _search(self) -> Generator[Point, None, None]:
+        yield self._own
+        yield self._own  # the noise of this machine
+        if not self._answers:
             return  # what cannot be run cannot be tuned
-        settled: set[Point] = set()
-        while self._incumbent not in settled:
-            # Large gains first: what is within the noise is measured again only once they are in.
-            yield from self._rounds(patient=False)
-            settled.add(self._incumbent)
-            yield from self._rounds(patient=True)
+        while True:
+            index = self._next_axis()
+            if index is not None:
+                self._screened.add(index)
+                yield from self._screen(index)
+                continue
+            point = self._most_promising()
+            if point is None:
+                return
+            yield point
 
-    def _rounds(self, *, patient: bool) -> Generator[Point, None, None]:
-        """Go through all axes until none gains: one that gained may make others worth it."""
-        before = None
-        while self._incumbent != before:
-            before = self._incumbent
-            for index in self._order():
-                yield from self._explore(index, patient=patient)
-
-    def _order(self) -> list[int]:
-        """Axes that can gain: those of the step first, for it decides how fast a loader must be.
-
-        Where most of the time goes by beside the step, those of the run come first: what is left of
-        the step decides little. Among these, the one that promises most first.
-        """
+    def _next_axis(self) -> int | None:
+        """Give the axis to screen next: of the side that the time goes to, by its promise."""
         open_axes = [
             index
             for index, axis in enumerate(self._axes)
-            if axis.choices > 1 and self._headroom(axis.side) > _WORTH
+            if index not in self._screened and axis.choices > 1
+            if self._headroom(axis.side) > _LITTLE
         ]
         first: Side = "run" if self._headroom("run") > _MOSTLY else "step"
-        return sorted(open_axes, key=lambda index: _rank(self._axes[index], first))
+        return min(open_axes, key=lambda index: _rank(self._axes[index], first), default=None)
 
     def _headroom(self, side: Side) -> float:
         """Most of the wall clock that a side can save at the incumbent, as a share."""
-        if side == "step":
-            return 1.0
-        return 1 - self._median(self._incumbent, "step") / self._median(self._incumbent, "run")
+        times = self._answers[self._incumbent()]
+        compute_s = statistics.median(time.compute_s for time in times)
+        share = compute_s / statistics.median(time.wall_s for time in times)
+        return share if side == "step" else 1 - share
 
-    def _explore(self, index: int, *, patient: bool) -> Generator[Point, None, None]:
-        axis, start = self._axes[index], self._incumbent[index]
+    def _screen(self, index: int) -> Generator[Point, None, None]:
+        """Try the choices of an axis; of an ordered one its ends, and what is half way to them."""
+        axis, own = self._axes[index], self._axes[index].own
         if not axis.ordered:
             for place in range(axis.choices):
-                yield from self._try(index, place, patient=patient)
+                yield from self._new(index, place)
             return
-        for way in (range(start + 1, axis.choices), range(start - 1, -1, -1)):
-            for place in way:
-                yield from self._try(index, place, patient=patient)
-                if self._is_worse(self._beside(index, place), axis.side):
-                    break  # level ground is walked on, a slope downwards is not
-            if self._incumbent[index] != start:
-                return  # the other way is where it came from
+        for end in (axis.choices - 1, 0):
+            if end == own:
+                continue
+            before = self._incumbent()
+            yield from self._new(index, end)
+            if self._incumbent() == before:
+                yield from self._new(index, (own + end) // 2)
+            if self._incumbent()[index] != own:
+                return  # the other end is the other way
 
-    def _beside(self, index: int, place: int) -> Point:
-        """Name the point that differs from the incumbent on one axis."""
-        return (*self._incumbent[:index], place, *self._incumbent[index + 1 :])
-
-    def _try(self, index: int, place: int, *, patient: bool) -> Generator[Point, None, None]:
-        """Measure a point beside the incumbent, and stand on it where it is faster."""
-        before, point, side = self._incumbent, self._beside(index, place), self._axes[index].side
-        if point == before or point in self._failed:
-            return
-        if point not in self._answers:
+    def _new(self, index: int, place: int) -> Generator[Point, None, None]:
+        """Ask for the point beside the incumbent, unless it is known."""
+        point = self._beside(self._incumbent(), index, place)
+        if point not in self._answers and point not in self._failed:
             yield point
-        yield from self._settle(point, side, patient=patient)
-        if point not in self._failed and self._is_better(point, side):
-            self._gains.append(Gain(axis=self._axes[index].name, before=before, after=point))
-            self._incumbent = point
 
-    def _settle(self, point: Point, side: Side, *, patient: bool) -> Generator[Point, None, None]:
-        """Measure point and incumbent again where noise may have made a gain, or may hide one."""
-        while point not in self._failed and len(self._answers[point]) < _MOST_REPEATS:
-            hidden = patient and self._may_hide_a_gain(point, side)
-            if not hidden and not (self._is_better(point, side) and self._is_hasty(point, side)):
-                return
-            # In turns, the one that waited longer first: a drifting machine favours neither.
-            for each in sorted((point, self._incumbent), key=self._last_asked.__getitem__):
-                if len(self._answers[each]) < _MOST_REPEATS:
-                    yield each
+    def _most_promising(self) -> Point | None:
+        """Give the point that is expected to gain most over the incumbent; None below the least."""
+        points = [each for each in self._candidates() if self._is_open(each)]
+        if not points:
+            return None
+        estimate = self._fitted().estimate([self._incumbent(), *points])
+        level = float(estimate.log[0])
+        pairs = zip(estimate.log[1:], estimate.error[1:], strict=True)
+        expected = [_expected_gain(level - float(log), float(error)) for log, error in pairs]
+        most = max(expected)
+        return points[expected.index(most)] if most > _EXPECTED else None
 
-    def _is_hasty(self, point: Point, side: Side) -> bool:
-        return len(self._answers[point]) == 1 and self._gain(point, side) < _PLAIN
+    def _candidates(self) -> Iterable[Point]:
+        """Give the whole grid of choices that could be run; near the best where it is large."""
+        places = [self._runnable(index) for index in range(len(self._axes))]
+        if math.prod(len(each) for each in places) <= _MOST_WHOLE:
+            return itertools.product(*places)
+        near = {self._incumbent()}
+        for _ in range(2):
+            near |= {
+                self._beside(point, index, place)
+                for point in near
+                for index, each in enumerate(places)
+                for place in each
+            }
+        near |= set(self._answers)
+        return sorted(near)
 
-    def _may_hide_a_gain(self, point: Point, side: Side) -> bool:
-        gain, error = self._gain(point, side), self._error(point, side)
-        return _WORTH - _BEYOND * error < gain < max(_WORTH, _BEYOND * error)
+    def _runnable(self, index: int) -> list[int]:
+        """Give places of a screened axis that did not fail by themselves; else its own alone."""
+        axis = self._axes[index]
+        if index not in self._screened:
+            return [axis.own]
+        ran = {point[index] for point in self._answers}
+        failed = {point[index] for point in self._failed} - ran
+        return [place for place in range(axis.choices) if place not in failed]
 
-    def _is_better(self, point: Point, side: Side) -> bool:
-        """Tell whether a point gains on its own side, and loses nothing on the wall clock."""
-        needed = max(_WORTH, _BEYOND * self._error(point, side))
-        return self._gain(point, side) > needed and not self._is_worse(point, "run")
+    def _is_open(self, point: Point) -> bool:
+        times = self._answers.get(point, ())
+        return point not in self._failed and len(times) < _MOST_REPEATS
 
-    def _is_worse(self, point: Point, side: Side) -> bool:
-        if point in self._failed:
-            return True
-        return self._gain(point, side) < -_BEYOND * self._error(point, side)
+    def _incumbent(self) -> Point:
+        """Give the measured point that is the fastest by all trials."""
+        if self._fastest is None:
+            points = list(self._answers)
+            self._fastest = points[self._best_of(points)] if points else self._own
+        return self._fastest
 
-    def _gain(self, point: Point, side: Side) -> float:
-        """Share of the incumbent's time that the point saves."""
-        return 1 - self._median(point, side) / self._median(self._incumbent, side)
+    def _best_of(self, points: Sequence[Point]) -> int:
+        return int(self._fitted().estimate(points).log.argmin())
 
-    def _error(self, point: Point, side: Side) -> float:
-        """Standard error of that share."""
-        counts = (len(self._answers[each]) for each in (point, self._incumbent))
-        return self.noise(side) * math.sqrt(sum(1 / count for count in counts))
+    def _fitted(self) -> SurfaceModel:
+        if self._model is None:
+            pairs = [(point, time.log) for point in self._answers for time in self._answers[point]]
+            points, logs = zip(*pairs, strict=True)
+            self._model = SurfaceModel(points, logs, [axis.ordered for axis in self._axes])
+        return self._model
 
-    def _median(self, point: Point, side: Side) -> float:
-        return statistics.median(answer.on(side) for answer in self._answers[point])
+    def _sure_gain(self, before: Point, after: Point) -> float:
+        """Give the share that `after` saves, less its standard errors."""
+        log, error = self._fitted().difference(before, after)
+        return log - _BEYOND * error
+
+    def _changed(self, point: Point) -> list[int]:
+        return self._different(point, self._own)
+
+    def _different(self, point: Point, other: Point) -> list[int]:
+        return [index for index in range(len(point)) if point[index] != other[index]]
+
+    def _beside(self, point: Point, index: int, place: int | None = None) -> Point:
+        """Name the point that differs on one axis: by another place, or by its own."""
+        other = self._own[index] if place is None else place
+        return (*point[:index], other, *point[index + 1 :])
+
+
+def _expected_gain(gain: float, error: float) -> float:
+    """Give what is gained on average where a gain is known with an error and a loss is refused."""
+    if not error:
+        return max(gain, 0.0)
+    z = gain / error
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return gain * (1 + math.erf(z / math.sqrt(2))) / 2 + error * density
 
 
 def _rank(axis: Axis, first: Side) -> tuple[bool, float]:

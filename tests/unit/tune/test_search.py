@@ -153,7 +153,9 @@ def test_the_largest_promise_is_tried_first_and_a_loader_nobody_waits_for_is_lef
     search = Search(axes, most_trials=1000)
     asked = run(search, lambda _: StepTimes(wall_s=1.0, compute_s=1.0))
     first_moves = [point for point in dict.fromkeys(asked) if any(point)]
-    assert first_moves == [(0, 0, 0, 1), (0, 1, 0, 0), (0, 0, 1, 0)]
+    assert first_moves[:3] == [(0, 0, 0, 1), (0, 1, 0, 0), (0, 0, 1, 0)]
+    # Together they might be more than each by itself; a loader never is.
+    assert set(first_moves[3:]) <= {(0, 1, 1, 1)}
 
 
 def test_a_configuration_may_stand_in_the_middle_of_an_axis() -> None:
