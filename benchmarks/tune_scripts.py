@@ -1,41 +1,59 @@
-"""Tunes six scripts of others from outside, then runs each bare and as chosen in pairs.
+"""Tunes scripts of others from outside, then runs each bare, as chosen, and as edited, in turns.
 
-    python benchmarks/tune_scripts.py --accept FOLDER --public CHECKOUTS [--only NAME ...]
-    python benchmarks/tune_scripts.py ... --only NAME --by-hand EDITED.py
+    python -m benchmarks.tune_scripts --accept FOLDER --public CHECKOUTS [--only NAME ...]
+    python -m benchmarks.tune_scripts --accept FOLDER --public CHECKOUTS --lanes --seconds 320
 
 `FOLDER` holds the acceptance scripts, `CHECKOUTS` the repositories of `tests/zoo/public.toml` at
-their commits. Each script's study has a journal under `--work-dir`: what was cut off goes on. The
-pairs come after the study and are not part of it: what it chose is held against the untouched
-script once more, speed and losses. With `--by-hand` the pairs are the untouched script and a copy,
-beside it, in which somebody changed the printed lines.
+their commits, a folder each. Each script's study has a journal under `--work-dir`: what was cut off
+goes on. The turns come after the study and are not part of it: the untouched script, the script
+changed from outside, and a copy beside it into which the printed diff was put. Every turn is
+written down when it has ended.
+
+With `--lanes` seven scripts run in two halves of the time, side by side on cores of their own (16
+are needed), one of each half on the GPU.
 """
 
 import argparse
 import json
 import os
 import shlex
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pitstop.records.store import to_dict
 from pitstop.records.tuning.script import ScriptTuning
 from pitstop.records.tuning.study import Trial
 from pitstop.report.script_tuning import change_lines
-from pitstop.tune.script.study import ScriptStudy, run_script_study
+from pitstop.tune.script.edits import edit_sources
+from pitstop.tune.script.study import ScriptStudy, run_script_study, script_of
 from pitstop.tune.script.trial import ScriptTrials
 from pitstop.tune.tuning import Budget
 from pitstop.verify.numbers import loss_distance
 from tests.zoo.generate import generate
 from tests.zoo.table import PUBLIC, STANDINS, read_table
 
-RESULT: Final = Path(__file__).parent / "results" / "tune_scripts_epyc_cpu.json"
+RESULT: Final = Path(__file__).parent / "results" / "tune_scripts_h200.json"
 ACCEPTED: Final = ("cpu_module_transform", "cpu_noop_compile", "cpu_prefetch_between")
+PICTURES: Final = "gpu_pictures"
 OF_THE_ZOO: Final = ("mnist", "CVAE", "SRCNN")
+ON_GPU: Final = ("mnist", PICTURES)
+"""Those that are given the GPU where there is one; the others are kept from it."""
+EDITED: Final = "_edited"
+PHASES: Final[tuple[tuple[tuple[int, int, str], ...], ...]] = (
+    ((0, 4, "cpu_module_transform"), (4, 3, "cpu_noop_compile"), (7, 4, "SRCNN"), (11, 4, "mnist")),
+    ((0, 10, PICTURES), (10, 3, "CVAE"), (13, 3, "cpu_prefetch_between")),
+)
+"""First core, cores and script of each lane; core 15 is left free in the first half."""
+
+Side = Literal["bare", "outside", "edited"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +68,24 @@ class Script:
     """Generated, where it is missing."""
 
 
-def scripts(accept: Path, public: Path) -> list[Script]:
-    """All six."""
+def scripts(options: argparse.Namespace) -> list[Script]:
+    """All of them."""
+    accept, public = options.accept.absolute(), options.public.absolute()
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
     found = [
-        Script(name=name, command=(sys.executable, f"{name}.py"), folder=accept, env={})
+        Script(name=name, command=(sys.executable, f"{name}.py"), folder=accept, env=hidden)
         for name in ACCEPTED
     ]
+    command = (sys.executable, f"{PICTURES}.py", str(options.pictures.absolute()))
+    found.append(Script(name=PICTURES, command=command, folder=accept, env={}))
     for row in read_table(PUBLIC):
         if row.name in OF_THE_ZOO:
-            command = (sys.executable, *row.words("cpu"))
+            on_gpu = options.gpu and row.name in ON_GPU
+            command = (sys.executable, *row.words("cuda" if on_gpu else "cpu"))
             path = os.pathsep.join((str(STANDINS), os.environ.get("PYTHONPATH", "")))
             # The seed is that of the stand-ins' pictures.
             env = {**row.env, "ZOO_SEED": "0", "PYTHONPATH": path}
+            env |= dict(row.cuda_env) if on_gpu else hidden
             folder = row.working_folder(public)
             found.append(
                 Script(name=row.name, command=command, folder=folder, env=env, data=row.data)
@@ -83,50 +107,95 @@ def inside(script: Script) -> Iterator[None]:
         os.environ.update(before)
 
 
-def tuned(script: Script, options: argparse.Namespace) -> dict[str, Any]:
-    """Tune one script, and hold what was chosen against the untouched one in pairs."""
+def tuned(script: Script, options: argparse.Namespace, keep: Callable[[Any], None]) -> None:
+    """Tune one script; hold what was chosen, and the edited copy, against the untouched one."""
+    end_s = time.monotonic() + options.seconds
     folder = options.work_dir.absolute() / script.name
     study = ScriptStudy(
         command=script.command,
         folder=folder,
         allowed=frozenset({"exact", "rounding"}),
         steps=options.steps,
-        trial_limit_s=240.0,
-        budget=Budget(most_trials=options.trials, most_s=60 * options.minutes),
+        trial_limit_s=options.trial_seconds,
+        budget=Budget(most_trials=options.trials, most_s=options.search_seconds),
     )
-    found = run_script_study(study, lambda trial: print(_line(trial), flush=True))
-    places = tuple(site.place for site in found.seen.train_loaders)
-    trials = _trials(script.command, folder, options, places)
-    chosen = found.tuning.overrides
-    sides = (lambda: trials.run(()), lambda: trials.run(chosen))
-    pairs = [_pair(*sides, turn) for turn in range(options.pairs if chosen else 0)]
-    return {
+    found = run_script_study(study, lambda trial: print(_line(script, trial), flush=True))
+    edited, left = _edited(found, script)
+    result: dict[str, Any] = {
         "command": shlex.join(word.replace(sys.executable, "python") for word in script.command),
-        "chosen": list(chosen),
+        "cores": len(os.sched_getaffinity(0)),
+        "device": found.seen.device,
+        "chosen": list(found.tuning.overrides),
         "lines": [_without_folders(line, script) for line in change_lines(found)],
-        "pairs": pairs,
-        "speedup": median(pair["speedup"] for pair in pairs) if pairs else None,
+        "diff": _without_folders(found.diff, script),
+        "not_in_diff": list(left),
         "seed_distance": found.seed_distance,
         "repeat_distance": found.repeat_distance,
+        "turns": [],
         "study": _study(found, script),
     }
+    keep(result)
+    if found.tuning.overrides:
+        _take_turns(script, found, edited, options, end_s, result, keep)
 
 
-def by_hand(script: Script, options: argparse.Namespace) -> dict[str, Any]:
-    """Hold a copy with the printed lines changed against the untouched script."""
-    folder = options.work_dir.absolute() / f"{script.name}-by-hand"
-    program, _, *rest = script.command
-    variables = dict(word.split("=", 1) for word in options.variables)
-    bare = _trials(script.command, folder / "bare", options, None)
-    edited = _trials((program, str(options.by_hand), *rest), folder / "edited", options, None)
-    changes = tuple(f"env.{name}={value}" for name, value in variables.items())
-    sides = (lambda: bare.run(()), lambda: edited.run(changes))
-    pairs = [_pair(*sides, turn) for turn in range(options.pairs)]
-    return {
-        "pairs": pairs,
-        "variables": variables,
-        "speedup": median(pair["speedup"] for pair in pairs),
+def _take_turns(  # noqa: PLR0913 - one call
+    script: Script,
+    found: ScriptTuning,
+    edited: tuple[str, ...] | None,
+    options: argparse.Namespace,
+    end_s: float,
+    result: dict[str, Any],
+    keep: Callable[[Any], None],
+) -> None:
+    places = tuple(site.place for site in found.seen.train_loaders)
+    folder = options.work_dir.absolute() / script.name
+    plain = _trials(script.command, folder, options, places)
+    variables = tuple(word for word in found.tuning.overrides if word.startswith("env."))
+    sides: dict[Side, Callable[[], Trial]] = {
+        "bare": lambda: plain.run(()),
+        "outside": lambda: plain.run(found.tuning.overrides),
     }
+    if edited is not None:
+        by_hand = _trials(edited, folder / "edited", options, None)
+        sides["edited"] = lambda: by_hand.run(variables)
+    names = list(sides)
+    for turn in range(options.turns):
+        if time.monotonic() > end_s:
+            return
+        order = names[turn % len(names) :] + names[: turn % len(names)]
+        trials = {name: sides[name]() for name in order}
+        result["turns"].append({name: _side(trials, name) for name in names})
+        for name in names[1:]:
+            gains = [each[name]["speedup"] for each in result["turns"]]
+            result[f"speedup_{name}"] = median(gains)
+        keep(result)
+        print(f"  {script.name} turn {turn + 1}: {result['turns'][-1]}", flush=True)
+
+
+def _side(trials: dict[Side, Trial], name: Side) -> dict[str, Any]:
+    bare, own = trials["bare"], trials[name]
+    speedup = bare.wall_s / own.wall_s if bare.wall_s and own.wall_s else 0.0
+    return {
+        "step_s": own.wall_s,
+        "speedup": speedup,
+        "loss_distance": loss_distance(bare.losses, own.losses),
+        "peak_device_bytes": own.peak_device_bytes,
+        "end": own.end if not own.reason else f"{own.end}: {own.reason}",
+    }
+
+
+def _edited(found: ScriptTuning, script: Script) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Put the printed diff into a copy beside the script; give its command, and what is left."""
+    path = script_of(script.command)
+    edits = edit_sources(found.tuning, found.seen, path)
+    others = [str(each) for each in edits.after if each != path]
+    if path is None or others or edits.left:
+        return None, (*edits.left, *others)
+    copy = path.with_name(f"{path.stem}{EDITED}.py")
+    copy.write_text(edits.after.get(path) or path.read_text(encoding="utf-8"), encoding="utf-8")
+    at = [word for word in script.command if Path(word).absolute() == path][0]
+    return tuple(str(copy) if word == at else word for word in script.command), ()
 
 
 def _trials(
@@ -138,30 +207,13 @@ def _trials(
     folder.mkdir(parents=True, exist_ok=True)
     return ScriptTrials(
         command=command,
-        folder=folder / "pairs",
+        folder=folder / "turns",
         seen_path=folder / "seen-again.json",
         steps=options.steps,
-        limit_s=240.0,
+        limit_s=options.trial_seconds,
         memory_limit_bytes=None,
         loaders=loaders,
     )
-
-
-def _pair(
-    run_bare: Callable[[], Trial], run_changed: Callable[[], Trial], turn: int
-) -> dict[str, Any]:
-    """Run both, the other one first in every second pair."""
-    if turn % 2 == 0:
-        bare, changed = run_bare(), run_changed()
-    else:
-        changed, bare = run_changed(), run_bare()
-    return {
-        "bare_s": bare.wall_s,
-        "changed_s": changed.wall_s,
-        "speedup": bare.wall_s / changed.wall_s if bare.wall_s and changed.wall_s else 0.0,
-        "loss_distance": loss_distance(bare.losses, changed.losses),
-        "ends": [bare.end, changed.end],
-    }
 
 
 def _study(found: ScriptTuning, script: Script) -> dict[str, Any]:
@@ -176,9 +228,97 @@ def _without_folders(text: str, script: Script) -> str:
     return text
 
 
-def _line(trial: Trial) -> str:
-    time = f"{1000 * trial.wall_s:.1f} ms" if trial.wall_s else f"{trial.end}: {trial.reason}"
-    return f"  {' '.join(trial.overrides) or 'as it is'}: {time} {trial.loss_note}"
+def _line(script: Script, trial: Trial) -> str:
+    time_text = f"{1000 * trial.wall_s:.1f} ms" if trial.wall_s else f"{trial.end}: {trial.reason}"
+    changes = " ".join(trial.overrides) or "as it is"
+    return f"  {script.name} {changes}: {time_text} {trial.loss_note} ({trial.took_s:.1f} s)"
+
+
+def run_lanes(options: argparse.Namespace) -> None:
+    """Run the lanes of each half side by side; keep what there is every few seconds."""
+    begun_s = time.monotonic()
+    parts = options.work_dir.absolute() / "parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    for half, lanes in enumerate(PHASES, start=1):
+        end_s = begun_s + options.seconds * half / len(PHASES)
+        left_s = end_s - time.monotonic()
+        wanted = [lane for lane in lanes if not options.only or lane[2] in options.only]
+        started = [_start(lane, options, parts, left_s) for lane in wanted]
+        _wait(started, options, end_s)
+    _merge(parts, options.out)
+
+
+def _start(
+    lane: tuple[int, int, str], options: argparse.Namespace, parts: Path, left_s: float
+) -> subprocess.Popen[bytes]:
+    first, count, name = lane
+    cores = set(range(first, first + count)) & os.sched_getaffinity(0)
+    cores = cores or os.sched_getaffinity(0)
+    words = [sys.executable, "-m", "benchmarks.tune_scripts", "--only", name]
+    for option in ("accept", "public", "pictures", "steps", "trials", "turns", "trial_seconds"):
+        words += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
+    words += ["--seconds", str(left_s), "--search-seconds", str(options.search_seconds)]
+    words += ["--work-dir", str(options.work_dir), "--out", str(parts / f"{name}.json")]
+    words += ["--gpu"] if options.gpu else []
+    with (parts / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            words,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )
+
+
+def _wait(
+    started: Sequence[subprocess.Popen[bytes]], options: argparse.Namespace, end_s: float
+) -> None:
+    try:
+        while any(each.poll() is None for each in started) and time.monotonic() < end_s:
+            time.sleep(3)
+            _merge(options.work_dir.absolute() / "parts", options.out)
+    finally:
+        for each in started:
+            if each.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(each.pid, signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    each.wait(3)
+                with suppress(ProcessLookupError):
+                    os.killpg(each.pid, signal.SIGKILL)
+
+
+def _merge(parts: Path, out: Path) -> None:
+    """Put the results of all lanes into one file, and their logs beside it."""
+    found: dict[str, Any] = {}
+    for path in sorted(parts.glob("*.json")):
+        with suppress(ValueError):
+            found |= json.loads(path.read_text(encoding="utf-8"))
+    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    logs = [path.read_text(errors="replace") for path in sorted(parts.glob("*.log"))]
+    out.with_suffix(".log").write_text("\n".join(logs), encoding="utf-8")
+
+
+def run_some(options: argparse.Namespace) -> None:
+    """Tune what is named, one after the other."""
+    for script in scripts(options):
+        if options.only and script.name not in options.only:
+            continue
+        print(script.name, flush=True)
+        generate(script.data, script.folder, python=sys.executable)
+
+        def keep(result: Any, name: str = script.name) -> None:
+            known = json.loads(options.out.read_text()) if options.out.exists() else {}
+            known[name] = result
+            part = options.out.with_suffix(".part")
+            part.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+            part.replace(options.out)
+
+        try:
+            with inside(script):
+                tuned(script, options, keep)
+        except Exception as error:  # noqa: BLE001 - the next script is no worse for it
+            print(f"  {script.name}: {error}", flush=True)
 
 
 def main() -> None:
@@ -186,29 +326,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--accept", type=Path, required=True)
     parser.add_argument("--public", type=Path, required=True)
+    parser.add_argument("--pictures", type=Path, default=Path("pics"))
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--lanes", action="store_true")
+    parser.add_argument("--gpu", action="store_true", help="mnist and pictures on the GPU")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--trials", type=int, default=24)
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--trials", type=int, default=18)
+    parser.add_argument("--trial-seconds", type=float, default=240.0)
+    parser.add_argument("--search-seconds", type=float, default=1800.0)
+    parser.add_argument("--seconds", type=float, default=7200.0)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--work-dir", type=Path, default=Path("runs/tune-scripts"))
     parser.add_argument("--out", type=Path, default=RESULT)
-    parser.add_argument("--by-hand", type=Path)
-    parser.add_argument("--variables", nargs="*", default=[], help="of the edited script")
     options = parser.parse_args()
-    for script in scripts(options.accept.absolute(), options.public.absolute()):
-        if options.only and script.name not in options.only:
-            continue
-        print(script.name, flush=True)
-        generate(script.data, script.folder, python=sys.executable)
-        known = json.loads(options.out.read_text()) if options.out.exists() else {}
-        with inside(script):
-            if options.by_hand:
-                known[script.name]["by_hand"] = by_hand(script, options)
-            else:
-                known[script.name] = tuned(script, options)
-        options.out.write_text(json.dumps(known, indent=1) + "\n")
-        print(f"  {known[script.name]['speedup']} {known[script.name]['lines']}", flush=True)
+    options.out = options.out.absolute()
+    run_lanes(options) if options.lanes else run_some(options)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Records the speed of every point of a small space many times, and lets the tuner's search at it.
 
-    python benchmarks/tune_surface.py --record    # every point, in turns, then the search live
-    python benchmarks/tune_surface.py             # the search on what was recorded
+    python -m benchmarks.tune_surface --record --seconds 80 --hardware "..."
+    python -m benchmarks.tune_surface             # the search on what was recorded
+
+Recording times every point in turns until the time is over, then lets the search at it live.
 
 A trial is a few steps of a small convolutional network in this process: 72 ways to train it. Each
 step is followed by one of a reference, and the time of a trial is the median ratio of the two, for
@@ -26,7 +28,7 @@ from torch import nn
 
 from pitstop.tune.search import Axis, Point, Search, StepTimes
 
-RESULT: Final = Path(__file__).parent / "results" / "tune_surface_epyc_cpu.json"
+RESULT: Final = Path(__file__).parent / "results" / "tune_surface_cpu.json"
 CUTS: Final = (1, 2, 4)
 UPDATES: Final = ("loop", "foreach", "fused")
 AXES: Final = (
@@ -41,6 +43,7 @@ MOST_TRIALS: Final = len(POINTS) // 4
 NEAR: Final = 1.03
 BATCH: Final = 16
 REFERENCE: Final = (0, 0, 0, 0, 0)
+FEWEST_ROUNDS: Final = 4
 
 
 Step = Callable[[], None]
@@ -88,13 +91,16 @@ def training(point: Point) -> Step:
     return step
 
 
-def record(rounds: int, steps: int) -> dict[Point, list[float]]:
-    """Time every point in every round."""
+def record(rounds: int, steps: int, seconds: float) -> dict[Point, list[float]]:
+    """Time every point in every round, whole rounds only, until the time is over."""
+    end_s = time.monotonic() + seconds
     trainings = {point: training(point) for point in POINTS}
     reference = training(REFERENCE)
     found: dict[Point, list[float]] = {point: [] for point in POINTS}
     dice = random.Random(0)
-    for _ in range(rounds):
+    for done in range(rounds):
+        if done >= FEWEST_ROUNDS and time.monotonic() > end_s:
+            break
         for point in dice.sample(POINTS, len(POINTS)):
             found[point].append(relative_time(trainings[point], reference, steps))
     return found
@@ -125,7 +131,7 @@ def replays(surface: dict[Point, list[float]], repeats: int) -> Iterator[tuple[f
         yield true[chosen] / best, trials
 
 
-def read_surface(path: Path = RESULT) -> dict[Point, list[float]]:
+def read_surface(path: Path) -> dict[Point, list[float]]:
     """Read what was recorded."""
     rows = json.loads(path.read_text(encoding="utf-8"))["points"]
     return {tuple(row["point"]): row["times"] for row in rows}
@@ -147,15 +153,17 @@ def main() -> None:
     """Record where asked, then search and say how near it came."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--hardware", default="2-core AMD EPYC, torch 2.13")
     options = parser.parse_args()
     torch.set_num_threads(1)
     known: dict[str, Any] = {}
     if options.record:
-        surface = record(options.rounds, options.steps)
+        surface = record(options.rounds, options.steps, options.seconds)
         rows = [{"point": list(p), "times": [round(s, 4) for s in t]} for p, t in surface.items()]
         reference = training(REFERENCE)
         live, _ = searched(lambda point: relative_time(training(point), reference, options.steps))
@@ -166,8 +174,8 @@ def main() -> None:
             "live_over_best": true[live] / min(true.values()),
             "points": rows,
         }
-        RESULT.write_text(json.dumps(known) + "\n", encoding="utf-8")
-    surface = read_surface()
+        options.out.write_text(json.dumps(known) + "\n", encoding="utf-8")
+    surface = read_surface(options.out)
     found = list(replays(surface, options.repeats))
     ratios = [ratio for ratio, _ in found]
     own = truth(surface)[tuple(axis.own for axis in AXES)]

@@ -22,7 +22,7 @@ _LEVEL: Final = 1.0
 """Spread of the time of the whole surface around the mean of the trials, as a logarithm."""
 _PARTS: Final = (0.01, 0.03, 0.1, 0.3, 0.8)
 """Usual size of what a choice changes, of which the likeliest is taken."""
-_PAIRS: Final = (0.1, 0.4)
+_PAIRS: Final = (0.2, 0.6)
 """Size of what a pair of choices changes beside that."""
 _NOISES: Final = (0.003, 0.007, 0.015, 0.03, 0.06, 0.12)
 _USUAL_NOISE: Final = 0.015

@@ -61,14 +61,14 @@ class Tuner:
         way = self._way(search)
         rows = self._table(way)
         notes: list[str] = []
-        while harmful := next(
-            (at for at, row in enumerate(rows) if at and not self.holds(row)), None
-        ):
-            notes.append(
-                f"{' '.join(rows[harmful].overrides)} was faster in the search and not in the "
-                "turns; it was left out"
-            )
-            way = _without(way, harmful)
+        while harmful := [at for at, row in enumerate(rows) if at and not self.holds(row)]:
+            notes += [
+                f"{' '.join(rows[at].overrides)} was faster in the search and not in the turns; "
+                "it was left out"
+                for at in harmful
+            ]
+            for at in reversed(harmful):  # all at once: a table is dear
+                way = _without(way, at)
             rows = self._table(way)
         return Tuning(
             source=self.source,

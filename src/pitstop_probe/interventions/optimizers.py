@@ -1,10 +1,11 @@
-"""Optimizers of torch's built to update all weights in few calls: fused, or foreach."""
+"""Optimizers of torch's built to update all weights in few calls, or with a smaller state."""
 
 import functools
 import inspect
 from typing import Any, Callable, List, Mapping, Optional
 
 from pitstop_probe.hooks.patches import Patch, replace
+from pitstop_probe.interventions.eight_bit import EIGHT_BIT, change_to_eight_bit, package_for
 from pitstop_probe.interventions.sites import Sites
 from pitstop_probe.stderr import say
 
@@ -25,7 +26,7 @@ def change_optimizers(
         is_optimizer = isinstance(kind, type) and issubclass(kind, base) and kind is not base
         if way in WAYS and is_optimizer and way in _takes(kind):
             patches.append(replace(kind, "__init__", lambda plain: _changed(plain, way, sites)))
-    return patches
+    return patches + (change_to_eight_bit(torch, sites) if way == EIGHT_BIT else [])
 
 
 def _takes(kind: Any) -> List[str]:
@@ -45,7 +46,10 @@ def _noted(original: Callable[..., Any], sites: Sites, then: Built) -> Callable[
         takes = next((found for each in kind.__mro__ if (found := _takes(each))), [])
         defaults = optimizer.defaults
         used: Optional[str] = next((way for way in WAYS if defaults.get(way)), None)
-        sites.built("optimizer", place, name=kind.__name__, takes=takes, way=used)
+        small = package_for(optimizer)
+        sites.built(
+            "optimizer", place, name=kind.__name__, takes=takes, way=used, eight_bit=small
+        )
         try:
             then(optimizer, place, frame)
         except Exception as error:  # noqa: BLE001 - what cannot be changed must not end the script

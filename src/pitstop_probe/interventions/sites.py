@@ -35,6 +35,11 @@ class Sites:
         found = innermost_own(self._stack, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         return None if found is None else found[0]
 
+    def is_called_by_script(self) -> bool:
+        """Tell whether the caller of the caller is the script's own, and no library."""
+        frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        return not self._stack.is_library(frame.f_code.co_filename)
+
     def built(self, kind: str, place: str, **facts: Any) -> None:
         """Note that the script built something."""
         self._write({"built": kind, "place": place, **facts})

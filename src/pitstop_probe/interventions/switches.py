@@ -25,7 +25,9 @@ def _noting(sites: Sites, name: str) -> Make:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            sites.built(name, sites.place(), value=repr(args[0]) if args else "")
+            # A loader's worker sets its threads to one: no line of the script's.
+            if name != "threads" or sites.is_called_by_script():
+                sites.built(name, sites.place(), value=repr(args[0]) if args else "")
             return original(*args, **kwargs)
 
         return call
@@ -34,14 +36,21 @@ def _noting(sites: Sites, name: str) -> Make:
 
 
 def _threads(torch: Any, change: str, sites: Sites) -> List[Patch]:
-    """Set the threads of operations; what the script sets later is left out."""
+    """Set the threads of operations; what the script sets later is left out.
+
+    What torch sets itself is not: a loader's worker that computed with all threads would take the
+    cores from the training.
+    """
     torch.set_num_threads(int(change.partition("=")[2]))
     sites.changed(change, sites.place(), "torch")
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def call(*_: Any) -> None:
+        def call(*args: Any) -> Any:
+            if not sites.is_called_by_script():
+                return original(*args)
             sites.changed(change, sites.place(), "torch.set_num_threads")
+            return None
 
         return call
 

@@ -79,6 +79,7 @@ def _optimizer(values: Mapping[str, Any]) -> OptimizerSite:
         name=str(values["name"]),
         takes=tuple(map(str, values["takes"])),
         way=values["way"],
+        eight_bit=values.get("eight_bit"),
     )
 
 

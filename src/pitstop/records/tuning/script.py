@@ -33,6 +33,8 @@ class OptimizerSite:
     """Ways of updating that its class knows, of ``fused`` and ``foreach``."""
     way: str | None
     """The one that it was built with; None where torch decides."""
+    eight_bit: str | None = None
+    """Package in the script's environment that has it with a state of 8 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,3 +120,7 @@ class ScriptTuning:
     """Mean gap of the losses of two runs of the untouched script."""
     seed_distance: float | None = None
     """The same with other seeds: the measure of what a change may do to the loss."""
+    diff: str = ""
+    """The changes in the source, as a unified diff."""
+    not_in_diff: tuple[str, ...] = ()
+    """Changes that are left to the person, each with its reason."""

@@ -17,6 +17,8 @@ from pitstop.tune.knobs import OWN, Choice, Knob
 from pitstop.tune.space import Space
 
 ENVIRONMENT: Final = "env."
+EIGHT_BIT: Final = "8bit"
+"""Way of an optimizer that keeps its state in 8 bits."""
 
 # Memory is kept instead of being returned after each step and zeroed by the kernel at the next.
 _KEEP_MEMORY: Final = (
@@ -75,6 +77,8 @@ def claim_of_change(choice: Sequence[str]) -> Claim:
     """Say what changes claim together: that of the weakest."""
     names = [word.partition("=")[0] for word in choice]
     is_exact = all(name.startswith(ENVIRONMENT) or name in _EXACT for name in names)
+    if f"optimizer={EIGHT_BIT}" in choice:
+        return "training"
     return "exact" if is_exact else "rounding"
 
 
@@ -109,7 +113,7 @@ def _needs_pinning(at: At) -> str | None:
 def _needs_way(at: At) -> str | None:
     if not at.seen.optimizers:
         return "it builds no optimizer of torch's"
-    if not any(site.takes for site in at.seen.optimizers):
+    if not any(site.takes or site.eight_bit for site in at.seen.optimizers):
         return f"{at.seen.optimizers[0].name} has neither a fused nor a foreach update"
     return None
 
@@ -177,7 +181,10 @@ def _ways(at: At) -> tuple[Choice, ...]:
     if not at.seen.on_gpu and "fused" in known:
         known = {"fused": None}
     used = {site.way for site in at.seen.optimizers}
-    return (OWN, *((f"optimizer={way}",) for way in known if way not in used))
+    ways = [way for way in known if way not in used]
+    if at.seen.on_gpu and any(site.eight_bit for site in at.seen.optimizers):
+        ways.append(EIGHT_BIT)
+    return (OWN, *((f"optimizer={way}",) for way in ways))
 
 
 def _threads(at: At) -> tuple[Choice, ...]:
@@ -290,18 +297,23 @@ _LINES: Final[Mapping[str, str]] = {
 }
 
 
-def line_for(choice: Sequence[str], *, name: str, device: str) -> str:
+def line_for(
+    choice: Sequence[str], *, name: str, device: str, package: str | None = None
+) -> str:
     """Say what the user writes in the place of a change.
 
     Args:
         choice: The change.
         name: What was changed, as noted there.
         device: Of the weights: ``cpu`` or ``cuda``.
+        package: That has 8-bit optimizers.
     """
     words = [word.partition("=")[::2] for word in choice]
     variables = [word.removeprefix(ENVIRONMENT) for word in choice if word.startswith(ENVIRONMENT)]
     if variables:
         return f"{' '.join(variables)} before the command"
+    if f"optimizer={EIGHT_BIT}" in choice:
+        return f"build {name}8bit of {package or 'torchao'}.optim instead of {name}"
     given = [_ARGUMENTS[key].format(value=value) for key, value in words if key in _ARGUMENTS]
     lines = [f"give DataLoader {', '.join(given)}"] if given else []
     lines += [

@@ -26,6 +26,7 @@ from pitstop.tune.script.interventions import (
     line_for,
     open_script_space,
 )
+from pitstop.tune.script.edits import edit_sources
 from pitstop.tune.script.losses import CheckedTrials, LossMeasure
 from pitstop.tune.script.trial import SEED, ScriptTrials
 from pitstop.tune.tuning import Budget, Tuner
@@ -86,7 +87,12 @@ def run_script_study(study: ScriptStudy, progress: Callable[[Trial], None]) -> S
         holds=_holds,
         progress=progress,
     ).run()
-    return _described(tuning, seen, checked.measure)
+    return _described(tuning, seen, checked.measure, script_of(study.command))
+
+
+def script_of(command: Sequence[str]) -> Path | None:
+    """Give the file that a command runs; None where it names none."""
+    return next((Path(word).absolute() for word in command if Path(word).suffix == ".py"), None)
 
 
 def _holds(row: GainRow) -> bool:
@@ -143,7 +149,10 @@ def _checked(
     return CheckedTrials(trials=trials, measure=measure, untouched=untouched)
 
 
-def _described(tuning: Tuning, seen: ScriptSeen, measure: LossMeasure) -> ScriptTuning:
+def _described(
+    tuning: Tuning, seen: ScriptSeen, measure: LossMeasure, script: Path | None
+) -> ScriptTuning:
+    edited = edit_sources(tuning, seen, script)
     changes = tuple(_change(row, tuning, seen) for row in tuning.rows[1:])
     fixed = {
         code
@@ -160,6 +169,8 @@ def _described(tuning: Tuning, seen: ScriptSeen, measure: LossMeasure) -> Script
         advice=tuple(each for each in seen.findings if each.code not in fixed),
         repeat_distance=measure.repeat_distance,
         seed_distance=measure.seed_distance,
+        diff=edited.diff(),
+        not_in_diff=edited.left,
     )
 
 
@@ -176,8 +187,9 @@ def _change(row: GainRow, tuning: Tuning, seen: ScriptSeen) -> CodeChange:
     notes = [each.loss_note for each in measured if set(row.overrides) <= set(each.overrides)]
     name = places[0].name if places else ""
     device = "cuda" if seen.on_gpu else "cpu"
+    package = next((site.eight_bit for site in seen.optimizers if site.eight_bit), None)
     return CodeChange(
-        text=line_for(row.overrides, name=name, device=device),
+        text=line_for(row.overrides, name=name, device=device, package=package),
         places=_lines(places),
         gain=row.gain,
         gain_low=row.gain_low,
