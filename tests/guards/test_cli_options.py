@@ -160,6 +160,7 @@ tune --json
 tune --minutes
 tune --on
 tune --output
+tune --page
 tune --steps
 tune --trial-minutes
 tune --trials

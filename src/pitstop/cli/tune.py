@@ -1,6 +1,7 @@
 """``pitstop tune``: the fastest settings of a configuration or of a script, with their gains."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from pitstop.errors import PitstopError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pitstop.records.tuning.study import Tuning
     from pitstop.records.verify.verification import Claim
     from pitstop.tune.cluster import Cluster
     from pitstop.tune.configured import TuningRequest
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _EXACT: "frozenset[Claim]" = frozenset({"exact"})
 _USUAL: "frozenset[Claim]" = frozenset({"exact", "rounding"})
 _ALL: "frozenset[Claim]" = frozenset({"exact", "rounding", "training"})
+_DIFFS = (".diff", ".patch")
 
 
 def tune(  # noqa: PLR0913 - one parameter an option
@@ -34,7 +37,7 @@ def tune(  # noqa: PLR0913 - one parameter an option
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="The tuned file, CONFIG-tuned by default; of CMD the report."
+            "--output", "-o", help="The tuned file, CONFIG-tuned by default; of CMD lines or diff."
         ),
     ] = None,
     trials: Annotated[int, typer.Option(min=2, help="Most trials of the search.")] = 24,
@@ -47,6 +50,9 @@ def tune(  # noqa: PLR0913 - one parameter an option
     exact_only: Annotated[
         bool, typer.Option("--exact-only", help="Only what leaves every bit as it is.")
     ] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write the gains as one HTML page with a plot.")
+    ] = None,
     work_dir: Annotated[
         Path, typer.Option(help="Folder of journals: a study that was killed goes on from there.")
     ] = Path("runs/tune"),
@@ -68,7 +74,7 @@ def tune(  # noqa: PLR0913 - one parameter an option
     if command is not None:
         from pitstop.tune.script.study import ScriptStudy
 
-        _require_script(ctx, command, config, allow_training=allow_training)
+        _require_script(ctx, command, config)
         script = ScriptStudy(
             command=tuple(command),
             folder=work_dir / _name_of(command),
@@ -77,12 +83,11 @@ def tune(  # noqa: PLR0913 - one parameter an option
             trial_limit_s=60 * trial_minutes,
             budget=budget,
         )
-        _tune_script(script, output, json)
+        _tune_script(script, _Outputs(file=output, page=page, json=json))
         return
     if config is None:
         raise typer.BadParameter("name a configuration, or a command after --")
     require_torch("tuning")
-    require_place(json)
     from pitstop.tune.configured import TuningRequest
 
     study = TuningRequest(
@@ -95,7 +100,33 @@ def tune(  # noqa: PLR0913 - one parameter an option
         budget=budget,
         cluster=None if on is None else _ray_cluster(),
     )
-    _tune_config(study, output or config.with_name(f"{config.stem}-tuned.yaml"), json)
+    tuned = output or config.with_name(f"{config.stem}-tuned.yaml")
+    _tune_config(study, tuned, _Outputs(file=output, page=page, json=json))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outputs:
+    """Where a study is written."""
+
+    file: Path | None
+    page: Path | None
+    json: str | None
+
+    def require_writable(self) -> None:
+        """Refuse a place that cannot be written, before anything is run."""
+        from pitstop.records.store import require_writable
+
+        require_place(self.json)
+        for path in (self.file, self.page):
+            if path is not None:
+                require_writable(path)
+
+    def write_page(self, tuning: "Tuning") -> None:
+        """Write the page, where one is wanted."""
+        if self.page is not None:
+            from pitstop.report.tuning_page import write_tuning_page
+
+            write_tuning_page(tuning, self.page)
 
 
 def _require_place_of_trials(on: str | None, command: "Sequence[str] | None") -> None:
@@ -113,13 +144,11 @@ def _ray_cluster() -> "Cluster":
 
 
 def _require_script(
-    ctx: typer.Context, command: "Sequence[str]", config: Path | None, *, allow_training: bool
+    ctx: typer.Context, command: "Sequence[str]", config: Path | None
 ) -> None:
     """Refuse what does not go with a command, or is none, before anything is run."""
     if config is not None or not command:
         raise typer.BadParameter("give either a configuration, or a command after --")
-    if allow_training:
-        raise PitstopError("--allow-training is for a configuration, not for a command")
     refuse_unrunnable(words_before_dashes(ctx), command, of="tune")
     from pitstop.measure.script.launch import require_command
 
@@ -132,32 +161,35 @@ def _name_of(command: "Sequence[str]") -> str:
     return Path(scripts[0] if scripts else command[0]).stem
 
 
-def _tune_script(study: "ScriptStudy", output: Path | None, json_path: str | None) -> None:
-    from pitstop.records.store import require_writable, write_text
+def _tune_script(study: "ScriptStudy", outputs: _Outputs) -> None:
+    from pitstop.records.store import write_text
     from pitstop.report.script_tuning import change_lines, script_tuning_report
     from pitstop.report.terminal import make_console
     from pitstop.report.tuning import trial_line
     from pitstop.tune.script.study import run_script_study
 
-    require_place(json_path)
-    if output is not None:
-        require_writable(output)
+    outputs.require_writable()
     console = make_console(sys.stderr)
     found = run_script_study(study, lambda trial: console.print(trial_line(trial, of="steps")))
-    if output is not None:
-        write_text(output, "".join(f"{line}\n" for line in change_lines(found)))
-    show(found, lambda: script_tuning_report(found), json_path)
+    if outputs.file is not None:
+        is_diff = outputs.file.suffix in _DIFFS
+        lines = "".join(f"{line}\n" for line in change_lines(found))
+        write_text(outputs.file, found.diff if is_diff else lines)
+    outputs.write_page(found.tuning)
+    show(found, lambda: script_tuning_report(found), outputs.json)
 
 
-def _tune_config(study: "TuningRequest", tuned: Path, json_path: str | None) -> None:
+def _tune_config(study: "TuningRequest", tuned: Path, outputs: _Outputs) -> None:
     from pitstop.report.terminal import make_console
     from pitstop.report.tuning import trial_line, tuning_report
     from pitstop.tune.configured import run_study, write_tuned
 
+    outputs.require_writable()
     console = make_console(sys.stderr)
     tuning = run_study(study, lambda trial: console.print(trial_line(trial)))
     gained = len(tuning.rows) > 1
     if gained:
         write_tuned(tuning, study, tuned)
-    if not write_record(tuning, json_path):
+    outputs.write_page(tuning)
+    if not write_record(tuning, outputs.json):
         make_console().print(tuning_report(tuning, str(tuned) if gained else None))

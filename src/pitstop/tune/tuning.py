@@ -159,6 +159,8 @@ class Tuner:
             peak_device_bytes=max(peaks, default=None),
             start_s=_median([trial.start_s for trial in own]),
             break_even_steps=_break_even(before, own),
+            step_s=_step_s(own),
+            loss=next((trial.loss_note for trial in reversed(own) if trial.loss_note), ""),
         )
 
 
@@ -182,6 +184,11 @@ def _ratios(before: Sequence[Trial], after: Sequence[Trial]) -> list[float]:
         one.wall_s / other.wall_s if one.wall_s and other.wall_s else 0.0
         for one, other in zip(before, after, strict=True)
     ]
+
+
+def _step_s(trials: Sequence[Trial]) -> float | None:
+    times = [one.wall_s * one.samples for one in trials if one.wall_s and one.samples]
+    return statistics.median(times) if times else None
 
 
 def _median(values: Sequence[float | None]) -> float:

@@ -31,7 +31,7 @@ def pitstop(*arguments: str, cwd: Path, path: str = "") -> subprocess.CompletedP
         (("--", "train.py"), "did you mean: pitstop tune -- python train.py"),
         (("--", "LR=1", "python", "a.py"), "did you mean: pitstop tune -- env LR=1 python a.py"),
         (("--", "no-such-program", "a.py"), "there is no command 'no-such-program' to run"),
-        (("--allow-training", "--", sys.executable, "a.py"), "not for a command"),
+        (("--page", "no/such/place.html", "--", sys.executable, "a.py"), "no/such"),
         (("run.yaml", "--", sys.executable, "a.py"), "either a configuration, or a command"),
         (("--",), "either a configuration, or a command"),
         ((), "name a configuration, or a command after --"),

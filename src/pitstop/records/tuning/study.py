@@ -77,6 +77,10 @@ class GainRow:
     start_s: float | None
     break_even_steps: int | None = None
     """Steps after which a longer start is paid back; None where it is not longer."""
+    step_s: float | None = None
+    """A whole step, with all its samples; None where the samples are not known."""
+    loss: str = ""
+    """What the losses beside those of the first row say, where they were compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,6 +171,15 @@ def write_page(judged: JudgedRuns, output: Path, *, language: str = "en") -> Pag
     )
 
 
+def write_single_page(page: Page, output: Path) -> None:
+    """Write a page whose sections are given, without pictures.
+
+    Raises:
+        RecordError: The page cannot be written.
+    """
+    write_text(output, _Renderer().render(page, lambda _: None)[0])
+
+
 def _latest_pictures(views: Sequence[RunView], free_bytes: int) -> Section | None:
     """Pictures of the last of several runs that has any."""
     for view in reversed(views):

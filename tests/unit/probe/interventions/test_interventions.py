@@ -2,6 +2,8 @@
 
 import copy
 import json
+import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,6 +151,79 @@ def test_an_optimizer_without_such_an_update_is_left_alone(
     assert changed(tmp_path) == {}
 
 
+class Planted8bit(torch.optim.Optimizer):
+    """Stands for a package's class: the same arguments, but for how an update is launched."""
+
+    def __init__(
+        self, params: Any, lr: float = 1e-3, weight_decay: float = 1e-2, *, block_size: int = 256
+    ) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "block": block_size})
+
+
+@pytest.fixture
+def planted_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a package with 8-bit optimizers before all others."""
+    package = tmp_path / "site" / "torchao"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    optim = types.ModuleType("torchao.optim")
+    vars(optim).update(Adam8bit=Planted8bit, AdamW8bit=Planted8bit)
+    monkeypatch.syspath_prepend(str(package.parent))
+    for name in [each for each in sys.modules if each.partition(".")[0] == "torchao"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torchao.optim", optim)
+
+
+@pytest.mark.usefixtures("planted_package")
+def test_an_optimizer_is_built_in_8_bits_by_a_package_that_is_there(
+    change: Intervene, tmp_path: Path
+) -> None:
+    change("optimizer=8bit")
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1, fused=True)
+    assert type(optimizer) is Planted8bit
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert optimizer.param_groups[0]["params"][0] is model.weight
+    assert changed(tmp_path) == {"optimizer=8bit": Path(__file__).name}
+
+
+@pytest.mark.usefixtures("planted_package")
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda weights: Mine(weights, lr=0.1),
+        lambda weights: torch.optim.SGD(weights, lr=0.1),
+        lambda weights: torch.optim.AdamW(weights, maximize=True),
+    ],
+    ids=["somebody's own class", "another optimizer", "an argument that the package does not have"],
+)
+def test_what_has_no_8_bit_form_is_left_alone(
+    change: Intervene, tmp_path: Path, build: Callable[[Any], torch.optim.Optimizer]
+) -> None:
+    change("optimizer=8bit")
+    optimizer = build(nn.Linear(3, 1).parameters())
+    assert type(optimizer) is not Planted8bit
+    assert changed(tmp_path) == {}
+
+
+@pytest.mark.usefixtures("planted_package")
+def test_a_package_with_8_bit_optimizers_is_noted(change: Intervene, tmp_path: Path) -> None:
+    change()
+    torch.optim.AdamW(nn.Linear(3, 1).parameters())
+    torch.optim.SGD(nn.Linear(3, 1).parameters())
+    found = [line for line in lines(tmp_path) if line.get("built") == "optimizer"]
+    assert [line["eight_bit"] for line in found] == ["torchao", None]
+
+
+def test_the_real_package_builds_its_own_class(change: Intervene, tmp_path: Path) -> None:
+    optim = pytest.importorskip("torchao.optim")
+    change("optimizer=8bit")
+    optimizer = torch.optim.Adam(nn.Linear(64, 64).parameters(), betas=(0.8, 0.9))
+    assert type(optimizer) is optim.Adam8bit
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+    assert set(changed(tmp_path)) == {"optimizer=8bit"}
+
+
 class Seen(nn.Module):
     """Keeps the format that it computes in."""
 
@@ -228,6 +303,24 @@ def test_a_script_that_sets_threads_later_does_not_undo_the_change(
     torch.set_num_threads(2)
     assert torch.get_num_threads() == 1
     assert set(changed(tmp_path)) == {"threads=1"}
+
+
+class Threads(Dataset[int]):
+    """Gives the threads of the process that loads it."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return torch.get_num_threads()
+
+
+def test_a_worker_keeps_its_one_thread(change: Intervene, tmp_path: Path) -> None:
+    change("threads=2")
+    found = [int(each) for batch in DataLoader(Threads(), num_workers=1) for each in batch]
+    assert found == [1, 1]
+    names = {line["name"] for line in lines(tmp_path) if "changed" in line}
+    assert "torch.set_num_threads" not in names
 
 
 def test_threads_of_the_scripts_own_are_noted(change: Intervene, tmp_path: Path) -> None:
