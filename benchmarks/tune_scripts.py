@@ -139,7 +139,7 @@ def tuned(script: Script, options: argparse.Namespace, keep: Callable[[Any], Non
         _take_turns(script, found, edited, options, end_s, result, keep)
 
 
-def _take_turns(  # noqa: PLR0913 - one call
+def _take_turns(
     script: Script,
     found: ScriptTuning,
     edited: tuple[str, ...] | None,
@@ -194,7 +194,7 @@ def _edited(found: ScriptTuning, script: Script) -> tuple[tuple[str, ...] | None
         return None, (*edits.left, *others)
     copy = path.with_name(f"{path.stem}{EDITED}.py")
     copy.write_text(edits.after.get(path) or path.read_text(encoding="utf-8"), encoding="utf-8")
-    at = [word for word in script.command if Path(word).absolute() == path][0]
+    at = next(word for word in script.command if Path(word).absolute() == path)
     return tuple(str(copy) if word == at else word for word in script.command), ()
 
 
@@ -254,20 +254,15 @@ def _start(
     first, count, name = lane
     cores = set(range(first, first + count)) & os.sched_getaffinity(0)
     cores = cores or os.sched_getaffinity(0)
-    words = [sys.executable, "-m", "benchmarks.tune_scripts", "--only", name]
+    words = ["taskset", "-c", ",".join(map(str, sorted(cores)))]
+    words += [sys.executable, "-m", "benchmarks.tune_scripts", "--only", name]
     for option in ("accept", "public", "pictures", "steps", "trials", "turns", "trial_seconds"):
         words += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
     words += ["--seconds", str(left_s), "--search-seconds", str(options.search_seconds)]
     words += ["--work-dir", str(options.work_dir), "--out", str(parts / f"{name}.json")]
     words += ["--gpu"] if options.gpu else []
     with (parts / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(
-            words,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )
+        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def _wait(
@@ -340,7 +335,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     options.out = options.out.absolute()
-    run_lanes(options) if options.lanes else run_some(options)
+    run = run_lanes if options.lanes else run_some
+    run(options)
 
 
 if __name__ == "__main__":

@@ -143,9 +143,7 @@ def _ray_cluster() -> "Cluster":
     return RayCluster()
 
 
-def _require_script(
-    ctx: typer.Context, command: "Sequence[str]", config: Path | None
-) -> None:
+def _require_script(ctx: typer.Context, command: "Sequence[str]", config: Path | None) -> None:
     """Refuse what does not go with a command, or is none, before anything is run."""
     if config is not None or not command:
         raise typer.BadParameter("give either a configuration, or a command after --")

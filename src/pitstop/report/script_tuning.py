@@ -17,6 +17,9 @@ def script_tuning_report(found: ScriptTuning) -> RenderableType:
         parts += [Text(), Text("change these lines", style="bold")]
         parts += [Text(f"  {literal(line)}") for line in change_lines(found)]
         parts += [Text(), _table(found)]
+    if found.not_in_diff:
+        parts += [Text(), Text("not in the diff", style="bold")]
+        parts += [Text(f"  {literal(line)}") for line in found.not_in_diff]
     parts += [Text(), *(Text(line) for line in ending_lines(found.tuning))]
     if found.advice:
         parts += [Text(), Text("what no change from outside fixes", style="bold")]

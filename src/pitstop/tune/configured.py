@@ -14,7 +14,7 @@ from pitstop.plan.dry_run.request import Request, trace_in_child
 from pitstop.plan.memory import Gpu, plan_memory
 from pitstop.records.store import write_text
 from pitstop.records.tuning.study import GainRow, Trial, Tuning
-from pitstop.records.units import bytes_text, seconds_text, speedup_text
+from pitstop.records.units import bytes_text, count_text, seconds_text, speedup_text
 from pitstop.records.verify.verification import Claim
 from pitstop.tune.cluster import Cluster, ClusterTrials, RepeatedTrials, place_on
 from pitstop.tune.journal import JournaledTrials, StudyHead, TrialJournal
@@ -105,22 +105,43 @@ def write_tuned(tuning: Tuning, study: TuningRequest, path: Path) -> None:
     kinds = outside_kinds()
     loaded = load_config(study.config, (*study.overrides, *tuning.overrides), kinds=kinds)
     body = to_yaml(loaded.config, only=loaded.written, kinds=kinds)
-    head = "".join(f"# {line}\n" for line in _head_lines(tuning))
+    head = "".join(f"# {line}\n" for line in _head_lines(tuning, path))
     write_text(path, f"{head}{body}")
 
 
-def _head_lines(tuning: Tuning) -> list[str]:
+def _head_lines(tuning: Tuning, path: Path) -> list[str]:
     first, *changes = tuning.rows
-    lines = [f"{tuning.source}, tuned by measurement: {_pace(first)} at first"]
-    lines += [
-        f"  {' '.join(row.overrides)}: {speedup_text(row.gain)} "
-        f"({speedup_text(row.gain_low)} to {speedup_text(row.gain_high)}), {row.claim}"
-        for row in changes
-    ]
+    lines = [f"{tuning.source}, tuned by measurement: {_pace(first)} at first{_memory(first)}"]
+    lines.append(f"measured on {_machine()}, in {count_text(len(tuning.trials), 'trial')}")
+    lines += [f"  {_change(row)}" for row in changes]
     last = tuning.rows[-1]
-    lines.append(f"together {speedup_text(last.cumulative_gain)}, {_pace(last)}")
+    lines.append(f"together {speedup_text(last.cumulative_gain)}, {_pace(last)}{_memory(last)}")
     lines.append("the effective batch is as it was, so the learning rate is too")
+    lines.append(f"does it harm? pitstop verify {tuning.source} {path}")
     return lines
+
+
+def _change(row: GainRow) -> str:
+    pays = (
+        ""
+        if row.break_even_steps is None
+        else (f", its longer start is paid back after {count_text(row.break_even_steps, 'step')}")
+    )
+    return (
+        f"{' '.join(row.overrides)}: {speedup_text(row.gain)} ({speedup_text(row.gain_low)} to "
+        f"{speedup_text(row.gain_high)}), {row.claim}{_memory(row)}{pays}"
+    )
+
+
+def _memory(row: GainRow) -> str:
+    held = row.peak_device_bytes
+    return "" if held is None else f", {bytes_text(held)} on the device"
+
+
+def _machine() -> str:
+    cores = count_text(read_host_limits().cores, "core")
+    device = f"{_gpu_name()}, {cores}" if torch.cuda.is_available() else cores
+    return f"{device}, torch {torch.__version__}"
 
 
 def _pace(row: GainRow) -> str:

@@ -27,7 +27,7 @@ _WORTH: Final = 0.005
 """A gain below this is not worth a setting that is not the user's own."""
 _BEYOND: Final = 0.5
 """Standard errors of a gain that a setting of ours must have."""
-_EXPECTED: Final = 0.001
+_EXPECTED: Final = 0.002
 """A trial that is expected to gain less than this is not made."""
 _LITTLE: Final = 0.03
 """Share of the wall clock that is too little to tune."""

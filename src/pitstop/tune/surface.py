@@ -45,6 +45,8 @@ class Estimate:
 class SurfaceModel:
     """Fitted to trials; estimates any points.
 
+    `sizes` are the usual size of a part, that of a pair over it, and the noise of a trial.
+
     Args:
         points: One a trial; a point may come often.
         logs: Of the times.
@@ -63,23 +65,23 @@ class SurfaceModel:
         noises = np.array([noise for _, _, noise in sizes])
         fit = _likeliest(kinds, noises, np.array(logs) - self._mean)
         self._root, self._weights = fit.root, fit.weights
-        self._part, self._pair, self.noise = sizes[fit.at]
+        self.sizes = sizes[fit.at]
 
     def estimate(self, points: Sequence[Point]) -> Estimate:
         """Estimate points, measured or not."""
         wanted = np.array(points)
-        across = _covariance(self._same(wanted, self._points), self._part, self._pair)
+        across = _covariance(self._same(wanted, self._points), *self.sizes[:2])
         solved = np.linalg.solve(self._root, across.T)
         one = [np.ones((1, 1)) for _ in self._ordered]
-        own = float(_covariance(one, self._part, self._pair)[0, 0])
+        own = float(_covariance(one, *self.sizes[:2])[0, 0])
         error = np.sqrt(np.maximum(own - (solved**2).sum(axis=0), 0.0))
         return Estimate(log=self._mean + across @ self._weights, error=error)
 
     def difference(self, before: Point, after: Point) -> tuple[float, float]:
         """Give the logarithm of the time of one point over that of another, and its error."""
         both = np.array([before, after])
-        across = _covariance(self._same(both, self._points), self._part, self._pair)
-        within = _covariance(self._same(both, both), self._part, self._pair)
+        across = _covariance(self._same(both, self._points), *self.sizes[:2])
+        within = _covariance(self._same(both, both), *self.sizes[:2])
         solved = np.linalg.solve(self._root, across.T)
         left = within - solved.T @ solved
         log = float((across[0] - across[1]) @ self._weights)

@@ -35,7 +35,9 @@ def _has(kind: Any) -> bool:
 def change_to_eight_bit(torch: Any, sites: Sites) -> List[Patch]:
     """See to it that Adam and AdamW are built with their state in 8 bits."""
     kinds = [getattr(torch.optim, name) for name in _CLASSES]
-    return [replace(kind, "__init__", lambda plain, k=kind: _changed(plain, k, sites)) for kind in kinds]
+    return [
+        replace(kind, "__init__", lambda plain, k=kind: _changed(plain, k, sites)) for kind in kinds
+    ]
 
 
 def _changed(plain: Callable[..., Any], kind: Any, sites: Sites) -> Callable[..., Any]:

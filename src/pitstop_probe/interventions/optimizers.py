@@ -47,9 +47,7 @@ def _noted(original: Callable[..., Any], sites: Sites, then: Built) -> Callable[
         defaults = optimizer.defaults
         used: Optional[str] = next((way for way in WAYS if defaults.get(way)), None)
         small = package_for(optimizer)
-        sites.built(
-            "optimizer", place, name=kind.__name__, takes=takes, way=used, eight_bit=small
-        )
+        sites.built("optimizer", place, name=kind.__name__, takes=takes, way=used, eight_bit=small)
         try:
             then(optimizer, place, frame)
         except Exception as error:  # noqa: BLE001 - what cannot be changed must not end the script

@@ -10,7 +10,9 @@ from tests.unit.report.test_tuning_report import FIRST, SECOND, tuning
 
 
 def widths(*rows: GainRow) -> list[float]:
-    return [float(each) for each in re.findall(r'<rect[^>]*width="([\d.]+)%"', gains_plot(rows).text)]
+    return [
+        float(each) for each in re.findall(r'<rect[^>]*width="([\d.]+)%"', gains_plot(rows).text)
+    ]
 
 
 def test_bars_are_as_long_as_the_cumulative_gains() -> None:

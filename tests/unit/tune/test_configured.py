@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from pitstop.config.load import load_config
@@ -65,8 +66,9 @@ def test_a_tuned_file_says_what_was_gained_and_loads_to_the_tuned_settings(tmp_p
             gain_low=gain,
             gain_high=gain,
             cumulative_gain=gain,
-            peak_device_bytes=None,
+            peak_device_bytes=2**30 if knob else None,
             start_s=1.0,
+            break_even_steps=7 if knob else None,
         )
         for knob, overrides, wall_s, gain in (
             ("", (), 1.0, 1.0),
@@ -83,7 +85,17 @@ def test_a_tuned_file_says_what_was_gained_and_loads_to_the_tuned_settings(tmp_p
     )
     path = tmp_path / "tuned.yaml"
     write_tuned(tuning, one, path)
-    assert "# together 2.00x, 500 ms a sample" in path.read_text()
+    head = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert head[0] == "# demo.yaml, tuned by measurement: 1.00 s a sample at first"
+    assert head[1].startswith("# measured on ")
+    assert torch.__version__ in head[1]
+    assert head[2:] == [
+        "#   loader.workers=2: 2.00x (2.00x to 2.00x), exact, 1.00 GiB on the device, "
+        "its longer start is paid back after 7 steps",
+        "# together 2.00x, 500 ms a sample, 1.00 GiB on the device",
+        "# the effective batch is as it was, so the learning rate is too",
+        f"# does it harm? pitstop verify demo.yaml {path}",
+    ]
     assert yaml.safe_load(path.read_text())["loader"]["workers"] == 2
     loaded = load_config(path).config
     wanted = load_config(one.config, ("train.steps=77", "loader.workers=2")).config

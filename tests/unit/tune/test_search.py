@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitstop.tune.search import Axis, Point, Search, StepTimes
@@ -67,28 +67,28 @@ def loss_at(search: Search, times: Surface) -> float:
     return times[search.best].wall_s / min(answer.wall_s for answer in times.values())
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.01, 0.02])
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.04])
 def test_nine_of_ten_searches_end_within_3_percent_in_a_quarter_of_the_trials(
     spread: float,
 ) -> None:
     near = 0
-    for seed in range(100):
+    for seed in range(50):
         times = surface(seed)
         search = Search(AXES, most_trials=len(POINTS) // 4)
         asked = run(search, noisy(times, random.Random(seed), spread))
         assert len(asked) <= len(POINTS) // 4
         near += loss_at(search, times) <= 1.03
-    assert near >= 90
+    assert near >= 45
 
 
 def test_noise_alone_changes_no_setting_often() -> None:
     moved = 0
-    for seed in range(200):
+    for seed in range(60):
         search = Search(AXES, most_trials=24)
         run(search, noisy(level(), random.Random(seed), 0.02))
         moved += search.best != (0, 0, 0, 0, 0)
-    # Seven comparisons each: a single one is wrong in about one of thirty.
-    assert moved <= 60
+    # What is chosen by chance the turns at the end leave out.
+    assert moved <= 20
 
 
 def test_without_noise_a_plain_hill_is_climbed_to_its_top() -> None:
@@ -108,6 +108,23 @@ def test_without_noise_a_plain_hill_is_climbed_to_its_top() -> None:
         run(search, times.__getitem__)
         # A gain of half a percent is not worth a setting, nor one within the first noise.
         assert loss_at(search, times) <= 1.03 ** len(AXES)
+
+
+def test_one_worker_that_is_slower_than_none_does_not_hide_many() -> None:
+    waits_s = (1.0, 1.3, 0.7, 0.2)
+    search = Search([AXES[0]], most_trials=12)
+    run(search, lambda point: StepTimes(wall_s=0.1 + waits_s[point[0]], compute_s=0.1))
+    assert search.best == (3,)
+
+
+def test_a_step_that_is_a_small_share_of_the_time_is_left_alone() -> None:
+    def answer(point: Point) -> StepTimes:
+        return StepTimes(wall_s=4.0 / (1 + point[0]) + 0.02, compute_s=0.02)
+
+    search = Search(AXES, most_trials=100)
+    asked = run(search, answer)
+    assert search.best == (3, 0, 0, 0, 0)
+    assert {point[1:] for point in asked} == {(0, 0, 0, 0)}
 
 
 def test_a_step_and_a_loader_that_hide_each_other_are_both_improved() -> None:
@@ -154,8 +171,8 @@ def test_the_largest_promise_is_tried_first_and_a_loader_nobody_waits_for_is_lef
     asked = run(search, lambda _: StepTimes(wall_s=1.0, compute_s=1.0))
     first_moves = [point for point in dict.fromkeys(asked) if any(point)]
     assert first_moves[:3] == [(0, 0, 0, 1), (0, 1, 0, 0), (0, 0, 1, 0)]
-    # Together they might be more than each by itself; a loader never is.
-    assert set(first_moves[3:]) <= {(0, 1, 1, 1)}
+    # Together they might be more than each by itself; a loader is not among them.
+    assert {point[0] for point in asked} == {0}
 
 
 def test_a_configuration_may_stand_in_the_middle_of_an_axis() -> None:
@@ -166,6 +183,7 @@ def test_a_configuration_may_stand_in_the_middle_of_an_axis() -> None:
     assert search.best == (0,)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(0, 40))
 def test_answers_from_a_journal_lead_to_the_same_questions(seed: int, killed_after: int) -> None:
     answer = noisy(surface(seed), random.Random(seed), 0.02)
@@ -185,6 +203,7 @@ def test_answers_from_a_journal_lead_to_the_same_questions(seed: int, killed_aft
     assert again.gains == first.gains
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10_000))
 def test_gains_lead_from_the_given_configuration_to_the_best(seed: int) -> None:
     search = Search(AXES, most_trials=60)

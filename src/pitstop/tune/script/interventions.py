@@ -297,9 +297,7 @@ _LINES: Final[Mapping[str, str]] = {
 }
 
 
-def line_for(
-    choice: Sequence[str], *, name: str, device: str, package: str | None = None
-) -> str:
+def line_for(choice: Sequence[str], *, name: str, device: str, package: str | None = None) -> str:
     """Say what the user writes in the place of a change.
 
     Args:

@@ -19,6 +19,7 @@ from pitstop.records.tuning.study import CodePlace, GainRow, Trial, Tuning
 from pitstop.records.verify.verification import Claim
 from pitstop.tune.journal import JournaledTrials, StudyHead, TrialJournal
 from pitstop.tune.knobs import OWN
+from pitstop.tune.script.edits import edit_sources
 from pitstop.tune.script.interventions import (
     INTERVENTIONS,
     At,
@@ -26,7 +27,6 @@ from pitstop.tune.script.interventions import (
     line_for,
     open_script_space,
 )
-from pitstop.tune.script.edits import edit_sources
 from pitstop.tune.script.losses import CheckedTrials, LossMeasure
 from pitstop.tune.script.trial import SEED, ScriptTrials
 from pitstop.tune.tuning import Budget, Tuner

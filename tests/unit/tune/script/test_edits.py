@@ -1,6 +1,7 @@
 """Printed changes as changed source: the edited program is what the intervention made of it."""
 
 import ast
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,7 @@ def edited(tmp_path: Path, *changes: tuple[str, int, str]) -> Edited:
     trial = Trial(overrides=overrides, end="measured", changed=tuple(places))
     tuning = Tuning(source="x", rows=(), overrides=overrides, trials=(trial,), stopped="")
     known = seen()
-    models = tuple(
-        ModelSite(**{**_fields(site), "place": f"{script}:11"}) for site in known.models
-    )
+    models = tuple(ModelSite(**{**_fields(site), "place": f"{script}:11"}) for site in known.models)
     known = ScriptSeen(**{**_fields(known), "models": models})
     return edit_sources(tuning, known, script)
 
@@ -127,7 +126,12 @@ def test_channels_last_changes_weights_before_the_optimizer_and_the_input(tmp_pa
     ("change", "line", "name", "expected"),
     [
         ("optimizer=fused", 11, "AdamW", "lr=0.001, fused=True)"),
-        ("optimizer=8bit", 11, "AdamW", "opt = torchao.optim.AdamW8bit(net.parameters(), lr=0.001)"),
+        (
+            "optimizer=8bit",
+            11,
+            "AdamW",
+            "opt = torchao.optim.AdamW8bit(net.parameters(), lr=0.001)",
+        ),
         ("threads=4", 12, "torch.set_num_threads", "torch.set_num_threads(4)"),
         ("tf32=true", 2, "torch", 'torch.set_float32_matmul_precision("high")'),
         ("compile=models", 11, "net", "net.compile()"),
@@ -158,6 +162,14 @@ def test_what_shares_its_line_with_the_head_of_a_block_is_left_to_the_person(
     found = edited(tmp_path, ("autocast=bf16", 19, "Net"), ("loader.workers=4", 5, "DataLoader"))
     assert found.left == ("autocast=bf16: line 19 is the head of a block, too",)
     assert "num_workers" in found.diff()
+
+
+def test_the_diff_can_be_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = edited(tmp_path, ("loader.workers=4", 5, "DataLoader"), ("tf32=true", 2, "torch"))
+    (tmp_path / "changes.diff").write_text(found.diff())
+    subprocess.run(["git", "apply", "changes.diff"], cwd=tmp_path, check=True)
+    assert (tmp_path / "train.py").read_text() == found.after[tmp_path / "train.py"]
 
 
 def test_variables_are_no_text(tmp_path: Path) -> None:

@@ -103,6 +103,23 @@ def test_every_choice_can_be_written_down(device: str) -> None:
             assert (line_for(choice, name="model", device=device) != "") == bool(choice)
 
 
+def test_8_bits_need_a_gpu_a_package_and_leave_to_change_what_is_learned() -> None:
+    small = replace(SCRIPT.optimizers[0], eight_bit="bitsandbytes")
+    seen = replace(SCRIPT, device="cuda:0", optimizers=(small,))
+    training = ALL | {"training"}
+
+    def offered(script: ScriptSeen, allowed: frozenset[Claim]) -> bool:
+        space = open_script_space(At(seen=script, cores=2, is_linux=True), allowed)
+        return any("optimizer=8bit" in choice for choices in space.choices for choice in choices)
+
+    assert offered(seen, training)
+    assert not offered(seen, ALL)
+    assert not offered(replace(seen, device="cpu"), training)
+    assert not offered(replace(seen, optimizers=SCRIPT.optimizers), training)
+    line = line_for(("optimizer=8bit",), name="AdamW", device="cuda", package="bitsandbytes")
+    assert line == "build AdamW8bit of bitsandbytes.optim instead of AdamW"
+
+
 def test_lines_say_what_to_write() -> None:
     workers = ("loader.workers=2", "loader.persistent=true")
     assert line_for(workers, name="DataLoader", device="cpu") == (
