@@ -164,7 +164,7 @@ def _take_turns(
         if time.monotonic() > end_s:
             return
         order = names[turn % len(names) :] + names[: turn % len(names)]
-        trials = {name: sides[name]() for name in order}
+        trials: dict[Side, Trial] = {name: sides[name]() for name in order}
         result["turns"].append({name: _side(trials, name) for name in names})
         for name in names[1:]:
             gains = [each[name]["speedup"] for each in result["turns"]]

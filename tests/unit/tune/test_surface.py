@@ -35,7 +35,7 @@ def plain(
     across = np.array([shared(wanted, each, part, pair) for each in points])
     inverse = np.linalg.inv(among)
     mean = float(np.mean(logs))
-    log = mean + across @ inverse @ (np.array(logs) - mean)
+    log = mean + float(across @ inverse @ (np.array(logs) - mean))
     return log, math.sqrt(max(shared(wanted, wanted, part, pair) - across @ inverse @ across, 0))
 
 

@@ -140,7 +140,7 @@ class _Writer:
         return names[0] if names else place.name
 
 
-def _loader(_: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
+def _loader(__: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
     key, _, value = place.change.partition("=")
     literal = value if value.isdigit() else value.capitalize()
     edits.keywords(line, "DataLoader", {_LOADER[key]: literal})

@@ -106,7 +106,7 @@ def test_every_choice_can_be_written_down(device: str) -> None:
 def test_8_bits_need_a_gpu_a_package_and_leave_to_change_what_is_learned() -> None:
     small = replace(SCRIPT.optimizers[0], eight_bit="bitsandbytes")
     seen = replace(SCRIPT, device="cuda:0", optimizers=(small,))
-    training = ALL | {"training"}
+    training: frozenset[Claim] = frozenset({*ALL, "training"})
 
     def offered(script: ScriptSeen, allowed: frozenset[Claim]) -> bool:
         space = open_script_space(At(seen=script, cores=2, is_linux=True), allowed)
