@@ -105,14 +105,14 @@ def write_tuned(tuning: Tuning, study: TuningRequest, path: Path) -> None:
     kinds = outside_kinds()
     loaded = load_config(study.config, (*study.overrides, *tuning.overrides), kinds=kinds)
     body = to_yaml(loaded.config, only=loaded.written, kinds=kinds)
-    head = "".join(f"# {line}\n" for line in _head_lines(tuning, path))
+    head = "".join(f"# {line}\n" for line in _head_lines(tuning, study, path))
     write_text(path, f"{head}{body}")
 
 
-def _head_lines(tuning: Tuning, path: Path) -> list[str]:
+def _head_lines(tuning: Tuning, study: TuningRequest, path: Path) -> list[str]:
     first, *changes = tuning.rows
     lines = [f"{tuning.source}, tuned by measurement: {_pace(first)} at first{_memory(first)}"]
-    lines.append(f"measured on {_machine()}, in {count_text(len(tuning.trials), 'trial')}")
+    lines.append(f"measured on {_machine(study)}, in {count_text(len(tuning.trials), 'trial')}")
     lines += [f"  {_change(row)}" for row in changes]
     last = tuning.rows[-1]
     lines.append(f"together {speedup_text(last.cumulative_gain)}, {_pace(last)}{_memory(last)}")
@@ -138,10 +138,12 @@ def _memory(row: GainRow) -> str:
     return "" if held is None else f", {bytes_text(held)} on the device"
 
 
-def _machine() -> str:
-    cores = count_text(read_host_limits().cores, "core")
-    device = f"{_gpu_name()}, {cores}" if torch.cuda.is_available() else cores
-    return f"{device}, torch {torch.__version__}"
+def _machine(study: TuningRequest) -> str:
+    if study.cluster is not None:
+        return "nodes of a cluster"
+    place = describe_place()
+    cores = count_text(place.cores, "core")
+    return f"{place.gpu_name}, {cores}" if place.has_gpu else cores
 
 
 def _pace(row: GainRow) -> str:

@@ -177,7 +177,7 @@ def write_single_page(page: Page, output: Path) -> None:
     Raises:
         RecordError: The page cannot be written.
     """
-    write_text(output, _Renderer().render(page, lambda _: None)[0])
+    write_text(output, _Renderer("en").render(page, lambda _: None)[0])
 
 
 def _latest_pictures(views: Sequence[RunView], free_bytes: int) -> Section | None:
