@@ -1,6 +1,9 @@
 """Training of configs/reid/baseline.yaml against fast.yaml on one GPU, data in the loop.
 
     python benchmarks/reid_step.py --output FILE.json [--limit-s 540] [--batch-size 32]
+        [--also graphs:train.compile.mode=reduce-overhead] [--timed 40]
+
+`--also NAME:KEY=VALUE,...` lets `fast` with other settings take turns with both.
 
 Both presets are built in one process on the same generated people (256x128 JPEG files, 224x224 for
 the model, four kinds of images and a caption a record), with random weights and the engine's own
@@ -48,6 +51,7 @@ from step_runs import (
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "reid"
 TIMED = {"baseline": 8, "fast": 80}
+"""Steps of a block."""
 COMMON = ["model.weights=null", "data.tokenizer=null", "data.holdout=0", "train.epochs=null"]
 SMOKE = [
     "model.backbone=tiny",
@@ -61,11 +65,17 @@ SMOKE_FAST = ["train.compile.scope=off", "loader.prefetch=2"]
 
 
 def build(
-    name: str, root: Path, stack: ExitStack, *, overrides: list[str], device: torch.device
+    name: str,
+    root: Path,
+    stack: ExitStack,
+    *,
+    overrides: list[str],
+    device: torch.device,
+    preset: str | None = None,
 ) -> Contestant:
     """Build a preset and start its workers."""
     config = load_config(
-        CONFIGS / f"{name}.yaml",
+        CONFIGS / f"{preset or name}.yaml",
         [*COMMON, f"data.root={root}", f"train.steps={TOTAL_STEPS}", *overrides],
     ).config
     task = build_task(config)
@@ -136,11 +146,13 @@ def describe(one: Contestant) -> dict[str, Any]:
     }
 
 
-def sum_up(report: dict[str, Any], pair: tuple[Contestant, Contestant]) -> None:
+def sum_up(report: dict[str, Any], presets: list[Contestant]) -> None:
     """Write ratios and shares into the report."""
-    baseline, fast = pair
-    report["presets"] = {one.name: describe(one) for one in pair}
+    baseline, fast, *others = presets
+    report["presets"] = {one.name: describe(one) for one in presets}
     report["ratio"] = ratios(baseline, fast)
+    if others:
+        report["ratios"] = {one.name: ratios(baseline, one) for one in others}
     if report["bf16_peak_flop_per_s"] is not None:
         step_s = statistics.median(row["step_ms"] for row in fast.blocks) / 1e3
         achieved = report["flops_per_step"] / step_s
@@ -160,47 +172,54 @@ def measure(options: argparse.Namespace, folder: Path, stack: ExitStack) -> dict
     made = make_reid(folder / "people", people=people, images=images, size=size, seed=0)
     report["data"] = {"images": dict(made.images), "size_bytes": made.size_bytes}
     say(f"people made after {time.perf_counter() - began:.0f} s")
-    pair = contestants(options, folder / "people", stack)
-    for one in pair:
+    presets = contestants(options, folder / "people", stack)
+    for one in presets:
         warm_up(one, 2 if smoke else 6)
         say(f"{one.name}: first steps in {one.first_steps_s:.1f} s, compiled {one.compiled}")
     report["bf16_peak_flop_per_s"] = None if smoke else bf16_peak()
-    report["flops_per_step"] = step_flops(pair[1])
+    report["flops_per_step"] = step_flops(presets[1])
     if not smoke:
         torch.cuda.reset_peak_memory_stats()
     longest_s = 0.0
     for number in range(2 if smoke else options.pairs):
         turn = time.perf_counter()
         # Which one goes first alternates, so that a drift of the machine favours neither.
-        for one in pair if number % 2 == 0 else reversed(pair):
-            one.blocks.append(block(one, 2 if smoke else TIMED[one.name]))
+        for one in presets if number % 2 == 0 else reversed(presets):
+            timed = TIMED["baseline"] if one is presets[0] else options.timed
+            one.blocks.append(block(one, 2 if smoke else timed))
             say(f"{one.name}: {json.dumps(one.blocks[-1])}")
         longest_s = max(longest_s, time.perf_counter() - turn)
-        sum_up(report, pair)
+        sum_up(report, presets)
         write(report, options.output)
         if time.perf_counter() - began + 1.5 * longest_s > options.limit_s:
             break
     report["peak_device_bytes"] = None if smoke else torch.cuda.max_memory_allocated()
-    for one in pair:
+    for one in presets:
         _, steps = one.run(2 if smoke else 12, timed_parts=True)
         report["presets"][one.name]["parts_ms"] = parts_ms(steps)
-    report["host_waits"] = without_waiting(pair[1])
+    report["host_waits"] = without_waiting(presets[1])
     report["took_s"] = time.perf_counter() - began
     return report
 
 
-def contestants(
-    options: argparse.Namespace, root: Path, stack: ExitStack
-) -> tuple[Contestant, Contestant]:
-    """Build both presets on the same people."""
+def contestants(options: argparse.Namespace, root: Path, stack: ExitStack) -> list[Contestant]:
+    """Build all presets on the same people."""
     sizes = SMOKE if options.smoke else []
     if options.batch_size:
         sizes = [*sizes, f"train.batch_size={options.batch_size}"]
     extra = SMOKE_FAST if options.smoke else []
     device = torch.device("cpu") if options.smoke else torch.device("cuda", 0)
     baseline = build("baseline", root, stack, overrides=sizes, device=device)
-    fast = build("fast", root, stack, overrides=[*sizes, *extra], device=device)
-    return baseline, fast
+    found = [baseline]
+    for name, settings in {"fast": [], **dict(map(_parse_also, options.also))}.items():
+        overrides = [*sizes, *extra, *settings]
+        found.append(build(name, root, stack, overrides=overrides, device=device, preset="fast"))
+    return found
+
+
+def _parse_also(text: str) -> tuple[str, list[str]]:
+    name, _, settings = text.partition(":")
+    return name, settings.split(",")
 
 
 def main() -> None:
@@ -210,6 +229,8 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=540.0, help="For everything together.")
     parser.add_argument("--batch-size", type=int, help="Records in a batch, of both presets.")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--timed", type=int, default=TIMED["fast"], help="Steps of a fast block.")
+    parser.add_argument("--also", action="append", default=[], metavar="NAME:KEY=VALUE,...")
     parser.add_argument("--smoke", action="store_true", help="The smallest size, on a CPU.")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="Synchronization debug mode")

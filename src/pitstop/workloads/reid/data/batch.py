@@ -37,7 +37,8 @@ class ReidBatch:
     present: Tensor
     """bool (B, 5), in the order of `MODALITIES`."""
     tokens: Tensor
-    """int64 (B, T), captions from start to end token, then padding; T does not vary."""
+    """int64 (B, T), captions from start to end token, then padding; T is that of the
+    longest caption of the dataset and does not vary."""
     persons: Tensor
     """int64 (B,), labels from 0 on; -1 where nobody knows."""
     cameras: Tensor

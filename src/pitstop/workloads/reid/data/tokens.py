@@ -33,6 +33,8 @@ _WORD: Final = re.compile(r"\w+")
 _PAD: Final = 0
 _START: Final = 1
 _FIRST_BUCKET: Final = 2
+# Lengths that are multiples of it keep matrix products aligned.
+_LENGTH_STEP: Final = 8
 
 
 class CaptionTokenizer(Protocol):
@@ -219,6 +221,10 @@ def encode_all(
 ) -> TokenRows:
     """Encode captions once for all, so that workers need not.
 
+    Rows are padded to the longest of them, in steps of 8, and not to `length`: a text tower reads a
+    caption at its end token, which sees nothing behind it. All rows have one length, so that
+    nothing is compiled anew.
+
     Args:
         tokenizer: Who knows the words.
         captions: What to encode.
@@ -238,7 +244,9 @@ def encode_all(
     first = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
     values = np.fromiter((n for row in rows for n in row), dtype, int(first[-1]))
-    return TokenRows(values, first, length, tokenizer)
+    longest = max((len(row) for row in rows), default=len((start, end)))
+    used = min(length, -(-longest // _LENGTH_STEP) * _LENGTH_STEP)
+    return TokenRows(values, first, used, tokenizer)
 
 
 def words_sum(tokenizer: CaptionTokenizer) -> int:

@@ -42,6 +42,14 @@ def test_a_caption_of_a_thousand_words_keeps_its_end() -> None:
     assert WORDS.pad_id not in row
 
 
+def test_rows_are_as_long_as_the_longest_caption_needs_in_steps_of_eight() -> None:
+    assert encode_all(WORDS, ["red " * 3], length=77).length == 8
+    assert encode_all(WORDS, ["red " * 6, "a man"], length=77).length == 8
+    assert encode_all(WORDS, ["red " * 7], length=77).length == 16
+    assert encode_all(WORDS, ["red " * 7], length=9).length == 9
+    assert encode_all(WORDS, [], length=77).length == 8
+
+
 def test_the_end_has_the_highest_number() -> None:
     rows = encode_all(WORDS, [*CAPTIONS, "zebra xylophone"], length=20)
     assert WORDS.end_id == WORDS.vocab_size - 1
@@ -67,7 +75,7 @@ def test_every_number_is_in_the_vocabulary(captions: list[str], length: int) -> 
     rows = encode_all(WORDS, Strings.of(captions), length=length)
     for place in range(len(captions)):
         row = rows.row(place)
-        assert row.shape == (length,)
+        assert row.shape == (rows.length,)
         assert 0 <= row.min() <= row.max() < WORDS.vocab_size
         assert np.count_nonzero(row == WORDS.end_id) == 1
 

@@ -115,6 +115,21 @@ def test_the_text_tower_is_that_of_clip() -> None:
         torch.testing.assert_close(model.text(captions), wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_padding_behind_the_end_of_a_caption_changes_neither_feature_nor_gradient() -> None:
+    long = torch.full((3, 7), 3)
+    for row, end in enumerate((1, 3, 2)):
+        long[row, end] = END
+    features, gradients = [], []
+    for captions in (long, long[:, :4]):
+        text = small_model().double().text
+        feature = text(captions)
+        (feature * torch.arange(8.0)).sum().backward()
+        features.append(feature.detach())
+        gradients.append([parameter.grad for parameter in text.parameters()])
+    torch.testing.assert_close(features[1], features[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-12, atol=1e-12)
+
+
 def test_weights_of_another_size_are_refused_by_name() -> None:
     state = _clip().state_dict()
     state["visual_projection.weight"] = state["visual_projection.weight"][:4]
