@@ -65,6 +65,23 @@ def reid_step() -> str:
     return table(("preset", "samples/s", "step", "data wait"), map(row, ("baseline", "fast")))
 
 
+def packs() -> str:
+    """Samples read from folders and from packs."""
+
+    def row(name: str, preset: dict[str, Any]) -> list[str]:
+        taken, size = preset["ms_a_sample"], preset["bytes"]
+        ratio = preset["ratio"]["decoded"]
+        return [
+            name,
+            *(f"{taken[kind]:.0f} ms" for kind in ("folders", "encoded", "decoded")),
+            f"{ratio['median']:.1f} ({ratio['low']:.1f} to {ratio['high']:.1f})",
+            f"{size['decoded'] / size['folders']:.1f}",
+        ]
+
+    head = ("a sample of", "folders", "encoded", "decoded", "decoded, times as fast", "as large")
+    return table(head, (row(*each) for each in results("packs_epyc_cpu")["presets"].items()))
+
+
 def reid_quality() -> str:
     """Re-identification, mAP by number of modalities."""
     found = results("reid_quality_h200")
@@ -696,6 +713,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plan-summary": plan_summary,
     "plan-table-fused": lambda: plan_table("crop 256, fused"),
     "plan-table-measured": plan_table_measured,
+    "packs": packs,
     "plan-table-reference": lambda: plan_table("crop 128, reference"),
     "reid-quality": reid_quality,
     "reid-ranking": reid_ranking,

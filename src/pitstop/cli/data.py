@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pitstop.cli.output import Config, JsonPath, Overrides, require_torch, show
+from pitstop.cli.output import JsonPath, Overrides, require_torch, show
 from pitstop.errors import ConfigError, DataError, MissingPackage
 
 if TYPE_CHECKING:
@@ -61,7 +61,11 @@ PackOutput = Annotated[
     Path | None, typer.Option(help="Pack to write; default: the dataset's name + .pack.")
 ]
 PackFrames = Annotated[
-    Frames, typer.Option(help="Pixels decoded once for all, or the files' own bytes.")
+    Frames | None,
+    typer.Option(
+        help="Pixels decoded once for all, or the files' own bytes; default: decoded, and encoded "
+        "where only a configuration says at which size."
+    ),
 ]
 RankCount = Annotated[
     int | None, typer.Option(min=1, help="Training processes on the host; default: one per GPU.")
@@ -164,7 +168,7 @@ def pack(
     overrides: Overrides = None,
     *,
     output: PackOutput = None,
-    frames: PackFrames = Frames.DECODED,
+    frames: PackFrames = None,
     json_path: JsonPath = None,
 ) -> None:
     """Put a dataset into one file that is mapped into memory, with a sum for every member."""
@@ -177,7 +181,7 @@ def pack(
 
 @app.command()
 def stats(
-    config: Config,
+    source: Source,
     overrides: Overrides = None,
     *,
     ranks: RankCount = None,
@@ -188,27 +192,30 @@ def stats(
     from pitstop.data.loader.sample_bytes import data_stats
     from pitstop.report.data import stats_report
 
-    loaded, task = _task(config, overrides)
+    assumed: tuple[str, ...] = ()
+    if _is_dataset(source, overrides):
+        from pitstop.workloads.datasets import usual_task
+
+        loaded, task, assumed = usual_task(source)
+    else:
+        loaded, task = _task(source, overrides)
     found = data_stats(
-        str(config),
+        str(source),
         task.train_samples(),
         task.collate,
         sections=(loaded.loader, loaded.cache, loaded.train),
         ranks=ranks,
     )
+    found = replace(found, assumed=assumed)
     show(found, lambda: stats_report(found), json_path)
     raise typer.Exit(0 if found.fits and found.shm_fits else 1)
 
 
 def _check(source: Path, overrides: list[str] | None) -> "DataCheck":
     if _is_dataset(source, overrides):
-        from pitstop.workloads.bev.data.checking import check_world, is_world
-        from pitstop.workloads.deblur.data.packing import check_clips
-        from pitstop.workloads.reid.data.checking import check_people, is_people
+        from pitstop.workloads.datasets import check_dataset
 
-        if is_world(source):
-            return check_world(source)
-        return check_people(source) if is_people(source) else check_clips(source)
+        return check_dataset(source)
     from pitstop.data.pack import ChecksData
 
     _, task = _task(source, overrides)
@@ -240,29 +247,20 @@ def _with_sums(found: "DataCheck", sums: Path | None) -> "DataCheck":
 
 
 def _pack(
-    source: Path, overrides: list[str] | None, output: Path | None, frames: Frames
+    source: Path, overrides: list[str] | None, output: Path | None, frames: Frames | None
 ) -> "PackSummary":
     if _is_dataset(source, overrides):
-        from pitstop.data.pack import beside
-        from pitstop.workloads.bev.data.checking import is_world
-        from pitstop.workloads.deblur.data.packing import pack_clips
-        from pitstop.workloads.reid.data.checking import is_people
+        from pitstop.workloads.datasets import pack_dataset
 
-        if is_world(source):
-            raise _not_packed(f"{source} holds a nuScenes set")
-        if is_people(source):
-            raise _not_packed(f"{source} holds a set of people")
-        return pack_clips(source, output or beside(source), frames=frames.value)
+        return pack_dataset(source, output, frames=None if frames is None else frames.value)
     from pitstop.data.pack import PacksData
 
     _, task = _task(source, overrides)
     if not isinstance(task, PacksData):
-        raise _not_packed(f"{source} is for the workload {task.name}")
-    return task.pack_data(output, frames=frames.value)
-
-
-def _not_packed(what: str) -> ConfigError:
-    return ConfigError(f"{what}, and only clips for deblurring are packed; train on its folder")
+        raise ConfigError(
+            f"the workload {task.name} does not pack its dataset; train on its folder"
+        )
+    return task.pack_data(output, frames=(frames or Frames.DECODED).value)
 
 
 def _is_dataset(source: Path, overrides: list[str] | None) -> bool:

@@ -70,6 +70,8 @@ class DataStats:
     host_limit_bytes: int
     shm_free_bytes: int | None
     """Free bytes of /dev/shm, through which workers hand batches over; None where there is none."""
+    assumed: tuple[str, ...] = ()
+    """Settings that were taken where a dataset came without a configuration."""
 
     @property
     def total_bytes(self) -> int:

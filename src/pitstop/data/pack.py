@@ -14,6 +14,7 @@ import os
 import secrets
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from pitstop.errors import DataError
 from pitstop.records.files import open_regular
 
 Bytes = npt.NDArray[np.uint8]
+Frames = Literal["decoded", "encoded"]
+"""Images as pixels that are decoded once for all, or as the bytes of their files."""
 
 MAGIC: Final = b"PITSTOPK"
 VERSION: Final = 1
@@ -87,9 +90,7 @@ class ChecksData(Protocol):
 class PacksData(Protocol):
     """A task whose dataset can be put into one file: for `pitstop data pack`."""
 
-    def pack_data(
-        self, output: Path | None, *, frames: Literal["decoded", "encoded"]
-    ) -> PackSummary:
+    def pack_data(self, output: Path | None, *, frames: Frames) -> PackSummary:
         """Write the dataset into one file, `beside` it unless said; the task decides what goes in.
 
         Raises:
@@ -110,7 +111,7 @@ class PackWriter:
             raise DataError(f"{path} is there already; name another file, or remove it first")
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        self._workload = workload
+        self.workload = workload
         self._names: set[str] = set()
         self.members: list[Member] = []
 
@@ -168,7 +169,7 @@ class PackWriter:
     def _finish(self) -> None:
         index = json.dumps(
             {
-                "workload": self._workload,
+                "workload": self.workload,
                 "members": [
                     [m.name, m.field, m.offset, m.size_bytes, m.crc32, m.shape]
                     for m in self.members
@@ -196,6 +197,22 @@ class PackWriter:
 
     def _cannot_write(self, error: OSError) -> DataError:
         return DataError(f"cannot write {self._path}: {error.strerror}; nothing was left behind")
+
+
+def summarise(writer: PackWriter, path: Path, *, source_bytes: int, took_s: float) -> PackSummary:
+    """Sum up what a writer that is closed has written."""
+    field_bytes = Counter[str]()
+    for member in writer.members:
+        field_bytes[member.field] += member.size_bytes
+    return PackSummary(
+        path=str(path),
+        workload=writer.workload,
+        members=len(writer.members),
+        size_bytes=path.stat().st_size,
+        source_bytes=source_bytes,
+        field_bytes=dict(field_bytes),
+        took_s=took_s,
+    )
 
 
 class Pack:

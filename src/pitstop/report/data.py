@@ -88,7 +88,7 @@ def check_report(check: "DataCheck") -> Text:
         text.append(f"\nnote: {note}", "not bold")
     how = "every checksum compared" if check.packed else "every image decoded"
     text.append(f"\n{how}, in {seconds_text(check.took_s)}", "not bold")
-    if not count and not check.packed and check.workload == "deblur":
+    if not count and not check.packed:
         text.append(f"\nnext: pitstop data pack {shlex.quote(check.root)}", "not bold")
     return text
 
@@ -157,6 +157,11 @@ def _cache_text(stats: "DataStats") -> str:
 
 
 def _stats_closing(stats: "DataStats") -> "Iterator[str]":
+    if stats.assumed:
+        yield (
+            f"assumed: {' '.join(stats.assumed)}, all else as by default; a configuration instead "
+            "of the dataset gives the sum of its run"
+        )
     if not stats.shm_fits:
         yield (
             f"batches waiting do not fit /dev/shm, which has {bytes_text(stats.shm_free_bytes)} "
@@ -172,6 +177,8 @@ def _stats_closing(stats: "DataStats") -> "Iterator[str]":
     elif stats.samples_damaged:
         damaged = count_text(stats.samples_damaged, "sample")
         yield f"{damaged} tried could not be read; next: pitstop data check names all of them"
+    elif stats.shm_fits and stats.assumed:
+        yield f"next: pitstop data check {shlex.quote(stats.config)}"
     elif stats.shm_fits:
         yield f"next: pitstop train {shlex.quote(stats.config)}"
 

@@ -190,7 +190,7 @@ def test_a_workload_without_stored_data_says_so(
     monkeypatch.setattr("pitstop.cli.evaluate.load_task", lambda *_: (None, Other()))
     with pytest.raises(ConfigError, match="the workload other cannot be checked"):
         run("check", config)
-    with pytest.raises(ConfigError, match="only clips for deblurring are packed"):
+    with pytest.raises(ConfigError, match="the workload other does not pack"):
         run("pack", config)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import torch
 import yaml
 from torch import Tensor, nn
@@ -12,10 +13,13 @@ from torch import Tensor, nn
 from pitstop.config.load import config_from
 from pitstop.config.sections import LossSection, ModelSection, RunConfig
 from pitstop.config.workloads.bev import LssModel, MonoData, MonoLoss, SurroundData, SurroundLoss
+from pitstop.data.check import DataCheck
+from pitstop.data.pack import Frames, PackSummary, beside
 from pitstop.errors import ConfigError
 from pitstop.records.pictures import PictureRow
 from pitstop.train.task import ExportForm, Loss
 from pitstop.workloads.bev.data.batch import BevBatch, BevSample, collate
+from pitstop.workloads.bev.data.checking import check_world
 from pitstop.workloads.bev.data.dataset import (
     RANDOM,
     MonoSamples,
@@ -25,6 +29,7 @@ from pitstop.workloads.bev.data.dataset import (
     surround_eval,
     surround_train,
 )
+from pitstop.workloads.bev.data.packing import pack_splits
 from pitstop.workloads.bev.data.pon import PON_CLASSES
 from pitstop.workloads.bev.data.raster import Grid
 from pitstop.workloads.bev.data.targets import MAP_CLASSES, VEHICLE
@@ -228,6 +233,29 @@ class BevTask:
             frame="ego" if isinstance(self._data, SurroundData) else "camera",
         )
 
+    def check_data(self) -> DataCheck:
+        """Read the tables of the version, its maps and every image of its key frames."""
+        return check_world(self._root(), self._data.version)
+
+    def pack_data(self, output: Path | None, *, frames: Frames) -> PackSummary:
+        """Put the two splits into one file, beside the dataset unless said.
+
+        Decoded images are as training and evaluation read them, at each size that occurs.
+
+        Raises:
+            DataError: Where something is missing or cannot be read; nothing is left behind.
+        """
+        root = self._root()
+        both = (self.train_samples(), self.eval_samples())
+        chosen = np.unique(np.concatenate([samples.frames.chosen for samples in both]))
+        return pack_splits(
+            root,
+            beside(root) if output is None else output,
+            (self._data.version, both[0].frames.index, chosen),
+            decoded_for=both if frames == "decoded" else None,
+            with_lidar=isinstance(self._data, MonoData) and self._data.labels is None,
+        )
+
     def export_form(self, model: nn.Module) -> ExportForm:
         """Give the logits of every cell from images and how their cameras stand."""
         assert isinstance(model, LssNet)
@@ -243,6 +271,11 @@ class BevTask:
         """List the blocks of the backbone, and the layers behind it."""
         assert isinstance(model, LssNet)
         return model.regions()
+
+    def _root(self) -> Path:
+        if self._data.root is None:
+            raise ConfigError("data.root is not set; name the folder of a nuScenes set")
+        return self._data.root
 
     def _build(self, section: LssModel) -> LssNet:
         settings = settings_of(

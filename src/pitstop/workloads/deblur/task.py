@@ -15,7 +15,7 @@ from pitstop.config.load import config_from
 from pitstop.config.sections import EvalSection, ModelSection, RunConfig, TrainSection
 from pitstop.config.workloads.deblur import DeblurData, DeblurLoss, VrtModel
 from pitstop.data.check import DataCheck
-from pitstop.data.pack import PackSummary, beside
+from pitstop.data.pack import Frames, PackSummary, beside
 from pitstop.data.sampling.grouped import SequenceBatches
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import ConfigError, DataError
@@ -30,7 +30,7 @@ from pitstop.workloads.deblur.data.dataset import (
     eval_clips,
     train_clips,
 )
-from pitstop.workloads.deblur.data.packing import Frames, check_clips, pack_clips
+from pitstop.workloads.deblur.data.packing import check_clips, pack_clips
 from pitstop.workloads.deblur.data.planes import spike_eval_samples, spike_train_samples
 from pitstop.workloads.deblur.data.voxels import Voxels, join_planes
 from pitstop.workloads.deblur.losses import build_terms, charbonnier, judge, loss_parts

@@ -14,6 +14,7 @@ from pitstop.config.load import config_from
 from pitstop.config.sections import ModelSection, RunConfig, TrainSection
 from pitstop.config.workloads.reid import ClipReidModel, ReidData, ReidLoss
 from pitstop.data.check import DataCheck
+from pitstop.data.pack import Frames, PackSummary, beside
 from pitstop.data.sampling.pk_sampler import PKSampler
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import ConfigError, DataError
@@ -22,6 +23,7 @@ from pitstop.workloads.reid.data.batch import ReidBatch, ReidSample, collate
 from pitstop.workloads.reid.data.checking import check_people
 from pitstop.workloads.reid.data.dataset import ReidPeople, ReidSamples, load_people, train_records
 from pitstop.workloads.reid.data.modalities import MODALITIES
+from pitstop.workloads.reid.data.packing import pack_people
 from pitstop.workloads.reid.data.public_sets import find_public_set
 from pitstop.workloads.reid.data.queries import EvalSet, PackedImages, eval_set
 from pitstop.workloads.reid.data.tokens import FolderTokenizer, words_sum
@@ -267,6 +269,21 @@ class ReidTask:
     def check_data(self) -> DataCheck:
         """Read every image of the dataset, and its lists."""
         return check_people(self._root(), self._data)
+
+    def pack_data(self, output: Path | None, *, frames: Frames) -> PackSummary:
+        """Put the whole dataset into one file, decoded for images of `data.image_size`.
+
+        Raises:
+            DataError: Where something cannot be read; nothing is left behind.
+        """
+        root = self._root()
+        return pack_people(
+            root,
+            beside(root) if output is None else output,
+            frames=frames,
+            image_size=self._data.image_size,
+            split=self._data.split,
+        )
 
     def export_form(self, model: nn.Module) -> ExportForm:
         """Give the feature of a record from its images, what it has, and its caption."""

@@ -23,6 +23,7 @@ from pitstop.config.workloads.bev import BevData, MonoData, SurroundData
 from pitstop.data.cache.items import Key
 from pitstop.data.cache.shared import SharedCache
 from pitstop.data.loader.stages import stage
+from pitstop.data.packed_files import find_pack
 from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.bev.data.augment import (
     Bytes,
@@ -39,7 +40,7 @@ from pitstop.workloads.bev.data.augment import (
     stretched,
 )
 from pitstop.workloads.bev.data.batch import BevSample
-from pitstop.workloads.bev.data.decode import PictureReader, drawn_key, picture_key
+from pitstop.workloads.bev.data.decode import PictureReader, drawn_key, is_packed, picture_key
 from pitstop.workloads.bev.data.index import CAMERAS, BevIndex
 from pitstop.workloads.bev.data.maps import CityMap
 from pitstop.workloads.bev.data.pon import PON_GRID, Labels, make_labels, read_labels, read_points
@@ -92,7 +93,7 @@ class Frames:
 
     def with_cache(self, cache: SharedCache) -> "Frames":
         """Give the same frames, whose images are kept as pixels once they are read."""
-        return replace(self, reader=PictureReader(cache))
+        return replace(self, reader=replace(self.reader, cache=cache))
 
     def original(self, sample: int, slot: int) -> tuple[int, int]:
         """Give height and width of an image, as the tables have them."""
@@ -300,6 +301,7 @@ def open_frames(data: BevData, split: str, *, needs_maps: bool = True) -> Frames
         index=index,
         cities={place: open_map(data.root, place) for place in places},
         chosen=chosen,
+        reader=PictureReader(packed=find_pack(data.root)),
     )
 
 
@@ -408,9 +410,19 @@ def _mono_frames(data: MonoData, split: str, labels: Path | None) -> Frames:
 
 def _refuse_missing(root: Path, index: BevIndex, chosen: Ints) -> None:
     """Look every image up in its folder: one listing is cheaper than asking for each file."""
+    names = [name.decode() for name in index.files[chosen, : len(CAMERAS)].ravel().tolist()]
+    packed = find_pack(root)
+    if packed is not None:
+        absent = [name for name in names if not is_packed(packed, name)]
+        if absent:
+            raise DataError(
+                f"{root} lacks {len(absent):,} images that sample_data.json names, such as "
+                f"{absent[0]}"
+            )
+        return
     folders: dict[Path, set[str]] = {}
-    for name in index.files[chosen, : len(CAMERAS)].ravel().tolist():
-        path = root / name.decode()
+    for name in names:
+        path = root / name
         folders.setdefault(path.parent, set()).add(path.name)
     for folder, names in folders.items():
         _refuse_absent(folder, names, "images that sample_data.json names")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pitstop.data.packed_files import read_file
 from pitstop.errors import DataError
 from pitstop.workloads.bev.data.poses import Floats
 from pitstop.workloads.bev.data.raster import Ints, Paths
@@ -59,7 +60,7 @@ def read_map(path: Path) -> CityMap:
         DataError: Where it is missing or damaged.
     """
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_file(path))
     except FileNotFoundError as error:
         raise DataError(
             f"there is no {path}; the map expansion of nuScenes is a download of its own, to be "

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from pitstop.data.images import DAMAGED, open_image
+from pitstop.data.packed_files import read_file
 from pitstop.errors import DataError
 from pitstop.workloads.bev.data.index import BevIndex
 from pitstop.workloads.bev.data.maps import CityMap
@@ -169,12 +170,12 @@ def read_points(path: Path) -> Floats:
         DataError: Where the file is missing or damaged.
     """
     try:
-        numbers = np.fromfile(path, "<f4")
+        data = read_file(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    if len(numbers) % _LIDAR_FIELDS:
+    if len(data) % (_LIDAR_FIELDS * 4):
         raise DataError(f"{path} is damaged: it does not hold points of five numbers")
-    return numbers.reshape(-1, _LIDAR_FIELDS)[:, :3].astype(np.float64)
+    return np.frombuffer(data, "<f4").reshape(-1, _LIDAR_FIELDS)[:, :3].astype(np.float64)
 
 
 def _bearing(across: Floats, forward: Floats) -> npt.NDArray[np.int64]:

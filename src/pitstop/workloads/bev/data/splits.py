@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from pitstop.data.packed_files import is_file, read_file
 from pitstop.errors import DataError
 
 MINI_TRAIN: Final = tuple(
@@ -34,18 +35,18 @@ def split_scenes(root: Path, version: str, split: str) -> frozenset[str]:
         DataError: Where there is no such split, or nothing that says what is in it.
     """
     stated = root / SPLITS_FILE
-    splits = _stated(stated) if stated.is_file() else _official(version, split)
+    splits = _stated(stated) if is_file(stated) else _official(version, split)
     if version == "v1.0-mini" and split not in splits:
         split = _SHORT.get(split, split)
     if split not in splits:
-        source = stated if stated.is_file() else "nuScenes"
+        source = stated if is_file(stated) else "nuScenes"
         raise DataError(f"{source} has no split {split}; it has {', '.join(sorted(splits))}")
     return frozenset(splits[split])
 
 
 def _stated(path: Path) -> Mapping[str, list[str]]:
     try:
-        splits = json.loads(path.read_text(encoding="utf-8"))
+        splits = json.loads(read_file(path).decode("utf-8"))
     except (OSError, RecursionError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     whole = isinstance(splits, dict) and all(

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pitstop.data.packed_files import find_pack, is_file, stamp_of
 from pitstop.workloads.bev.data.index import BevIndex, build_index
 from pitstop.workloads.bev.data.maps import LAYERS, CityMap, MapLayer, expansion_path, read_map
 from pitstop.workloads.bev.data.raster import Paths
@@ -53,7 +54,7 @@ def open_map(root: Path, location: str) -> CityMap:
         DataError: As `read_map` does.
     """
     sources = [expansion_path(root, location)]
-    if not sources[0].is_file():
+    if not is_file(sources[0]):
         return read_map(sources[0])
     kept = _find(root, f"map-{location}", sources)
     if kept is not None:
@@ -114,19 +115,17 @@ def _holds(stated: Mapping[str, Any], sources: Sequence[Path], kept_ns: int) -> 
         return False
     for path in sources:
         size, changed_ns, digest = stated[path.name]
-        now = path.stat()
-        if now.st_size != size:
+        now_bytes, now_ns = stamp_of(path)
+        if now_bytes != size:
             return False
-        is_young = now.st_mtime_ns > kept_ns - _YOUNG_NS
-        if (now.st_mtime_ns != changed_ns or is_young) and _digest(path) != digest:
+        is_young = now_ns > kept_ns - _YOUNG_NS
+        if (now_ns != changed_ns or is_young) and _digest(path) != digest:
             return False
     return True
 
 
 def _keep(root: Path, name: str, sources: Sequence[Path], arrays: _Arrays) -> None:
-    stated = {
-        path.name: (path.stat().st_size, path.stat().st_mtime_ns, _digest(path)) for path in sources
-    }
+    stated = {path.name: (*stamp_of(path), _digest(path)) for path in sources}
     facts = json.dumps({"format": _FORMAT, "sources": stated})
     for place in _places(root, name):
         try:
@@ -149,5 +148,8 @@ def _write(path: Path, arrays: _Arrays) -> None:
 
 
 def _digest(path: Path) -> str:
+    packed = find_pack(path)
+    if packed is not None:
+        return hashlib.sha256(packed.content(path).data).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

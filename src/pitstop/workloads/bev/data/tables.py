@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeAlias, TypeVar
 
+from pitstop.data.packed_files import folders_in, is_file, is_folder, open_text
 from pitstop.errors import DataError
 
 TABLES: Final = (
@@ -40,19 +41,24 @@ def table_path(root: Path, version: str, table: str) -> Path:
     return root / version / f"{table}.json"
 
 
+def versions_in(root: Path) -> list[str]:
+    """Name the versions of tables in a folder or pack."""
+    return [name for name in folders_in(root) if is_file(table_path(root, name, "sample_data"))]
+
+
 def check_tables(root: Path, version: str) -> None:
     """Make sure that a version of the set is there, with all of its tables.
 
     Raises:
         DataError: Where it is not; names what is missing.
     """
-    if not root.is_dir():
+    if not is_folder(root):
         raise DataError(f"there is no folder {root}; data.root must be that of a nuScenes set")
-    if not (root / version).is_dir():
-        found = sorted(path.parent.name for path in root.glob("*/sample_data.json"))
+    if not is_folder(root / version):
+        found = versions_in(root)
         there = f"it has {', '.join(found)}" if found else "it has no tables at all"
         raise DataError(f"{root} has no version {version} (data.version); {there}")
-    missing = [name for name in TABLES if not table_path(root, version, name).is_file()]
+    missing = [name for name in TABLES if not is_file(table_path(root, version, name))]
     if missing:
         named = ", ".join(f"{name}.json" for name in missing)
         raise DataError(f"{root / version} lacks {named}; a nuScenes set has all 13 tables")
@@ -65,7 +71,7 @@ def rows(path: Path) -> Iterator[Row]:
         DataError: Where the file is no list of objects; names it and the row.
     """
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with open_text(path, encoding="utf-8-sig") as file:
             text, at, number = _opened(file, path), 0, 0
             while (at := _skip(text, at)) == len(text) or text[at] != "]":
                 found = _row(text, at)

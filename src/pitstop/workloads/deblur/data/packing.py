@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.data.check import DataCheck, SplitFound
 from pitstop.data.images import DAMAGED, open_image
-from pitstop.data.pack import PackSummary, PackWriter
+from pitstop.data.pack import Frames, PackSummary, PackWriter, summarise
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.dataset import (
     ClipFiles,
@@ -30,8 +30,6 @@ from pitstop.workloads.deblur.data.storage import (
     count_planes,
     open_storage,
 )
-
-Frames = Literal["decoded", "encoded"]
 
 _BLURS: Final = ("blur", "blur_gamma")
 
@@ -124,18 +122,16 @@ def pack_clips(
             writer.add(path.relative_to(root).as_posix(), kind, content)
         if not writer.members:
             raise DataError(f"{root} holds nothing to pack")
-    field_bytes = Counter[str]()
-    for member in writer.members:
-        field_bytes[member.field] += member.size_bytes
-    return PackSummary(
-        path=str(output),
-        workload=WORKLOAD,
-        members=len(writer.members),
-        size_bytes=output.stat().st_size,
-        source_bytes=source_bytes,
-        field_bytes=dict(field_bytes),
-        took_s=time.perf_counter() - begun,
-    )
+    return summarise(writer, output, source_bytes=source_bytes, took_s=time.perf_counter() - begun)
+
+
+def clip_splits(root: Path) -> list[str]:
+    """Name the splits of a folder or pack that hold clips.
+
+    Raises:
+        DataError: Where there are none.
+    """
+    return _splits(open_storage(root), root, None)
 
 
 def _to_pack(

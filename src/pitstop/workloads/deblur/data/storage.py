@@ -14,6 +14,7 @@ from PIL import Image
 from pitstop.data.images import open_image, read_sample
 from pitstop.data.loader.stages import stage
 from pitstop.data.pack import Pack, is_pack
+from pitstop.data.packed_files import folders_of
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.frames import Bytes, FileReader, FrameReader, Size
 from pitstop.workloads.deblur.data.spike import (
@@ -135,7 +136,7 @@ class PackStorage:
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        self._folders = _tree(pack)
+        self._folders = folders_of(pack)
         self.reader: Final[FrameReader] = PackReader(pack)
 
     def folders(self, folder: Path) -> list[Path]:
@@ -219,17 +220,3 @@ def _size_of(image: Image.Image, path: Path) -> Size | str:
     if image.mode.startswith(_DEEP_MODES):
         return f"{path} has more than 8 bits a channel; convert it first"
     return image.height, image.width
-
-
-def _tree(pack: Pack) -> dict[str, tuple[set[str], list[str]]]:
-    """Find the folders that the names of members imply; `.` is the pack itself."""
-    tree: dict[str, tuple[set[str], list[str]]] = {".": (set(), [])}
-    for name in pack.members:
-        *folders, file = name.split("/")
-        above = "."
-        for depth, folder in enumerate(folders, start=1):
-            tree[above][0].add(folder)
-            above = "/".join(folders[:depth])
-            tree.setdefault(above, (set(), []))
-        tree[above][1].append(file)
-    return tree

@@ -9,8 +9,17 @@ from typing import Final
 
 from pitstop.config.workloads.reid import ReidData
 from pitstop.data.check import DataCheck, SplitFound
+from pitstop.data.packed_files import (
+    damaged_in,
+    find_pack,
+    folders_in,
+    is_file,
+    is_folder,
+    names_in,
+)
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.dataset import load_people
+from pitstop.workloads.reid.data.decode import packed_size
 from pitstop.workloads.reid.data.index import ReidIndex, build_index
 from pitstop.workloads.reid.data.layout import (
     FOLDERS,
@@ -46,8 +55,8 @@ def is_people(root: Path) -> bool:
     names = FOLDERS.values()
     return (
         find_public_set(root) is not None
-        or (root / "train_annos.json").is_file()
-        or any((folder / name).is_dir() for folder in (root / "train", root) for name in names)
+        or is_file(root / "train_annos.json")
+        or any(is_folder(folder / name) for folder in (root / "train", root) for name in names)
     )
 
 
@@ -62,7 +71,7 @@ def check_people(root: Path, data: ReidData | None = None) -> DataCheck:
         DataError: Where there is no dataset.
     """
     begun = time.perf_counter()
-    section = data or ReidData(root=root, holdout=0.0)
+    section = data or _usual(root)
     public = find_public_set(root)
     if public is not None:
         return check_public_set(public, section, root)
@@ -86,17 +95,24 @@ def check_people(root: Path, data: ReidData | None = None) -> DataCheck:
     return DataCheck(
         root=str(root),
         workload=WORKLOAD,
-        packed=False,
+        packed=find_pack(root) is not None,
         splits={
             name: SplitFound(
                 sequences=len(found.people), files=dict(found.files), size_bytes=found.size_bytes
             )
             for name, found in splits.items()
         },
-        problems=tuple(problems),
+        problems=(*problems, *damaged_in(root)),
         notes=tuple(notes),
         took_s=time.perf_counter() - begun,
     )
+
+
+def _usual(root: Path) -> ReidData:
+    """Give the usual settings; images of a pack are as large as they were decoded for."""
+    usual = ReidData(root=root, holdout=0.0)
+    size = packed_size(root)
+    return usual if size is None else usual.model_copy(update={"image_size": size})
 
 
 def _read_through(
@@ -138,11 +154,10 @@ def _long_captions(index: ReidIndex) -> Iterator[str]:
 def _images(layout: PeopleLayout) -> Iterator[tuple[str, str, Path]]:
     for modality in IMAGE_MODALITIES:
         folder = layout.folder / FOLDERS[modality]
-        people = sorted(folder.iterdir()) if folder.is_dir() else []
-        for person in (one for one in people if one.is_dir() and not one.name.startswith(".")):
-            for path in sorted(person.iterdir()):
-                if is_image(path.name):
-                    yield modality, person.name, path
+        for person in folders_in(folder):
+            for name in names_in(folder / person):
+                if is_image(name):
+                    yield modality, person, folder / person / name
 
 
 def _missing(layout: PeopleLayout, annotated: set[tuple[str, str]]) -> list[str]:
@@ -150,7 +165,7 @@ def _missing(layout: PeopleLayout, annotated: set[tuple[str, str]]) -> list[str]
     return [
         f"there is no {folder / person / name}, which {layout.annotations.name} is about"
         for person, name in sorted(annotated)
-        if not (folder / person / name).is_file()
+        if not is_file(folder / person / name)
     ]
 
 
@@ -159,7 +174,7 @@ def _gaps(layout: PeopleLayout, found: _Found) -> Iterator[str]:
     for modality in IMAGE_MODALITIES:
         folder = layout.folder / FOLDERS[modality]
         lacking = sum(
-            not any(is_image(path.name) for path in (folder / person).glob("*"))
+            not is_folder(folder / person) or not any(map(is_image, names_in(folder / person)))
             for person in found.people
         )
         if lacking:
@@ -177,7 +192,7 @@ def _wrong_lists(root: Path, section: ReidData) -> list[str]:
             return [
                 f"there is no {listed.folder / path}, which {people.test_lists.name} is about"
                 for path in sorted(paths)
-                if not (listed.folder / path).is_file()
+                if not is_file(listed.folder / path)
             ]
     except DataError as error:
         return [str(error)]

@@ -22,7 +22,7 @@ from pitstop.data.loader.stages import stage
 from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.reid.data.augment import DRAWS, PLAIN, Augment, show
 from pitstop.workloads.reid.data.batch import ReidSample
-from pitstop.workloads.reid.data.decode import ImageReader, Size
+from pitstop.workloads.reid.data.decode import ImageReader, Size, reader_of
 from pitstop.workloads.reid.data.index import (
     NO_CAMERA,
     VIEWS,
@@ -287,7 +287,7 @@ def train_records(
         augment=augment or Augment(erase=data.erase),
         dropout=data.modality_dropout if data.records == "anchored" else 0.0,
         seed=seed,
-        reader=ImageReader(data.image_size),
+        reader=reader_of(index.folder, data.image_size),
     )
 
 

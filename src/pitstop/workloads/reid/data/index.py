@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from pitstop.data.packed_files import find_pack, folders_in, names_in
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.layout import (
     FOLDERS,
@@ -131,11 +132,14 @@ class ReidIndex:
 def load_index(layout: PeopleLayout) -> ReidIndex:
     """Give the index of a dataset, from disk where nothing has changed since it was saved.
 
-    It lies beside the annotations. Where it cannot be written, every run makes it anew.
+    It lies beside the annotations. Where it cannot be written, every run makes it anew; of a pack,
+    whose own index says everything, it is made anew as well.
 
     Raises:
         DataError: Where the dataset cannot be used.
     """
+    if find_pack(layout.folder) is not None:
+        return build_index(layout)
     folder = layout.annotations.parent / _CACHE
     path = folder / f"{layout.annotations.stem}-{fingerprint(layout)}.npz"
     index = _read(path, layout.folder)
@@ -252,11 +256,10 @@ def _list_people(folder: Path) -> dict[str, set[str]]:
     """Give the images in each person's folder; a person without any is left out."""
     found: dict[str, set[str]] = {}
     try:
-        for entry in _folders(folder):
-            with os.scandir(entry.path) as files:  # paths as objects would take ten times as long
-                names = {file.name for file in files if is_image(file.name)}
+        for person in folders_in(folder):
+            names = {name for name in names_in(folder / person) if is_image(name)}
             if names:
-                found[entry.name] = names
+                found[person] = names
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
     return found

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, NamedTuple
 
+from pitstop.data.packed_files import is_file, is_folder, read_file
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.modalities import CP, NIR, RGB, SK
 
@@ -72,9 +73,9 @@ def find_layout(root: Path, split: str = "train") -> PeopleLayout:
         ("challenge", challenge, "text_annos.json"),
         ("release", release, f"{split}_annos.json"),
     ):
-        if not (folder / FOLDERS[RGB]).is_dir():
+        if not is_folder(folder / FOLDERS[RGB]):
             continue
-        if not (folder / notes).is_file():
+        if not is_file(folder / notes):
             raise DataError(
                 f"there is no {folder / notes}, though {folder / FOLDERS[RGB]} has images; "
                 "put the captions there"
@@ -84,7 +85,7 @@ def find_layout(root: Path, split: str = "train") -> PeopleLayout:
             kind="challenge" if kind == "challenge" else "release",
             folder=folder,
             annotations=folder / notes,
-            test_lists=lists if lists.is_file() else None,
+            test_lists=lists if is_file(lists) else None,
         )
     raise DataError(
         f"{root} holds no people: there is neither {challenge / 'vis'} nor {release / 'vis'}; "
@@ -100,7 +101,7 @@ def read_json(path: Path) -> Any:
         DataError: Where it is not there, not UTF-8, or not whole.
     """
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"))
+        return json.loads(read_file(path).decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

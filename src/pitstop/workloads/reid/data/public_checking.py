@@ -8,6 +8,7 @@ from typing import Final
 
 from pitstop.config.workloads.reid import ReidData
 from pitstop.data.check import DataCheck, SplitFound
+from pitstop.data.packed_files import damaged_in, find_pack
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.public_sets import (
     NOBODY,
@@ -49,9 +50,9 @@ def check_public_set(layout: PublicLayout, data: ReidData, root: Path) -> DataCh
     return DataCheck(
         root=str(root),
         workload="reid",
-        packed=False,
+        packed=find_pack(root) is not None,
         splits=splits,
-        problems=tuple(problems),
+        problems=(*problems, *damaged_in(root)),
         notes=notes,
         took_s=time.perf_counter() - begun,
     )

@@ -11,7 +11,6 @@ The root may also be the folder above, as the archives unpack (`Market-1501-v15.
 `MSMT17_V1`; `MSMT17_V2` with its `mask_train_v2` and `mask_test_v2`).
 """
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +20,8 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from pitstop.data.packed_files import is_file, is_folder, names_in, read_file
 from pitstop.errors import DataError
-from pitstop.records.files import read_regular
 from pitstop.workloads.reid.data.index import NO_VIEW, ImageTable, ReidIndex
 from pitstop.workloads.reid.data.layout import is_image
 from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, NIR, RGB
@@ -82,11 +81,11 @@ class PublicSet:
 def find_public_set(root: Path) -> PublicLayout | None:
     """Recognise a set by its folders, in the root or one of the archives' own folders in it."""
     for folder in (root, *(root / name for name in _NESTED)):
-        if all((folder / name).is_dir() for name in _MARKET):
+        if all(is_folder(folder / name) for name in _MARKET):
             return PublicLayout(kind="market1501", folder=folder)
         if _msmt_folders(folder) is not None:
             return PublicLayout(kind="msmt17", folder=folder)
-        if (folder / "exp" / "test_id.txt").is_file() and (folder / "cam1").is_dir():
+        if is_file(folder / "exp" / "test_id.txt") and is_folder(folder / "cam1"):
             return PublicLayout(kind="sysu_mm01", folder=folder)
     return None
 
@@ -186,9 +185,9 @@ def _market_image(root: Path, folder: str, name: str) -> Photograph:
 
 
 def _msmt_folders(folder: Path) -> tuple[str, str] | None:
-    if not (folder / "list_query.txt").is_file():
+    if not is_file(folder / "list_query.txt"):
         return None
-    return next((pair for pair in _MSMT_FOLDERS if (folder / pair[1]).is_dir()), None)
+    return next((pair for pair in _MSMT_FOLDERS if is_folder(folder / pair[1])), None)
 
 
 def _msmt(layout: PublicLayout, split: str) -> PublicSet:
@@ -242,7 +241,7 @@ def _sysu(layout: PublicLayout, split: str) -> PublicSet:
 
 def _sysu_people(root: Path, part: str) -> set[int]:
     path = root / "exp" / f"{part}_id.txt"
-    if part == "val" and not path.is_file():
+    if part == "val" and not is_file(path):
         return set()
     words = re.split(r"[,\s]+", _read_list(path).strip())
     if not all(word.isdecimal() for word in words):
@@ -256,22 +255,21 @@ def _sysu_images(root: Path, people: Iterable[int], cameras: Sequence[int]) -> I
         for camera in cameras:
             folder = f"cam{camera}/{person:04d}"
             modality = NIR if camera in SYSU_INFRARED else RGB
-            if (root / folder).is_dir():
+            if is_folder(root / folder):
                 for name in _images_in(root / folder):
                     yield Photograph(f"{folder}/{name}", person, camera, modality)
 
 
 def _images_in(folder: Path) -> list[str]:
     try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if is_image(entry.name))
+        return [name for name in names_in(folder) if is_image(name)]
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
 def _read_list(path: Path) -> str:
     try:
-        return read_regular(path, most_bytes=_MOST_LIST_BYTES).decode("utf-8-sig")
+        return read_file(path, most_bytes=_MOST_LIST_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -17,11 +17,12 @@ import torch
 
 from pitstop.config.workloads.reid import ReidData
 from pitstop.data.loader.stages import stage
+from pitstop.data.packed_files import is_file, is_folder, names_in
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.augment import PLAIN, show
 from pitstop.workloads.reid.data.batch import ReidSample
 from pitstop.workloads.reid.data.dataset import ReidPeople
-from pitstop.workloads.reid.data.decode import ImageReader, Size
+from pitstop.workloads.reid.data.decode import ImageReader, Size, reader_of
 from pitstop.workloads.reid.data.index import NO_CAMERA, ReidIndex, camera_of
 from pitstop.workloads.reid.data.layout import (
     FOLDERS,
@@ -209,7 +210,7 @@ def eval_set(people: ReidPeople, data: ReidData, *, text_len: int) -> EvalSet:
         tasks = _held_out_tasks(people.held_out, gathered)
     elif people.public is not None:
         return _public_eval_set(people, people.public, data, text_len=text_len)
-    elif (lists := people.root / data.eval_split / VAL_LISTS).is_file():
+    elif is_file(lists := people.root / data.eval_split / VAL_LISTS):
         gathered = _Items(lists.parent)
         tasks = _challenge_tasks(lists, gathered)
     elif data.eval_split == "test" and people.test_lists is not None:
@@ -253,7 +254,7 @@ def _public_eval_set(
         persons=persons,
         cameras=np.array([image.camera for image in asked.images], np.int64),
         size=data.image_size,
-        reader=ImageReader(data.image_size),
+        reader=reader_of(found.layout.folder, data.image_size),
     )
     count = len(np.unique(persons[persons != NOBODY]))
     return EvalSet(images=images, tasks=(), people=count, searches=asked.searches)
@@ -280,7 +281,7 @@ def _check_askable(people: ReidPeople, images: EvalImages, tasks: list[QueryTask
             )
         return
     for modality in sorted({one for task in tasks if len(task) for one in task.modalities}):
-        if modality != TEXT and not (images.folder / FOLDERS[modality]).is_dir():
+        if modality != TEXT and not is_folder(images.folder / FOLDERS[modality]):
             raise DataError(
                 f"there is no folder {images.folder / FOLDERS[modality]}, though the lists ask "
                 f"with images of it; fetch it, or set data.holdout above 0"
@@ -328,7 +329,7 @@ class _Items:
             persons=persons[order],
             cameras=np.array(self._cameras, np.int64)[order],
             size=size,
-            reader=ImageReader(size),
+            reader=reader_of(self.folder, size),
         )
         return images, order
 
@@ -493,7 +494,7 @@ def _new_item(
 def _challenge_tasks(path: Path, items: _Items) -> list[QueryTask]:
     """Read queries without names of people; the gallery is a folder of images."""
     gallery = path.parent / "gallery"
-    names = sorted(one.name for one in gallery.iterdir()) if gallery.is_dir() else []
+    names = names_in(gallery) if is_folder(gallery) else []
     for name in filter(is_image, names):
         items.add(RGB, f"gallery/{name}", _NONE, camera_of(name))
     rows = read_json(path)
