@@ -58,7 +58,7 @@ _FEATURES: Final = ("loss.perceptual.network=alexnet", 'loss.perceptual.layers=[
 
 def variants(group: str, root: Path) -> Mapping[str, tuple[str, ...]]:
     """Name the ways of a group with what each changes; the first is the plain one."""
-    half = "train.crop_schedule={0: 32, 1: 64}"
+    half = "train.crop_schedule={1: 64}"
     perceptual = (*_FEATURES, f"loss.perceptual.weights={root / 'features.pt'}")
     known: dict[str, dict[str, tuple[str, ...]]] = {
         "start": {"random": ("model.start=random",), "identity": ("model.start=identity",)},
@@ -66,7 +66,7 @@ def variants(group: str, root: Path) -> Mapping[str, tuple[str, ...]]:
             "shuffle": (f"cache.budget={CACHED}", "cache.policy=lru"),
             "sequence": (f"cache.budget={CACHED}", "cache.policy=lru", "data.order=sequence"),
         },
-        "crops": {"64": ("data.crop=64",), "32, then 64": ("data.crop=64", half)},
+        "crops": {"64": ("data.crop=64",), "32, then 64": (half,)},
         "distill": {
             "alone": (),
             "with a teacher": (f"train.distill.teacher={root / 'runs' / 'teacher'}",),
@@ -215,6 +215,51 @@ def _portable(change: str, root: Path) -> str:
     return change.replace(str(root), "GENERATED")
 
 
+def plot_starts(rows: list[Row]) -> str:
+    """Draw PSNR over steps of the group `start` as SVG: a line a seed, the blurred input dashed."""
+    width, height, left, bottom = 640, 360, 56, 44
+    most_step = max(step for row in rows for step in row["steps"])
+    low, high = 14.0, 25.0
+
+    def place(step: float, psnr: float) -> tuple[float, float]:
+        x = left + (width - left - 130) * step / most_step
+        return x, (height - bottom) - (height - bottom - 16) * (psnr - low) / (high - low)
+
+    def line(points: list[tuple[float, float]], style: str) -> str:
+        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        return f'<polyline points="{text}" fill="none" {style}/>'
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for level in range(int(low), int(high) + 1, 2):
+        (x0, y), (x1, _) = place(0, level), place(most_step, level)
+        parts.append(line([(x0, y), (x1, y)], 'stroke="#e2e2de"'))
+        parts.append(f'<text x="{x0 - 8}" y="{y + 4:.1f}" text-anchor="end">{level}</text>')
+    for step in range(0, most_step + 1, 20):
+        x, y = place(step, low)
+        parts.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{step}</text>')
+    blurred = rows[0]["psnr_input"]
+    ends = [place(0, blurred), place(most_step, blurred)]
+    parts.append(line(ends, 'stroke="#444444" stroke-dasharray="5 4"'))
+    for row in rows:
+        colour = "#2563eb" if row["variant"] == "identity" else "#dc2626"
+        points = [place(s, v) for s, v in zip(row["steps"], row["psnr"], strict=True)]
+        parts.append(line(points, f'stroke="{colour}" stroke-width="1.6"'))
+    x = place(most_step, low)[0] + 10
+    labels = {"identity": ("#2563eb", high - 0.2), "blurred input": ("#444444", blurred - 0.2)}
+    labels["random"] = ("#dc2626", 22.2)
+    for text, (colour, psnr) in labels.items():
+        y = place(0, psnr)[1]
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}">{text}</text>')
+    middle = place(most_step / 2, low)
+    parts.append(f'<text x="{middle[0]:.1f}" y="{height - 6}" text-anchor="middle">steps</text>')
+    parts.append('<text x="10" y="12">PSNR of test frames, dB</text></svg>')
+    return "\n".join(parts) + "\n"
+
+
 def main() -> None:
     """Train, and write down what was reached."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -226,9 +271,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--jobs", type=int, default=1, help="Runs at the same time.")
     parser.add_argument("--hardware", default="CPU")
+    parser.add_argument("--plot", type=Path, help="SVG of the group start, from --output.")
     options = parser.parse_args()
     with data_folder(options.data) as root:
         measure(options, root)
+    if options.plot is not None:
+        rows = json.loads(options.output.read_text())["groups"]["start"]["rows"]
+        options.plot.write_text(plot_starts(rows))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ def main() -> None:
         "eval.every_steps=null",
         "checkpoint.best_of=null",
         "checkpoint.every_steps=null",
+        # An empty last layer hides all others from the first update.
+        "model.start=random",
     ]
     config = load_config(demo, overrides).config
     TrainingRun(config=config, config_yaml=to_yaml(config), task=build_task(config)).run()

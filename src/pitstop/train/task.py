@@ -232,6 +232,19 @@ class InfersFiles(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesSizes(Protocol):
+    """A task whose network is made for its dataset, and can be made for trained weights instead."""
+
+    def take_sizes(self, tensors: Mapping[str, Tensor]) -> None:
+        """Let the next network be one for these weights, without any look at the dataset.
+
+        Raises:
+            CheckpointError: Where they are no weights of such a network.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """A file of answers for a challenge that keeps the truth to itself."""

@@ -49,6 +49,15 @@ class BevData(DataSection):
     photometric: bool = True
     """Change brightness, contrast and colour of training images at random."""
 
+    pictures: FilePath | None = None
+    """Folder of plain pictures, at any depth, that `pitstop infer` looks at instead of the
+    evaluation split; for six cameras, folders or file names name them (CAM_FRONT, ...). Null for
+    the evaluation split."""
+
+    calibration: FilePath | None = None
+    """JSON file that says how the cameras of `data.pictures` see and stand; null to assume those of
+    nuScenes, which is said."""
+
 
 class MonoData(BevData):
     """One camera image is one sample."""
@@ -219,6 +228,13 @@ _RULES_INERT: Final = Rule(
     why="has no effect: labels are read from data.labels",
 )
 
+_CALIBRATION_INERT: Final = Rule(
+    key="data.calibration",
+    reads=("data.pictures",),
+    broken=lambda c: isinstance(c.data, BevData) and c.data.pictures is None,
+    why="has no effect: data.pictures is not set, and a nuScenes set has its own",
+)
+
 _SURROUND_CONFLICTS: Final = (
     Rule(
         key="data.resize",
@@ -239,12 +255,12 @@ BEV_MONO: Final = WorkloadSections(
     data=MonoData,
     model=MonoModel,
     loss=MonoLoss,
-    rules=RuleSet(inert=(*_NO_CROPS, _RULES_INERT)),
+    rules=RuleSet(inert=(*_NO_CROPS, _RULES_INERT, _CALIBRATION_INERT)),
 )
 BEV_SURROUND: Final = WorkloadSections(
     name="bev",
     data=SurroundData,
     model=SurroundModel,
     loss=SurroundLoss,
-    rules=RuleSet(inert=_NO_CROPS, conflicts=_SURROUND_CONFLICTS),
+    rules=RuleSet(inert=(*_NO_CROPS, _CALIBRATION_INERT), conflicts=_SURROUND_CONFLICTS),
 )

@@ -227,9 +227,9 @@ class VrtModel(ModelSection):
     deformable_groups: Count = 16
     """Groups of the deformable convolution."""
 
-    start: Literal["random", "identity"] = "random"
-    """Untrained weights: drawn as published (`random`), or with a last layer of zeros (`identity`),
-    so that training begins from the blurred frame itself and not from noise laid over it."""
+    start: Literal["random", "identity"] = "identity"
+    """Untrained weights: with a last layer of zeros (`identity`), so that training begins from the
+    blurred frame itself and not from noise laid over it, or drawn as published (`random`)."""
 
     spike: SpikeEncoderSection = SpikeEncoderSection()
     """The spike branch; vrt_spike only."""

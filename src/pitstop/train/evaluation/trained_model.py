@@ -28,6 +28,7 @@ from pitstop.train.task import (
     BatchT,
     InfersFiles,
     Submission,
+    TakesSizes,
     Task,
     WritesOutputs,
     WritesSubmission,
@@ -198,6 +199,8 @@ def _trained(
         precision = Precision(config.train.precision, device, config.train.scaler)
         precision.apply_to_process()
         torch.use_deterministic_algorithms(config.run.deterministic)
+        if not with_data and isinstance(task, TakesSizes):
+            task.take_sizes(weights.tensors)
         model = task.build_model()
         load_weights(model, weights)
         model.to(device)

@@ -99,8 +99,8 @@ def draw_ground(
         targets = batch.targets[place].numpy().astype(bool)
         views = {
             "camera": _camera(batch.images[place, 0]),
-            "found": _seen_from_above(paint(right[place], mask, classes), frame),
-            "there": _seen_from_above(paint(targets, mask, classes), frame),
+            "found": ground_picture(paint(right[place], mask, classes), frame),
+            "there": ground_picture(paint(targets, mask, classes), frame),
         }
         cells = []
         for caption, picture in views.items():
@@ -124,7 +124,8 @@ def paint(
     return picture
 
 
-def _seen_from_above(picture: Bytes, frame: Literal["ego", "camera"]) -> Image.Image:
+def ground_picture(picture: Bytes, frame: Literal["ego", "camera"]) -> Image.Image:
+    """Turn painted cells so that forward is up and left is left."""
     # Rows count forward, so they are turned over; columns count to the left in the ego frame.
     picture = picture[::-1, ::-1] if frame == "ego" else picture[::-1]
     return Image.fromarray(np.ascontiguousarray(picture)).resize(

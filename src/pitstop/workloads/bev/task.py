@@ -17,7 +17,7 @@ from pitstop.data.check import DataCheck
 from pitstop.data.pack import Frames, PackSummary, beside
 from pitstop.errors import ConfigError
 from pitstop.records.pictures import PictureRow
-from pitstop.train.task import ExportForm, Loss
+from pitstop.train.task import ExportForm, FilesMade, Loss
 from pitstop.workloads.bev.data.batch import BevBatch, BevSample, collate
 from pitstop.workloads.bev.data.checking import check_world
 from pitstop.workloads.bev.data.dataset import (
@@ -39,6 +39,7 @@ from pitstop.workloads.bev.metrics import CellOverlap, metric_names
 from pitstop.workloads.bev.model.lift_splat import LssNet, settings_of
 from pitstop.workloads.bev.model.published import load_published
 from pitstop.workloads.bev.pictures import draw_ground, write_cells
+from pitstop.workloads.bev.plain_pictures import PlainPictures, find_pictures, segment_pictures
 
 BevSamples = MonoSamples | SurroundSamples
 
@@ -85,6 +86,7 @@ class BevTask:
         self._frequencies: tuple[float, ...] | None = None
         self._terms: dict[torch.device, list[Term]] = {}
         self._notes: tuple[str, ...] = ()
+        self._pictures: PlainPictures | None = None
 
     def start_notes(self) -> tuple[str, ...]:
         """Say what the network starts from, where that is a file of weights."""
@@ -215,6 +217,33 @@ class BevTask:
         del batch
         return write_cells(output, [f"{index:06d}" for index in indices], folder)
 
+    def names_files(self) -> bool:
+        """Look at the pictures of `data.pictures`, where it is set.
+
+        Raises:
+            DataError: Where they cannot be used.
+        """
+        if self._data.pictures is None:
+            return False
+        self._pictures = find_pictures(self._data)
+        return True
+
+    def take_sizes(self, tensors: Mapping[str, Tensor]) -> None:
+        """Count no classes in training data: weights bring along what would begin by them."""
+        del tensors
+        self._frequencies = ()
+
+    def infer_files(self, model: nn.Module, folder: Path, device: torch.device) -> FilesMade:
+        """Segment the ground before every picture."""
+        assert self._pictures is not None, "checked before"
+        return segment_pictures(
+            self._pictures,
+            lambda batch: self.predict(model, self.to_device(batch, device)),
+            self._data,
+            folder,
+            classes=self.classes,
+        )
+
     def draw(
         self, output: Tensor, batch: BevBatch, indices: Sequence[int], folder: Path
     ) -> list[PictureRow]:
@@ -309,6 +338,8 @@ class BevTask:
     def _class_frequencies(self) -> tuple[float, ...]:
         """Count how frequent each class is where one camera looks; six cameras start without."""
         if not isinstance(self._data, MonoData):
+            return ()
+        if self._frequencies == ():
             return ()
         if self._data.root is None:  # planned without data: any frequency has the same shape
             return (0.5,) * len(self.classes)

@@ -130,17 +130,22 @@ class Rankings:
 def check_folders(queries: Path, gallery: Path) -> Search:
     """Find the images of both folders, at any depth, in the order of their paths.
 
+    Where no query says its modality, all are colour images.
+
     Raises:
-        DataError: Where a folder has no images, or a query does not say its modality.
+        DataError: Where a folder has no images, or some queries say their modality and others not.
     """
     found, unnamed = [], []
-    for path in _images(queries, "queries"):
+    paths = _images(queries, "queries")
+    for path in paths:
         modality = _modality(path.relative_to(queries))
         if modality is None:
             unnamed.append(path.relative_to(queries).as_posix())
         else:
             found.append(_picture(path, queries, modality))
-    if unnamed:
+    if len(unnamed) == len(paths):
+        found = [_picture(path, queries, RGB) for path in paths]
+    elif unnamed:
         more = len(unnamed) - _MOST_NAMED
         raise DataError(
             f"{queries}: nothing says the modality of {', '.join(unnamed[:_MOST_NAMED])}"

@@ -17,7 +17,7 @@ from pitstop.data.check import DataCheck
 from pitstop.data.pack import Frames, PackSummary, beside
 from pitstop.data.sampling.pk_sampler import PKSampler
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
-from pitstop.errors import ConfigError, DataError
+from pitstop.errors import CheckpointError, ConfigError, DataError
 from pitstop.train.task import ExportForm, FilesMade, Loss, Metrics, Submission
 from pitstop.workloads.reid.data.batch import ReidBatch, ReidSample, collate
 from pitstop.workloads.reid.data.checking import check_people
@@ -91,6 +91,7 @@ class ReidTask:
         self._search: Search | None = None
         self._notes: tuple[str, ...] = ()
         self._submits = False
+        self._taken: tuple[int, int] | None = None
 
     def start_notes(self) -> tuple[str, ...]:
         """Say which weights of a file the network starts from, where there was a choice."""
@@ -257,6 +258,22 @@ class ReidTask:
         self._search = check_folders(self._data.queries, self._data.gallery)
         return True
 
+    def take_sizes(self, tensors: Mapping[str, Tensor]) -> None:
+        """Make the network for the people and words that weights were trained on.
+
+        A search in folders asks for nobody by name and reads no caption.
+
+        Raises:
+            CheckpointError: Where they are no weights of such a network.
+        """
+        people, words = tensors.get("neck.classifier.weight"), tensors.get("text.words.weight")
+        if people is None or words is None or people.ndim != 2 or words.ndim != 2:
+            raise CheckpointError(
+                "the checkpoint holds no network for re-identification: it has no "
+                "neck.classifier.weight or no text.words.weight"
+            )
+        self._taken = (len(people), len(words))
+
     def infer_files(self, model: nn.Module, folder: Path, device: torch.device) -> FilesMade:
         """Rank the gallery for every query; write rankings and pictures of some."""
         assert isinstance(model, ReidModel)
@@ -338,15 +355,22 @@ class ReidTask:
                 end_token=end_token,
                 words_sum=checksum,
             ),
-            people=_PLANNED_PEOPLE if self._data.root is None else self.train_samples().people,
+            people=self._people_to_tell_apart(),
             embed_dim=section.embed_dim,
             rank=section.lora_rank,
             fusion_heads=section.fusion_heads,
             dropout=section.dropout,
         )
 
+    def _people_to_tell_apart(self) -> int:
+        if self._taken is not None:
+            return self._taken[0]
+        return _PLANNED_PEOPLE if self._data.root is None else self.train_samples().people
+
     def _words(self) -> tuple[int, int, int]:
         """Number of words, the end token, and a sum of the words that the dataset gave."""
+        if self._taken is not None:
+            return self._taken[1], self._taken[1] - 1, 0
         if self._data.root is None:
             return _CLIP_WORDS, _CLIP_WORDS - 1, 0
         tokenizer = self._loaded_people().tokenizer

@@ -142,7 +142,7 @@ class SurroundSamples:
             labels = self._labels(sample, bev_transform)
         is_random = self.augment is not None or self.bev_augment or self.cameras < len(CAMERAS)
         rig = frames.index.cameras_to_ego(sample, slots)
-        return _joined(
+        return joined(
             pictures,
             (frames.intrinsics(sample, slots), rig, views, bev_transform),
             labels,
@@ -237,7 +237,7 @@ class MonoSamples:
             labels = self.frames.reader.drawn(path, lambda: self._labels(sample, slot))
         intrinsics = self.frames.intrinsics(sample, [slot])
         geometry = (intrinsics, np.eye(4)[None], view[None], np.eye(4))
-        return _joined([picture], geometry, labels, is_random=False)
+        return joined([picture], geometry, labels, is_random=False)
 
     @property
     def sequences(self) -> Ints:
@@ -439,13 +439,21 @@ def _refuse_absent(folder: Path, names: set[str], what: str) -> None:
         raise DataError(f"{folder} lacks {len(missing):,} {what}, such as {first}")
 
 
-def _joined(
+def joined(
     pictures: Sequence[Bytes],
     geometry: tuple[Floats, Floats, Floats, Floats],
     labels: Labels,
     *,
     is_random: bool,
 ) -> BevSample:
+    """Make a sample of its parts.
+
+    Args:
+        pictures: (3, H, W) each.
+        geometry: Intrinsics, where cameras stand, image transforms, and the ground's.
+        labels: Targets, and what is seen.
+        is_random: Whether this geometry never comes again.
+    """
     with stage("transform"):
         images = torch.from_numpy(np.stack(pictures))
         matrices = [torch.from_numpy(part.astype(np.float32)) for part in geometry]
