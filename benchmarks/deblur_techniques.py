@@ -69,7 +69,10 @@ def variants(group: str, root: Path) -> Mapping[str, tuple[str, ...]]:
         "crops": {"64": ("data.crop=64",), "32, then 64": (half,)},
         "distill": {
             "alone": (),
-            "with a teacher": (f"train.distill.teacher={root / 'runs' / 'teacher'}",),
+            "with a teacher": tuple(
+                f"train.distill.teacher={path}"
+                for path in sorted((root / "runs" / "teacher" / "checkpoints").glob("save-*"))[-1:]
+            ),
         },
         "perceptual": {
             "never": (),

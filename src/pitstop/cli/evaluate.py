@@ -47,16 +47,17 @@ def evaluate(  # noqa: PLR0913 - each is an option
     from pitstop.report.evaluation import evaluation_report
     from pitstop.train.evaluation.pictures import draw_pictures
     from pitstop.train.evaluation.trained_model import evaluate_checkpoint
-    from pitstop.train.task import Submission
+    from pitstop.train.task import DrawsMeasured, Submission
 
     loaded, task = load_task(config, overrides)
-    if pictures is not None:
+    measured = pictures if isinstance(task, DrawsMeasured) else None
+    if pictures is not None and measured is None:
         run = loaded.run.work_dir / loaded.run.name
         draw_pictures(loaded, task, checkpoint, run, count=pictures)
     submission = None
     if submit is not None:
         submission = Submission(path=submit, top=submit_top or None, style=submit_as)
-    record = evaluate_checkpoint(loaded, task, checkpoint, submission=submission)
+    record = evaluate_checkpoint(loaded, task, checkpoint, submission=submission, pictures=measured)
     if record is not None:
         typed = [str(config), *(overrides or ()), "--checkpoint", str(checkpoint)]
         show(record, lambda: evaluation_report(record, typed), json_path)

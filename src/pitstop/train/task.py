@@ -233,6 +233,27 @@ class InfersFiles(Protocol):
 
 
 @runtime_checkable
+class DrawsMeasured(Protocol):
+    """A task whose pictures show what a whole evaluation found, not one sample."""
+
+    def draw_measured(
+        self, metrics: "Metrics", state: Tensor, folder: Path, *, count: int
+    ) -> list[PictureRow]:
+        """Write pictures into a folder, each file whole or not at all.
+
+        Args:
+            metrics: The collector that saw the evaluation.
+            state: What it gathered, over all ranks.
+            folder: Where the files go.
+            count: Rows of pictures.
+
+        Raises:
+            DataError: Where an image cannot be read, or a file cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
 class TakesSizes(Protocol):
     """A task whose network is made for its dataset, and can be made for trained weights instead."""
 

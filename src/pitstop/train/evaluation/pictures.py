@@ -1,7 +1,7 @@
 """A trained model's work on a few evaluation samples, as pictures in a run's own folder."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -36,20 +36,32 @@ def draw_pictures(
         raise ConfigError(f"the workload {task.name} has no pictures to draw")
     ranks = join_ranks()
     try:
-        _refuse_ranks(ranks)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".pictures.", dir=folder) as scratch:
-                made = Path(scratch) / FOLDER
-                made.mkdir()
-                rows = _draw(config, task, checkpoint, made, count=count)
-                pictures = Pictures(rows=tuple(rows))
-                write_pictures(Path(scratch), pictures)
-                _put_in_place(made, folder / FOLDER)
-        except OSError as error:
-            raise DataError(f"cannot write pictures to {folder}: {error.strerror}") from error
+        refuse_ranks(ranks)
+        return keep_pictures(
+            folder, lambda place: _draw(config, task, checkpoint, place, count=count)
+        )
     finally:
         leave_ranks()
+
+
+def keep_pictures(folder: Path, draw: Callable[[Path], list[PictureRow]]) -> Pictures:
+    """Let pictures be drawn and put them into a run's folder, in place of those before.
+
+    Raises:
+        PitstopError: Where they cannot be drawn or written; those before stay.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".pictures.", dir=folder) as scratch:
+            made = Path(scratch) / FOLDER
+            made.mkdir()
+            rows = draw(made)
+            _require_files(rows, made)
+            pictures = Pictures(rows=tuple(rows))
+            write_pictures(Path(scratch), pictures)
+            _put_in_place(made, folder / FOLDER)
+    except OSError as error:
+        raise DataError(f"cannot write pictures to {folder}: {error.strerror}") from error
     return pictures
 
 
@@ -77,7 +89,6 @@ def _draw(
         with precision.autocast():
             output = predict(task, model, task.to_device(batch, device))
         rows += task.draw(output, batch, [index], place)
-    _require_files(rows, place)
     return rows
 
 
@@ -87,7 +98,12 @@ def _require_files(rows: Sequence[PictureRow], place: Path) -> None:
     assert len({cell.file for cell in cells}) == len(cells), "no two cells share a file"
 
 
-def _refuse_ranks(ranks: Ranks) -> None:
+def refuse_ranks(ranks: Ranks) -> None:
+    """Let one process pass.
+
+    Raises:
+        ConfigError: Where there are several.
+    """
     if ranks.world_size > 1:
         raise ConfigError(
             f"pictures are drawn by one process, not {ranks.world_size}; start it without torchrun"

@@ -19,6 +19,7 @@ from pitstop.data.loader.batches import Loader
 from pitstop.errors import ConfigError, DataError
 from pitstop.records.evaluation import EvaluationRecord, InferenceRecord
 from pitstop.train.evaluation.outputs import infer
+from pitstop.train.evaluation.pictures import keep_pictures, refuse_ranks
 from pitstop.train.evaluation.quality import eval_loader, eval_order, gather, require_metric
 from pitstop.train.optim.precision import Precision
 from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
@@ -26,6 +27,7 @@ from pitstop.train.setup import choose_device
 from pitstop.train.state.weights import Weights, load_weights, read_weights
 from pitstop.train.task import (
     BatchT,
+    DrawsMeasured,
     InfersFiles,
     Submission,
     TakesSizes,
@@ -41,6 +43,7 @@ def evaluate_checkpoint(
     checkpoint: Path,
     *,
     submission: Submission | None = None,
+    pictures: int | None = None,
 ) -> EvaluationRecord | None:
     """Measure the quality of trained weights; None on all ranks but the first.
 
@@ -49,6 +52,8 @@ def evaluate_checkpoint(
         task: What it trains.
         checkpoint: Where the weights are.
         submission: A file of answers to write beside, for a challenge.
+        pictures: Rows of pictures to keep in the run's folder, of a task that draws what the whole
+            evaluation found; None for none.
 
     Raises:
         PitstopError: Where configuration, checkpoint or data cannot be used, or the workload has
@@ -75,6 +80,13 @@ def evaluate_checkpoint(
         if submission is not None:
             written = _require_submission(task).write_submission(collector, state, submission)
             facts["notes"] = (*facts["notes"], *written)
+        if pictures is not None:
+            refuse_ranks(trained.ranks)
+            assert isinstance(task, DrawsMeasured), "the caller has looked"
+            run = config.run.work_dir / config.run.name
+            keep_pictures(
+                run, lambda place: task.draw_measured(collector, state, place, count=pictures)
+            )
         return EvaluationRecord(metrics=metrics, **facts)
 
 

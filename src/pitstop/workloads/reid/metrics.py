@@ -7,18 +7,21 @@ tables add up, so the engine joins them as it joins any sums.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
+from pitstop.records.pictures import PictureRow
 from pitstop.workloads.reid.data.batch import ReidBatch
 from pitstop.workloads.reid.data.modalities import name_of_task, task_names
 from pitstop.workloads.reid.data.queries import EvalSet, PackedImages
 from pitstop.workloads.reid.model.clip import ReidModel
 from pitstop.workloads.reid.protocol import METRICS, SCORES, Gallery, evaluate_protocol
 from pitstop.workloads.reid.public_protocol import evaluate_public
+from pitstop.workloads.reid.ranked_pictures import draw_rankings
 from pitstop.workloads.reid.reranking import Reranking
 from pitstop.workloads.reid.submission import TaskRankings, order_gallery
 
@@ -110,6 +113,16 @@ class RetrievalQuality:
         )
         scores = found.named() | found.by_task()
         return {name: value for name, value in scores.items() if not math.isnan(value)}
+
+    def draw(self, state: Tensor, folder: Path, *, count: int) -> list[PictureRow]:
+        """Write pictures of some queries and of what was found for them.
+
+        Raises:
+            DataError: Where an image cannot be read, or a file cannot be written.
+        """
+        assert self._model is not None, "the engine shows the model first"
+        tokens = state.view(-1, self._tokens.shape[1])
+        return draw_rankings(self._evaluation, tokens, self._model.describe, folder, count=count)
 
     def rankings(self, state: Tensor, *, top: int | None) -> Iterator[TaskRankings]:
         """Order the gallery for every query, task by task."""

@@ -56,9 +56,9 @@ SHOWN: Final = 5
 _BATCH: Final = 64
 _SIDE: Final = 96
 _BORDER: Final = 4
-_NOT_KNOWN: Final = (128, 128, 128)
-_MARKS: Final = {
-    None: ("", _NOT_KNOWN),
+NOT_KNOWN: Final = (128, 128, 128)
+MARKS: Final = {
+    None: ("", NOT_KNOWN),
     True: (" right", (26, 127, 55)),
     False: (" wrong", (191, 38, 38)),
 }
@@ -316,9 +316,9 @@ def _draw(search: Search, found: Rankings, folder: Path, shown: int) -> int:
     for number in np.linspace(0, len(search.queries) - 1, count).astype(int).tolist():
         row, name = found.queries[number], f"query_{number}"
         cells = [PictureCell(caption="query", file=f"{name}.jpg")]
-        _thumbnail(search.queries[number].path, place / cells[0].file, _NOT_KNOWN)
+        _thumbnail(search.queries[number].path, place / cells[0].file, NOT_KNOWN)
         for order, hit in enumerate(row.ranking[:SHOWN], start=1):
-            word, colour = _MARKS[hit.right]
+            word, colour = MARKS[hit.right]
             cells.append(PictureCell(caption=f"{order}{word}", file=f"{name}_{order}.jpg"))
             _thumbnail(paths[hit.image], place / cells[-1].file, colour)
         title = f"{row.modality}: {row.query}"

@@ -18,6 +18,7 @@ from pitstop.data.pack import Frames, PackSummary, beside
 from pitstop.data.sampling.pk_sampler import PKSampler
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
 from pitstop.errors import CheckpointError, ConfigError, DataError
+from pitstop.records.pictures import PictureRow
 from pitstop.train.task import ExportForm, FilesMade, Loss, Metrics, Submission
 from pitstop.workloads.reid.data.batch import ReidBatch, ReidSample, collate
 from pitstop.workloads.reid.data.checking import check_people
@@ -235,6 +236,13 @@ class ReidTask:
             submission.path, evaluation, style=submission.style, top=submission.top
         )
         return (found,)
+
+    def draw_measured(
+        self, metrics: Metrics, state: Tensor, folder: Path, *, count: int
+    ) -> list[PictureRow]:
+        """Show queries beside the first images of their ranking, marked right or wrong."""
+        assert isinstance(metrics, RetrievalQuality)
+        return metrics.draw(state, folder, count=count)
 
     def write_output(
         self, output: Any, batch: ReidBatch, indices: Sequence[int], folder: Path
