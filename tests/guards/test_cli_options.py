@@ -65,8 +65,8 @@ data pack SOURCE
 data stats
 data stats --json
 data stats --ranks
-data stats CONFIG
 data stats OVERRIDES
+data stats SOURCE
 demo
 demo --bottleneck
 demo --output
