@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pitstop.kernels import has_triton
+from pitstop.kernels import has_triton, window_attention
 from pitstop.kernels.window_attention import (
     REFERENCE,
     Size,
@@ -148,6 +148,21 @@ def test_float32_is_float32_and_tf32_only_where_it_is_allowed() -> None:
                 found = all_of(FUSED, given)
             for mine, true in zip(found, exact(given), strict=True):
                 assert error_of(mine, true) < most, given[3]
+
+
+def test_tf32_by_halves_is_as_exact_as_the_plain_way_in_tf32() -> None:
+    before = window_attention.HALVES_FOR_TF32
+    window_attention.HALVES_FOR_TF32 = True
+    try:
+        for given in cases(torch.float32):
+            for size in (1.0, 1e-9):
+                sized = (*given[:4], given[4] * size)
+                with tf32(allowed=True):
+                    found, plain = all_of(FUSED, sized), all_of(REFERENCE, sized)
+                for mine, other, true in zip(found, plain, exact(sized), strict=True):
+                    assert error_of(mine, true) <= 1.25 * error_of(other, true) + 1e-5, given[3]
+    finally:
+        window_attention.HALVES_FOR_TF32 = before
 
 
 def test_the_same_call_gives_the_same_bits() -> None:

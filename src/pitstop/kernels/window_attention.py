@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pitstop.kernels import Formula, Kernels, check_word
-from pitstop.kernels.fallback import obstacle_on, runs_fused
+from pitstop.kernels.fallback import obstacle_on, product_precision, runs_fused
 
 MASKED_SCORE: Final = -100.0
 """Added to the score of two tokens that only meet because the volume was rolled."""
@@ -32,6 +32,10 @@ CPU_SCORES: Final = 2**20
 MAX_TOKENS: Final = 512
 MAX_CHANNELS: Final = 64
 """Tokens of a window, and channels of a head, that the fused versions take."""
+
+HALVES_FOR_TF32 = False
+"""Whether float32 is brought to float16 where torch is told that TF32 will do: the mantissas are
+of one length, and exponents are moved where they do not fit."""
 
 Size: TypeAlias = tuple[int, int, int]
 """Depth, height and width."""
@@ -265,17 +269,31 @@ def _attend_op(  # noqa: PLR0917 - operations take all by place
     cut: Sequence[int],
     num_heads: int,
     masked: bool,  # noqa: FBT001 - operations take all by place
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the result and, for each kind of attention, what its backward pass needs."""
-    from pitstop.kernels.window_attention_triton import attend
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Give the result and, for each kind of attention, what its backward pass needs.
 
-    out, rows, mutual_rows = _empty_results(qkv, mutual_qkv, cut, num_heads)
+    That are the rows of `attend` and, where the projections were brought to 16 bits, these and
+    their largest numbers; else they are empty.
+    """
+    from pitstop.kernels.window_attention_triton import Stretch, attend, shorten
+
+    results = _empty_results(qkv, mutual_qkv, cut, num_heads)
+    out, rows, mutual_rows, short, mutual_short, tops = results
     alone, mutual = _cuts(qkv, mutual_qkv, cut, num_heads=num_heads, masked=masked)
+    stretch = None
+    if tops.numel():
+        stretch = Stretch(tops.zero_())
+        if mutual_qkv is not None:
+            shorten(mutual_qkv, mutual_short, tops[1:])
+            mutual_qkv = mutual_short
+        if qkv is not None:
+            shorten(qkv, short, tops[:1])
+            qkv = short
     if mutual_qkv is not None:
-        attend(mutual_qkv, None, out, mutual_rows, mutual)
+        attend(mutual_qkv, None, out, mutual_rows, mutual, stretch=stretch)
     if qkv is not None:
-        attend(qkv, bias_table, out, rows, alone)
-    return out, rows, mutual_rows
+        attend(qkv, bias_table, out, rows, alone, stretch=stretch)
+    return results
 
 
 @_attend_op.register_fake
@@ -286,7 +304,7 @@ def _(  # noqa: PLR0917 - operations take all by place
     cut: Sequence[int],
     num_heads: int,
     masked: bool,  # noqa: ARG001, FBT001 - named by the operation
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _empty_results(qkv, mutual_qkv, cut, num_heads)
 
 
@@ -299,19 +317,26 @@ def _attend_backward_op(  # noqa: PLR0913, PLR0917 - operations take all by plac
     out: Tensor,
     rows: Tensor,
     mutual_rows: Tensor,
+    tops: Tensor,
     cut: Sequence[int],
     num_heads: int,
     masked: bool,  # noqa: FBT001 - operations take all by place
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give the gradients of the three inputs; empty where there is no input."""
-    from pitstop.kernels.window_attention_triton import attend_backward
+    from pitstop.kernels.window_attention_triton import Stretch, attend_backward, shorten_grad
 
     grads = _empty_grads(grad, qkv, bias_table, mutual_qkv)
     alone, mutual = _cuts(qkv, mutual_qkv, cut, num_heads=num_heads, masked=masked)
+    stretch = None
+    if tops.numel():
+        grad, grad_top = shorten_grad(grad, tops)
+        stretch = Stretch(tops, grad_top)
+    given = (out, mutual_rows, mutual, (grads[2], None))
     if mutual_qkv is not None:
-        attend_backward(grad, mutual_qkv, None, out, mutual_rows, mutual, (grads[2], None))
+        attend_backward(grad, mutual_qkv, None, *given, stretch=stretch)
+    given = (out, rows, alone, (grads[0], grads[1]))
     if qkv is not None:
-        attend_backward(grad, qkv, bias_table, out, rows, alone, (grads[0], grads[1]))
+        attend_backward(grad, qkv, bias_table, *given, stretch=stretch)
     return grads
 
 
@@ -324,6 +349,7 @@ def _(  # noqa: PLR0913, PLR0917 - operations take all by place
     out: Tensor,  # noqa: ARG001 - named by the operation
     rows: Tensor,  # noqa: ARG001 - named by the operation
     mutual_rows: Tensor,  # noqa: ARG001 - named by the operation
+    tops: Tensor,  # noqa: ARG001 - named by the operation
     cut: Sequence[int],  # noqa: ARG001 - named by the operation
     num_heads: int,  # noqa: ARG001 - named by the operation
     masked: bool,  # noqa: ARG001, FBT001 - named by the operation
@@ -333,7 +359,7 @@ def _(  # noqa: PLR0913, PLR0917 - operations take all by place
 
 def _empty_results(
     qkv: Tensor | None, mutual_qkv: Tensor | None, cut: Sequence[int], num_heads: int
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     given = mutual_qkv if qkv is None else qkv
     assert given is not None, "there is nothing to attend to"
     kinds = 1 if qkv is None or mutual_qkv is None else 2
@@ -347,12 +373,22 @@ def _empty_results(
     def rows(projection: Tensor | None) -> Tensor:
         return given.new_empty(0 if projection is None else tokens, dtype=torch.float32)
 
-    return out, rows(qkv), rows(mutual_qkv)
+    shortens = HALVES_FOR_TF32 and product_precision(given.dtype) == "tf32"
+
+    def short(projection: Tensor | None) -> Tensor:
+        if projection is None or not shortens:
+            return given.new_empty(0, dtype=torch.float16)
+        return torch.empty_like(projection, dtype=torch.float16)
+
+    tops = given.new_empty(2 if shortens else 0, dtype=torch.float32)
+    return out, rows(qkv), rows(mutual_qkv), short(qkv), short(mutual_qkv), tops
 
 
 def _empty_grads(grad: Tensor, *inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    # Projections may have been brought to 16 bits; their gradients have the type of the result's.
     first, second, third = (
-        grad.new_empty(0) if given is None else torch.empty_like(given) for given in inputs
+        grad.new_empty(0) if given is None else torch.empty_like(given, dtype=dtype)
+        for given, dtype in zip(inputs, (grad.dtype, None, grad.dtype), strict=True)
     )
     return first, second, third
 
@@ -374,11 +410,13 @@ def _cuts(
     return mutual._replace(mutual=False, out_first=first), mutual
 
 
-def _keep_for_backward(
-    ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]
-) -> None:
-    *tensors, cut, num_heads, masked = inputs
-    ctx.save_for_backward(*tensors, *output)
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+    qkv, table, mutual_qkv, cut, num_heads, masked = inputs
+    *rows, short, mutual_short, tops = output
+    if tops.numel():
+        qkv = None if qkv is None else short
+        mutual_qkv = None if mutual_qkv is None else mutual_short
+    ctx.save_for_backward(qkv, table, mutual_qkv, *rows, tops)
     ctx.how = (cut, num_heads, masked)
     # Nobody asks for gradients of the rows: without this, zeros are made for them.
     ctx.set_materialize_grads(False)

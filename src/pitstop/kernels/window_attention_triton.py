@@ -66,6 +66,10 @@ FOLD_AT_ONCE: Final = 8
 and are too few to hide it otherwise."""
 FOLD_WARPS: Final = 8
 
+SHORTEN_BLOCK: Final = 4096
+SHORTEN_PROGRAMS: Final = 2112
+SHORTEN_WARPS: Final = 8
+
 
 class Cut(NamedTuple):
     """A volume, how it is cut into windows, and where results lie."""
@@ -103,6 +107,15 @@ class Launch(NamedTuple):
     num_stages: int
     max_registers: int | None = None
     """Of a thread; None leaves it to the compiler."""
+
+
+class Stretch(NamedTuple):
+    """Largest numbers of operands that lie in 16 bits, stretched by powers of two to fit there."""
+
+    tops: Tensor
+    """(2,) float32, of the projections for self and for mutual attention; 0 where there is none."""
+    grad_top: Tensor | None = None
+    """(1,) float32, of the gradient."""
 
 
 class Plan(NamedTuple):
@@ -171,6 +184,7 @@ def attend(
     rows: Tensor,
     cut: Cut,
     *,
+    stretch: Stretch | None = None,
     launch: Launch | None = None,
 ) -> None:
     """Let the tokens of each window attend to one another; write into ``out`` and ``rows``.
@@ -182,6 +196,7 @@ def attend(
         rows: (heads * B * D * H * W) float32: the logarithm, to base two, of what each token's
             powers sum to.
         cut: How.
+        stretch: Of ``qkv``, where `shorten` made it.
         launch: How the kernel is cut; as `plan_for` has it where nothing is said.
     """
     launch = launch or _plan(qkv, cut).forward
@@ -193,8 +208,10 @@ def attend(
         qkv if table is None else table,
         out,
         rows,
+        rows if stretch is None else stretch.tops,
         *_volume(qkv, cut, turns, groups),
         **constants_of(qkv, table, out, cut, launch),
+        STRETCHED=stretch is not None,
         **_options(launch),
     )
 
@@ -208,6 +225,7 @@ def attend_backward(
     cut: Cut,
     grads: tuple[Tensor, Tensor | None],
     *,
+    stretch: Stretch | None = None,
     plan: Plan | None = None,
 ) -> None:
     """Write the gradients of ``qkv`` and ``table`` into ``grads``.
@@ -219,11 +237,12 @@ def attend_backward(
         out: What `attend` wrote.
         rows: What `attend` wrote.
         cut: How.
-        grads: Of the shapes and types of ``qkv`` and ``table``, contiguous.
+        grads: Of the shapes of ``qkv`` and ``table``, contiguous.
+        stretch: Of ``qkv`` and ``grad``, where `shorten` and `shorten_grad` made them.
         plan: How the kernels are cut; as `plan_for` has it where nothing is said.
     """
     plan = plan or _plan(qkv, cut)
-    given = (qkv, table, grad, out, rows)
+    given = (qkv, table, grad, out, rows, stretch)
     if plan.backward.keys >= cut.tokens:
         parts = _backward_whole(given, cut, grads[0], plan.backward)
     else:
@@ -232,13 +251,13 @@ def attend_backward(
         fold_parts(parts, grads[1], cut)
 
 
-Given: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]
-"""Projection, table of biases, gradient of the result, result and its rows."""
+Given: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Stretch | None]
+"""Projection, table of biases, gradient of the result, result, its rows, and how both stretch."""
 
 
 def _backward_whole(given: Given, cut: Cut, grad_qkv: Tensor, launch: Launch) -> Tensor:
     """One kernel for all gradients; gives what each program summed of the bias' gradient."""
-    qkv, table, grad, out, rows = given
+    qkv, table, grad, out, rows, stretch = given
     turns = rows.numel() // (cut.num_heads * cut.tokens)
     groups = _groups(turns, cut.num_heads, launch)
     parts = rows if table is None else _no_parts(rows, cut, groups)
@@ -250,8 +269,10 @@ def _backward_whole(given: Given, cut: Cut, grad_qkv: Tensor, launch: Launch) ->
         rows,
         grad_qkv,
         parts,
+        *_tops(rows, stretch),
         *_volume(qkv, cut, turns, groups),
         **constants_of(qkv, table, out, cut, launch),
+        STRETCHED=stretch is not None,
         **_options(launch),
     )
     return parts
@@ -259,7 +280,7 @@ def _backward_whole(given: Given, cut: Cut, grad_qkv: Tensor, launch: Launch) ->
 
 def _backward_tiles(given: Given, cut: Cut, grad_qkv: Tensor, plan: Plan) -> Tensor:
     """One kernel for queries, keys and values, and one for the bias, by programs as above."""
-    qkv, table, grad, out, rows = given
+    qkv, table, grad, out, rows, stretch = given
     turns = rows.numel() // (cut.num_heads * cut.tokens)
     groups = _groups(turns, cut.num_heads, plan.backward)
     constants = constants_of(qkv, table, out, cut, plan.backward)
@@ -276,8 +297,10 @@ def _backward_tiles(given: Given, cut: Cut, grad_qkv: Tensor, plan: Plan) -> Ten
         delta,
         sums,
         grad_qkv,
+        *_tops(rows, stretch),
         *_volume(qkv, cut, turns, groups),
         **constants,
+        STRETCHED=stretch is not None,
         **_options(plan.backward),
     )
     if table is None:
@@ -295,11 +318,66 @@ def _backward_tiles(given: Given, cut: Cut, grad_qkv: Tensor, plan: Plan) -> Ten
         rows,
         delta,
         parts,
+        *_tops(rows, stretch),
         *_volume(qkv, cut, turns, groups),
         **constants,
+        STRETCHED=stretch is not None,
         **_options(launch),
     )
     return parts
+
+
+def _tops(rows: Tensor, stretch: Stretch | None) -> tuple[Tensor, Tensor]:
+    if stretch is None:
+        return rows, rows
+    assert stretch.grad_top is not None, "backward is stretched by the gradient too"
+    return stretch.tops, stretch.grad_top
+
+
+def shorten(x: Tensor, short: Tensor, top: Tensor) -> None:
+    """Write float32 numbers in 16 bits, stretched by a power of two where they would not fit.
+
+    Float16 has the mantissa of TF32. Nearly always the numbers fit as they are; they are written
+    so, and again only where the largest of them says that they do not.
+
+    Args:
+        x: Contiguous float32.
+        short: Of its shape in float16, is written.
+        top: (1,) float32, is written: the largest absolute value.
+    """
+    programs, turns = _shares(x)
+    parts = top.new_empty(programs)
+    how = {"BLOCK": SHORTEN_BLOCK, "num_warps": SHORTEN_WARPS}
+    _shorten[(programs,)](x, short, parts, x.numel(), turns, WRITES=True, **how)
+    torch.amax(parts, 0, keepdim=True, out=top)
+    _shorten_again[(programs,)](x, short, top, x.numel(), turns, **how)
+
+
+def shorten_grad(grad: Tensor, tops: Tensor) -> tuple[Tensor, Tensor]:
+    """Bring a gradient to 16 bits, so stretched that no product with values leaves their range.
+
+    Args:
+        grad: Contiguous float32.
+        tops: As `Stretch` has them.
+
+    Returns:
+        The float16 gradient, and its largest absolute value before.
+    """
+    programs, turns = _shares(grad)
+    parts = tops.new_empty(programs)
+    short = torch.empty_like(grad, dtype=torch.float16)
+    how = {"BLOCK": SHORTEN_BLOCK, "num_warps": SHORTEN_WARPS}
+    _shorten[(programs,)](grad, short, parts, grad.numel(), turns, WRITES=False, **how)
+    top = torch.amax(parts, 0, keepdim=True)
+    _shorten_grad[(programs,)](grad, short, tops, top, grad.numel(), turns, **how)
+    return short, top
+
+
+def _shares(x: Tensor) -> tuple[int, int]:
+    """Programs that share the numbers of a tensor, and how often each takes a block."""
+    blocks = -(-x.numel() // SHORTEN_BLOCK)
+    turns = -(-blocks // SHORTEN_PROGRAMS)
+    return -(-blocks // turns), turns
 
 
 def _spread(qkv: Tensor, table: Tensor, cut: Cut) -> Tensor:
@@ -552,12 +630,90 @@ def _mask(
     return scores
 
 
+@triton.jit
+def _exponent(top):
+    """Of the power of two at or below a positive number; large where it is not finite."""
+    return (top.to(tl.int32, bitcast=True) >> 23) - 127
+
+
+@triton.jit
+def _two_to(exponent):
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _stretch_bits(top):
+    """What is added to the exponents of numbers of which the largest is ``top``.
+
+    Nothing where they fit into 16 bits as they are, with room at both ends. Small ones are
+    stretched so little that the bias, which stretches twice as much, still fits.
+    """
+    exponent = _exponent(top)
+    fits = (exponent >= -6) & (exponent <= 8)
+    return tl.where(fits, 0, tl.minimum(tl.maximum(8 - exponent, -60), 7))
+
+
+@triton.jit
+def _grad_bits(tops_ptr, grad_top_ptr):
+    """The same for a gradient: its products with values, summed over 64 channels, stay in 16 bits.
+
+    Values lie below 2 ** (their exponent + 1), so that the gradient may have what is left to 2 **
+    8: products of 64 channels are below 2 ** 14 then, and differences of two below 2 ** 15.
+    """
+    own, mutual = tl.load(tops_ptr), tl.load(tops_ptr + 1)
+    own = _exponent(own) + _stretch_bits(own)
+    mutual = _exponent(mutual) + _stretch_bits(mutual)
+    bits = 6 - tl.maximum(tl.maximum(own, mutual), -7) - _exponent(tl.load(grad_top_ptr))
+    return tl.minimum(tl.maximum(bits, -126), 126)
+
+
+@triton.jit
+def _block_of(turn, turns, count, BLOCK: tl.constexpr):
+    place = (tl.program_id(0).to(tl.int64) * turns + turn) * BLOCK + tl.arange(0, BLOCK)
+    return place, place < count
+
+
+@triton.jit(do_not_specialize=("turns",))
+def _shorten(x_ptr, short_ptr, parts_ptr, count, turns, WRITES: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest absolute value of each program's numbers; writes them in 16 bits as they are."""
+    top = tl.zeros((BLOCK,), tl.float32)
+    for turn in range(turns):
+        place, here = _block_of(turn, turns, count, BLOCK)
+        x = tl.load(x_ptr + place, mask=here, other=0.0)
+        top = tl.maximum(top, tl.abs(x))
+        if WRITES:
+            tl.store(short_ptr + place, x.to(tl.float16), mask=here)
+    tl.store(parts_ptr + tl.program_id(0), tl.max(top, 0))
+
+
+@triton.jit(do_not_specialize=("turns",))
+def _shorten_again(x_ptr, short_ptr, top_ptr, count, turns, BLOCK: tl.constexpr):
+    """Write what did not fit into 16 bits as it is once more, stretched."""
+    bits = _stretch_bits(tl.load(top_ptr))
+    if bits != 0:
+        for turn in range(turns):
+            place, here = _block_of(turn, turns, count, BLOCK)
+            x = tl.load(x_ptr + place, mask=here, other=0.0)
+            tl.store(short_ptr + place, (x * _two_to(bits)).to(tl.float16), mask=here)
+
+
+@triton.jit(do_not_specialize=("turns",))
+def _shorten_grad(x_ptr, short_ptr, tops_ptr, top_ptr, count, turns, BLOCK: tl.constexpr):
+    """Write a gradient in 16 bits, stretched."""
+    factor = _two_to(_grad_bits(tops_ptr, top_ptr))
+    for turn in range(turns):
+        place, here = _block_of(turn, turns, count, BLOCK)
+        x = tl.load(x_ptr + place, mask=here, other=0.0)
+        tl.store(short_ptr + place, (x * factor).to(tl.float16), mask=here)
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def _attend(
     qkv_ptr,
     table_ptr,
     out_ptr,
     lse_ptr,
+    tops_ptr,
     turns,
     groups,
     depth,
@@ -581,6 +737,7 @@ def _attend(
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     SHORT_BIAS: tl.constexpr,
+    STRETCHED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     WIDTH: tl.constexpr = HEADS * CHANNELS
@@ -598,6 +755,12 @@ def _attend(
     asks = (query < TOKENS)[:, None] & held[None, :]
     volume = (depth, height, width)
     shift = (shift_d, shift_h, shift_w)
+    powers_of_two = scale * LOG2_E
+    shrink = 1.0
+    if STRETCHED:
+        bits = _stretch_bits(tl.load(tops_ptr + (1 if MUTUAL else 0)))
+        powers_of_two *= _two_to(-2 * bits)
+        shrink = _two_to(-bits)
     biases = ()
     if HAS_BIAS and SHORT_BIAS:
         for tile in tl.static_range(TILES_K):
@@ -622,7 +785,7 @@ def _attend(
             k_ptrs = qkv_ptr + k_ptrs + WIDTH
             k = tl.load(k_ptrs, mask=here, other=0.0)
             v = tl.load(k_ptrs + WIDTH, mask=here, other=0.0)
-            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
+            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * powers_of_two
             if HAS_BIAS and SHORT_BIAS:
                 scores += _widen(biases[tile], turn)
             elif HAS_BIAS:
@@ -653,7 +816,10 @@ def _attend(
                 out = out * less[:, None]
                 top = higher
             out = tl.dot(powers.to(v.dtype), v, acc=out, input_precision=PRECISION)
-        out = (out / total[:, None]).to(out_ptr.dtype.element_ty)
+        out = out / total[:, None]
+        if STRETCHED:
+            out *= shrink
+        out = out.to(out_ptr.dtype.element_ty)
         out_rows = _rows(frame + query, corner, volume, SIDES)[:, None] * OUT_WIDTH
         tl.store(out_ptr + out_rows + (OUT_FIRST + column), out, mask=asks)
         line = (head * turns + turn).to(tl.int64) * TOKENS
@@ -669,6 +835,8 @@ def _grad_whole(
     lse_ptr,
     grad_qkv_ptr,
     parts_ptr,
+    tops_ptr,
+    grad_top_ptr,
     turns,
     groups,
     depth,
@@ -692,6 +860,7 @@ def _grad_whole(
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     SHORT_BIAS: tl.constexpr,
+    STRETCHED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """All gradients, where one tile holds all keys of a window.
@@ -714,6 +883,15 @@ def _grad_whole(
     volume = (depth, height, width)
     shift = (shift_d, shift_h, shift_w)
     powers_of_two = scale * LOG2_E
+    lost = MASKED_SCORE / scale
+    grad_scale, shrink, grad_shrink = scale, 1.0, 1.0
+    if STRETCHED:
+        bits = _stretch_bits(tl.load(tops_ptr + (1 if MUTUAL else 0)))
+        shrink, grad_shrink = _two_to(-bits), _two_to(-_grad_bits(tops_ptr, grad_top_ptr))
+        grad_scale = scale * _two_to(-2 * bits) * grad_shrink
+        if not HAS_BIAS:
+            powers_of_two *= _two_to(-2 * bits)
+            lost *= _two_to(2 * bits)
     biases = ()
     if HAS_BIAS and SHORT_BIAS:
         for tile in tl.static_range(TILES_Q):
@@ -751,6 +929,10 @@ def _grad_whole(
             out = tl.load(out_ptr + out_rows, mask=asks, other=0.0)
             delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), axis=1)
             scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
+            if STRETCHED:
+                delta *= _two_to(bits)
+                if HAS_BIAS:
+                    scores *= shrink * shrink
             if HAS_BIAS and SHORT_BIAS:
                 scores += _widen(biases[tile], turn)
             elif HAS_BIAS:
@@ -764,7 +946,7 @@ def _grad_whole(
                 key[:, None],
                 corner[4],
                 shift,
-                MASKED_SCORE / scale,
+                lost,
                 TOKENS,
                 EVEN,
                 SIDES,
@@ -777,13 +959,15 @@ def _grad_whole(
                 summed = summed + (grad_biases[tile] + grad_scores,)
             narrow = grad_scores.to(q.dtype)
             grad_k = tl.dot(narrow, q, acc=grad_k, input_precision=PRECISION)
-            grad_q = tl.dot(tl.trans(narrow), k, input_precision=PRECISION) * scale
+            grad_q = tl.dot(tl.trans(narrow), k, input_precision=PRECISION) * grad_scale
             grad_q = grad_q.to(grad_qkv_ptr.dtype.element_ty)
             tl.store(grad_qkv_ptr + q_rows, grad_q, mask=asks)
         if HAS_BIAS:
             grad_biases = summed
-        grad_k = (grad_k * scale).to(grad_qkv_ptr.dtype.element_ty)
+        grad_k = (grad_k * grad_scale).to(grad_qkv_ptr.dtype.element_ty)
         tl.store(grad_qkv_ptr + k_rows, grad_k, mask=here)
+        if STRETCHED:
+            grad_v *= grad_shrink
         grad_v = grad_v.to(grad_qkv_ptr.dtype.element_ty)
         tl.store(grad_qkv_ptr + k_rows + WIDTH, grad_v, mask=here)
     if HAS_BIAS:
@@ -792,7 +976,10 @@ def _grad_whole(
             query = tile * BLOCK_Q + some_query
             pair = key[:, None] * TOKENS + query[None, :]
             inside = (key < TOKENS)[:, None] & (query < TOKENS)[None, :]
-            tl.store(parts_ptr + line + pair, grad_biases[tile], mask=inside)
+            total = grad_biases[tile]
+            if STRETCHED:
+                total = total * shrink * grad_shrink
+            tl.store(parts_ptr + line + pair, total, mask=inside)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -805,6 +992,8 @@ def _grad_tiles(
     delta_ptr,
     sums_ptr,
     grad_qkv_ptr,
+    tops_ptr,
+    grad_top_ptr,
     turns,
     groups,
     depth,
@@ -827,6 +1016,7 @@ def _grad_tiles(
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     SHORT_BIAS: tl.constexpr,
+    STRETCHED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Gradients of queries, keys and values, where a window's keys fill several tiles.
@@ -848,7 +1038,16 @@ def _grad_tiles(
     volume = (depth, height, width)
     shift = (shift_d, shift_h, shift_w)
     powers_of_two = scale * LOG2_E
+    lost = MASKED_SCORE / scale
     one = _unit(BLOCK_K)
+    grad_scale, grad_shrink = scale, 1.0
+    if STRETCHED:
+        bits = _stretch_bits(tl.load(tops_ptr + (1 if MUTUAL else 0)))
+        grad_shrink = _two_to(-_grad_bits(tops_ptr, grad_top_ptr))
+        powers_of_two *= _two_to(-2 * bits)
+        lost *= _two_to(2 * bits)
+        one = (one.to(tl.float32) * _two_to(2 * bits)).to(tl.float16)
+        grad_scale = scale * _two_to(-2 * bits) * grad_shrink
     sums_ptr += program.to(tl.int64) * (TOKENS * BLOCK_C)
     for turn in range(group, turns, groups):
         window = turn // 2 if MUTUAL else turn
@@ -863,7 +1062,10 @@ def _grad_tiles(
             out_rows += OUT_FIRST + column
             grad = tl.load(grad_ptr + out_rows, mask=asks, other=0.0).to(tl.float32)
             out = tl.load(out_ptr + out_rows, mask=asks, other=0.0).to(tl.float32)
-            tl.store(delta_ptr + line + query, tl.sum(grad * out, axis=1), mask=query < TOKENS)
+            delta = tl.sum(grad * out, axis=1)
+            if STRETCHED:
+                delta *= _two_to(bits)
+            tl.store(delta_ptr + line + query, delta, mask=query < TOKENS)
         # What one thread wrote another reads.
         tl.debug_barrier()
         for first_key in range(0, TOKENS, BLOCK_K):
@@ -901,7 +1103,7 @@ def _grad_tiles(
                     key[:, None],
                     corner[4],
                     shift,
-                    MASKED_SCORE / scale,
+                    lost,
                     TOKENS,
                     EVEN,
                     SIDES,
@@ -917,13 +1119,15 @@ def _grad_tiles(
                 if first_key > 0:
                     grad_q += tl.load(sums, mask=asks, other=0.0)
                 if is_last:
-                    result = (grad_q * scale).to(grad_qkv_ptr.dtype.element_ty)
+                    result = (grad_q * grad_scale).to(grad_qkv_ptr.dtype.element_ty)
                     tl.store(grad_qkv_ptr + q_rows, result, mask=asks)
                 else:
                     tl.store(sums, grad_q, mask=asks)
             tl.debug_barrier()
-            grad_k = (grad_k * scale).to(grad_qkv_ptr.dtype.element_ty)
+            grad_k = (grad_k * grad_scale).to(grad_qkv_ptr.dtype.element_ty)
             tl.store(grad_qkv_ptr + k_rows, grad_k, mask=here)
+            if STRETCHED:
+                grad_v *= grad_shrink
             grad_v = grad_v.to(grad_qkv_ptr.dtype.element_ty)
             tl.store(grad_qkv_ptr + k_rows + WIDTH, grad_v, mask=here)
 
@@ -936,6 +1140,8 @@ def _grad_bias(
     lse_ptr,
     delta_ptr,
     parts_ptr,
+    tops_ptr,
+    grad_top_ptr,
     turns,
     groups,
     depth,
@@ -958,6 +1164,7 @@ def _grad_bias(
     MUTUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     SHORT_BIAS: tl.constexpr,
+    STRETCHED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """The gradient of the bias of one tile of keys and one of queries, over many windows."""
@@ -979,7 +1186,15 @@ def _grad_bias(
     volume = (depth, height, width)
     shift = (shift_d, shift_h, shift_w)
     powers_of_two = scale * LOG2_E
+    lost = MASKED_SCORE / scale
     one = _unit(BLOCK_K)
+    shrink, grad_shrink = 1.0, 1.0
+    if STRETCHED:
+        bits = _stretch_bits(tl.load(tops_ptr + (1 if MUTUAL else 0)))
+        shrink, grad_shrink = _two_to(-bits), _two_to(-_grad_bits(tops_ptr, grad_top_ptr))
+        powers_of_two *= _two_to(-2 * bits)
+        lost *= _two_to(2 * bits)
+        one = (one.to(tl.float32) * _two_to(2 * bits)).to(tl.float16)
     inside = (key < TOKENS)[:, None] & exists[None, :]
     pair = key[:, None] * TOKENS + query[None, :]
     bias = tl.load(bias_ptr + head * (TOKENS * TOKENS) + pair, mask=inside, other=0.0)
@@ -1003,7 +1218,7 @@ def _grad_bias(
             key[:, None],
             corner[4],
             shift,
-            MASKED_SCORE / scale,
+            lost,
             TOKENS,
             EVEN,
             SIDES,
@@ -1012,6 +1227,8 @@ def _grad_bias(
         grad_weights = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
         total += weights * (grad_weights - delta[None, :])
     line = (group * HEADS + head).to(tl.int64) * (TOKENS * TOKENS)
+    if STRETCHED:
+        total = total * shrink * grad_shrink
     tl.store(parts_ptr + line + pair, total, mask=inside)
 
 

@@ -258,6 +258,6 @@ def test_all_plans_compile_for_devices_that_are_not_here(tmp_path: Path) -> None
     script = str(HERE / "window_attention_compiled.py")
     said = in_a_process_of_its_own(script, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     sizes = [int(line.split()[-1]) for line in said.splitlines()]
-    half, tf32, float32, wide_table = 12 + 4, 2 + 3 + 2, 3 + 1, 2 + 1
-    assert len(sizes) == 4 * (half + tf32 + float32 + wide_table), said
+    half, halves, tf32, float32, wide_table = 12 + 4, 2 + 3 + 2, 2 + 3 + 2, 3 + 1, 2 + 1
+    assert len(sizes) == 4 * (half + halves + tf32 + float32 + wide_table), said
     assert max(sizes) <= SHARED_BYTES, said

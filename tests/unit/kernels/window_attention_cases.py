@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pitstop.kernels import window_attention_triton
+from pitstop.kernels import window_attention, window_attention_triton
 from pitstop.kernels.window_attention import (
     REFERENCE,
     Size,
@@ -82,7 +82,11 @@ def index_of(windows: Windows, table_window: Size) -> Tensor:
 
 
 def all_of(
-    versions: WindowAttention, given_: Given, *, dtype: torch.dtype = torch.float32
+    versions: WindowAttention,
+    given_: Given,
+    *,
+    dtype: torch.dtype = torch.float32,
+    grad_size: float = 1.0,
 ) -> list[Tensor]:
     """Result and gradients of everything that has one."""
     kind, tensors, cut, masked = given_
@@ -97,7 +101,7 @@ def all_of(
         more = [index_of(windows, cut["table_window"]), regions]
     out = getattr(versions, kind)(*leaves, *more, **cut)
     generator = torch.Generator().manual_seed(1)
-    grad = torch.randn(out.shape, generator=generator).to(dtype)
+    grad = (grad_size * torch.randn(out.shape, generator=generator)).to(dtype)
     return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
 
 
@@ -233,6 +237,58 @@ def test_the_plans_for_real_windows_are_exact_in_float32(
             agree(all_of(FUSED, given_), want, rtol=rtol, atol=atol)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+
+@pytest.fixture
+def halves_for_tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(window_attention, "HALVES_FOR_TF32", True)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # written again, stretched
+@pytest.mark.usefixtures("halves_for_tf32")
+@pytest.mark.parametrize(
+    ("kind", "tiles"), [("self_attention", (16, 16)), ("joint_attention", (16, 32))]
+)
+@pytest.mark.parametrize(
+    ("query", "value", "grad"),
+    # Float16 alone holds none but the first: numbers too large, too small, gradients too small.
+    [(1.0, 1.0, 1.0), (1.0, 1e5, 1e6), (1e-4, 1e-3, 1e-12), (1.0, 1e-4, 1e-3)],
+)
+def test_tf32_by_halves_keeps_its_error_at_any_size_of_numbers(
+    kind: str, tiles: tuple[int, int], query: float, value: float, grad: float
+) -> None:
+    name, tensors, cut, masked = inputs(kind, (2, 4, 3), Windows((2, 4, 3), (0, 2, 1)), channels=20)
+    sizes = torch.tensor([query, 1.0, value]).repeat_interleave(2 * 20)
+    given_ = (name, [part * sizes if part.dim() == 5 else part for part in tensors], cut, masked)
+    with pytest.MonkeyPatch.context() as patch:
+        use(patch, plan_of(*tiles))
+        got = all_of(FUSED, given_, grad_size=grad)
+    want = all_of(REFERENCE, given_, dtype=torch.float64, grad_size=grad)
+    for mine, true in zip(got, want, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine - true).norm() <= 1.5e-3 * true.norm()
+
+
+@pytest.mark.usefixtures("halves_for_tf32")
+def test_tf32_by_halves_saves_halves_and_passes_the_checks_of_torch() -> None:
+    _, tensors, cut, _ = inputs("joint_attention", (2, 2, 3), Windows((2, 2, 3), (0, 1, 0)))
+    qkv, mutual, table = (part.requires_grad_() for part in tensors)
+    flat = [*cut["windows"].size, *cut["windows"].shift, *cut["windows"].size]
+    torch.library.opcheck(
+        torch.ops.pitstop.attend_volume.default, (qkv, table, mutual, flat, 2, True)
+    )
+    kept: list[Tensor] = []
+
+    def keep(part: Tensor) -> Tensor:
+        kept.append(part)
+        return part
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda part: part):
+        joint_attention_fused(qkv, mutual, table, torch.empty(0), None, **cut)
+    assert [part.dtype for part in kept if part.shape == qkv.shape] == [torch.float16] * 2
 
 
 @pytest.mark.parametrize(

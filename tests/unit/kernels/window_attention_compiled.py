@@ -17,7 +17,9 @@ from pitstop.kernels.fallback import product_precision
 from pitstop.kernels.window_attention_triton import Cut, Launch
 
 ARCHITECTURES = (90, 86, 89, 120)
-FLOATS = {"table_ptr", "lse_ptr", "delta_ptr", "parts_ptr", "sums_ptr"}
+FLOATS = {"table_ptr", "lse_ptr", "delta_ptr", "parts_ptr", "sums_ptr", "tops_ptr", "grad_top_ptr"}
+RESULTS = {"out_ptr", "grad_qkv_ptr"}
+"""Are float32 where operands in 16 bits stand for float32."""
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
@@ -36,7 +38,8 @@ def compiled(name: str, constants: dict[str, Any], dtype: str, launch: Launch, a
         elif argument == "bias_ptr":
             signature[argument] = "*fp16" if constants["SHORT_BIAS"] else "*fp32"
         elif argument.endswith("_ptr"):
-            signature[argument] = "*fp32" if argument in FLOATS else f"*{dtype}"
+            wide = argument in FLOATS or (constants["STRETCHED"] and argument in RESULTS)
+            signature[argument] = "*fp32" if wide else f"*{dtype}"
         else:
             signature[argument] = "fp32" if argument == "scale" else "i32"
     # As at a call: what torch allocates begins at a multiple of 16 bytes.
@@ -63,6 +66,9 @@ def operations() -> Iterator[tuple[Cut, torch.dtype, int]]:
     """What the published network runs, and what others may: how, type, channels."""
     for size, channels, mutual in PUBLISHED:
         yield Cut(size, (0, 4, 4), True, 6, size, mutual), torch.bfloat16, channels
+    # Float16 that stands for TF32: one window that a tile holds, one of the widest heads.
+    for size, channels, mutual in (PUBLISHED[0], PUBLISHED[3]):
+        yield Cut(size, (0, 4, 4), True, 6, size, mutual), torch.float16, channels
     # What takes most in float32: one window that a tile holds, one of the widest heads.
     for setting, sizes in (("tf32", (PUBLISHED[0], PUBLISHED[3])), ("ieee", PUBLISHED[3:4])):
         torch.backends.cuda.matmul.fp32_precision = setting
@@ -84,6 +90,7 @@ def main() -> None:
         for name, launch in jobs.items():
             table = None if cut.mutual else out
             constants = kernels.constants_of(qkv, table, out, cut, launch)
+            constants["STRETCHED"] = dtype == torch.float16 and cut.table_window == cut.size
             constants = {key: constants[key] for key in constants if key in arguments(name)}
             for arch in ARCHITECTURES:
                 shared = compiled(name, constants, TYPES[dtype], launch, arch)
