@@ -45,7 +45,7 @@ from deblur_vrt import (
     timed_ms,
     trained_like,
 )
-from pitstop.kernels import window_attention
+from pitstop.kernels import block, window_attention
 from pitstop.workloads.deblur.model.blocks import BlockGroup, BlockShape
 from pitstop.workloads.deblur.model.vrt import VRT, VRT_GOPRO, VRT_SMALL, VRTSettings
 from progress import say, write
@@ -61,17 +61,20 @@ class Way:
 
     name: str
     precision: str
-    halves: bool = False
+    halves: tuple[str, ...] = ()
+    """What multiplies in float16 in place of TF32: ``attention``, ``feed_forward``."""
     search: bool = False
     """Whether cuDNN searches for the fastest convolutions."""
 
 
+BOTH = ("attention", "feed_forward")
 WAYS = (
-    Way(name="fused, halves", precision="tf32", halves=True),
+    Way(name="fused, halves", precision="tf32", halves=BOTH),
     Way(name="fused", precision="tf32"),
     Way(name="fused", precision="fp32"),
+    Way(name="fused, attention by halves", precision="tf32", halves=BOTH[:1]),
     Way(name="fused, search", precision="fp32", search=True),
-    Way(name="fused, halves, search", precision="tf32", halves=True, search=True),
+    Way(name="fused, halves, search", precision="tf32", halves=BOTH, search=True),
 )
 """In the order of what is wanted first."""
 
@@ -81,15 +84,17 @@ PIECES = ("mutual 96", "whole 96", "whole 120", "single 120", "no blocks")
 @contextmanager
 def switched(way: Way) -> Iterator[None]:
     """Set what is global to a way, and back."""
-    before = (window_attention.HALVES_FOR_TF32, torch.backends.cudnn.benchmark)
+    before = torch.backends.cudnn.benchmark
     torch.backends.cuda.matmul.allow_tf32 = way.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = way.precision == "tf32"
-    window_attention.HALVES_FOR_TF32 = way.halves
+    window_attention.HALVES_FOR_TF32 = "attention" in way.halves
+    block.HALVES_FOR_TF32 = "feed_forward" in way.halves
     torch.backends.cudnn.benchmark = way.search
     try:
         yield
     finally:
-        window_attention.HALVES_FOR_TF32, torch.backends.cudnn.benchmark = before
+        window_attention.HALVES_FOR_TF32 = block.HALVES_FOR_TF32 = False
+        torch.backends.cudnn.benchmark = before
 
 
 def run_piece(name: str, device: torch.device, *, smoke: bool) -> None:
@@ -97,7 +102,8 @@ def run_piece(name: str, device: torch.device, *, smoke: bool) -> None:
     torch.manual_seed(0)
     settings: VRTSettings = {**(VRT_SMALL if smoke else VRT_GOPRO), "drop_path_rate": 0.0}
     if name == "no blocks":
-        settings["depths"] = (0,) * len(settings["depths"])
+        settings["depths"] = (0,) * 11
+        settings["depths"] = settings["depths"][: len(settings.get("embed_dims", ()))]
         model = VRT(kernels="auto", **settings)
         clip, sharp = clips(device, smoke=smoke)
         (model.to(device)(clip) - sharp).square().mean().backward()
@@ -121,7 +127,7 @@ def run_piece(name: str, device: torch.device, *, smoke: bool) -> None:
 
 def jobs() -> list[tuple[Way, str]]:
     """Pieces that are compiled in processes of their own."""
-    ways = [way for way in WAYS if not way.search]
+    ways = [way for way in WAYS if not way.search and len(way.halves) != 1]
     pairs = itertools.product(ways, PIECES)
     return [(way, piece) for way, piece in pairs if not (way.halves and piece == "no blocks")]
 
@@ -168,7 +174,8 @@ def exactness(
     build: Callable[[str], nn.Module], device: torch.device, *, smoke: bool
 ) -> list[dict[str, Any]]:
     """Errors against float64, as multiples of the reference path's in the same precision."""
-    clip, sharp = (part[..., :CHECKED_SIDE, :CHECKED_SIDE] for part in clips(device, smoke=smoke))
+    pair = clips(device, smoke=smoke)
+    clip, sharp = (part[..., :CHECKED_SIDE, :CHECKED_SIDE].contiguous() for part in pair)
     reference = build("reference")
     recompute(reference)
     exact = gradients_of(reference.double(), clip.double(), sharp.double())

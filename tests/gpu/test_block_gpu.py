@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from pitstop.kernels import Kernels, has_triton
+from pitstop.kernels import Kernels, block, has_triton, window_attention
 from pitstop.kernels.window_attention import Windows, shift_regions
 from pitstop.workloads.deblur.model.blocks import (
     AttentionBlock,
@@ -47,26 +47,26 @@ def block_of(kernels: Kernels, dim: int, *, mutual: bool) -> AttentionBlock:
         kernels=kernels,
     )
     torch.manual_seed(dim)
-    block = AttentionBlock(shape)
+    module = AttentionBlock(shape)
     with torch.no_grad():
-        for parameter in block.parameters():
+        for parameter in module.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    return block.cuda()
+    return module.cuda()
 
 
 def passed(
-    block: AttentionBlock, x: Tensor, scale: BranchScale, *, half: bool
+    module: AttentionBlock, x: Tensor, scale: BranchScale, *, half: bool
 ) -> dict[str, Tensor]:
     """Result and all gradients."""
-    block.zero_grad(set_to_none=True)
+    module.zero_grad(set_to_none=True)
     x = x.clone().requires_grad_()
     regions = shift_regions(VOLUME, WINDOW, device=x.device)
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
-        out = block(x, WINDOW, regions, BranchScales(scale, scale))
+        out = module(x, WINDOW, regions, BranchScales(scale, scale))
     weight = torch.linspace(-1, 1, out.numel(), device=x.device, dtype=out.dtype).view_as(out)
     (out * weight).sum().backward()
-    grads = {name: one.grad for name, one in block.named_parameters() if one.grad is not None}
+    grads = {name: one.grad for name, one in module.named_parameters() if one.grad is not None}
     assert x.grad is not None
     return {"out": out.detach(), "x": x.grad, **grads}
 
@@ -123,6 +123,15 @@ def test_float32_is_as_exact_as_torchs_own_products() -> None:
             for name, true in right.items():
                 limit = most * error_of(known[name], true) + spare
                 assert error_of(found[name], true) <= limit, (setting, dim, name)
+
+
+def test_tf32_by_halves_is_as_exact_as_torchs_own_tf32() -> None:
+    before = block.HALVES_FOR_TF32, window_attention.HALVES_FOR_TF32
+    block.HALVES_FOR_TF32 = window_attention.HALVES_FOR_TF32 = True
+    try:
+        test_float32_is_as_exact_as_torchs_own_products()
+    finally:
+        block.HALVES_FOR_TF32, window_attention.HALVES_FOR_TF32 = before
 
 
 def test_the_same_call_gives_the_same_bits() -> None:

@@ -22,12 +22,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from pitstop.kernels import Formula, Kernels, check_word
-from pitstop.kernels.fallback import obstacle_on, runs_fused
+from pitstop.kernels.fallback import obstacle_on, product_precision, runs_fused
 
 MAX_CHANNELS: Final = 256
 """Of a token that the fused versions take: a tile holds all of them."""
 MAX_FLOAT_CHANNELS: Final = 128
 """Of a token of the stream where products are in float32, which takes twice the room."""
+
+HALVES_FOR_TF32 = False
+"""Whether a feed-forward layer multiplies in float16 where torch is told that TF32 will do: the
+mantissas are of one length, and exponents are moved where numbers may not fit."""
 
 
 class Norm(NamedTuple):
@@ -540,10 +544,13 @@ def _feed_forward_add_op(  # noqa: PLR0913, PLR0917 - operations take all by pla
 ) -> Tensor:
     from pitstop.kernels import block_triton as triton_block
 
-    out = torch.empty_like(x)
+    out, limits = torch.empty_like(x), None
     norm = triton_block.Norm(norm_weight, norm_bias, eps)
     layers = [triton_block.Projection(*layer) for layer in zip(weights, biases, strict=True)]
-    triton_block.feed_forward(_rows(x), _rows(out), norm, layers, scale)
+    if _by_halves(weights):
+        limits = triton_block.feed_forward_limits(norm, layers)
+        layers = _short(layers)
+    triton_block.feed_forward(_rows(x), _rows(out), norm, layers, scale, limits=limits)
     return out
 
 
@@ -565,24 +572,32 @@ def _feed_forward_add_backward_op(  # noqa: PLR0913, PLR0917 - operations take a
 ) -> list[Tensor]:
     """Gradients of the stream, of the norm, of the first layers together, of the last."""
     from pitstop.kernels import block_triton as triton_block
+    from pitstop.kernels.window_attention_triton import top_of
 
-    norm = triton_block.Norm(norm_weight, norm_bias, eps)
+    norm, limits = triton_block.Norm(norm_weight, norm_bias, eps), None
     layers = [triton_block.Projection(*layer) for layer in zip(weights, biases, strict=True)]
-    kind, rows = weights[0].dtype, _rows(x)
+    if _by_halves(weights):
+        # A branch may be scaled up by what its rate of drops takes away; grads are that by then.
+        top = top_of(grad) if scale is None else top_of(grad) * scale.abs().amax()
+        limits = triton_block.Limits(triton_block.feed_forward_limits(norm, layers), top)
+        layers = _short(layers)
+    kind, rows = layers[0].weight.dtype, _rows(x)
     (tokens, width), hidden = rows.shape, weights[0].shape[0]
     grad_rows, is_operand = _rows(grad), scale is None and grad.dtype == kind
     branch = grad_rows if is_operand else x.new_empty(tokens, width, dtype=kind)
     grad_hidden = x.new_empty(tokens, 2 * hidden, dtype=kind)
     operand, gated = _padded(x, width, kind), _padded(x, hidden, kind)
     outs = (branch, grad_hidden, operand, gated)
-    triton_block.feed_forward_hidden(grad_rows, rows, norm, layers, scale, outs)
-    grad_x, inner = torch.empty_like(x), grad_hidden @ stacked(weights[0], weights[1])
-    parts = triton_block.norm_backward([inner], rows, norm, grad_rows, _rows(grad_x))
+    triton_block.feed_forward_hidden(grad_rows, rows, norm, layers, scale, outs, limits=limits)
+    grad_x, joint = torch.empty_like(x), stacked(layers[0].weight, layers[1].weight)
+    inner = grad_hidden @ joint if limits is None else _wide_product(grad_hidden, joint)
+    how: dict[str, Any] = {"limits": limits}
+    parts = triton_block.norm_backward([inner], rows, norm, grad_rows, _rows(grad_x), **how)
     joints = [
         triton_block.sum_of_products(grad_hidden, operand),
         triton_block.sum_of_products(branch, gated),
     ]
-    return [grad_x, *triton_block.finish(parts, joints)]
+    return [grad_x, *triton_block.finish(parts, joints, **how)]
 
 
 @_feed_forward_add_backward_op.register_fake
@@ -590,6 +605,27 @@ def _(grad: Tensor, x: Tensor, *given: Any) -> list[Tensor]:  # noqa: ARG001 - n
     gating, _, back = given[3]
     joint = gating.new_empty(2 * gating.shape[0], gating.shape[1])
     return [torch.empty_like(x), *_like_grads(x, [joint, back])]
+
+
+def _by_halves(weights: Sequence[Tensor]) -> bool:
+    return HALVES_FOR_TF32 and product_precision(weights[0].dtype) == "tf32"
+
+
+def _short(layers: Sequence[Any]) -> list[Any]:
+    """Layers with their weights in float16, one right behind the other."""
+    joint = torch.cat([layer.weight.reshape(-1) for layer in layers]).half()
+    parts = joint.split([layer.weight.numel() for layer in layers])
+    return [
+        layer._replace(weight=part.view(layer.weight.shape))
+        for layer, part in zip(layers, parts, strict=True)
+    ]
+
+
+def _wide_product(left: Tensor, right: Tensor) -> Tensor:
+    """The product of matrices in 16 bits, in float32."""
+    if not left.is_cuda:
+        return left.float() @ right.float()
+    return torch.mm(left, right, out_dtype=torch.float32)
 
 
 def _rows(x: Tensor) -> Tensor:

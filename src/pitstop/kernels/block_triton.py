@@ -33,6 +33,7 @@ from torch import Tensor
 
 from pitstop.kernels import product_block
 from pitstop.kernels.fallback import product_precision
+from pitstop.kernels.window_attention_triton import exponent_of, two_to
 
 INTERPRETED: Final = tl.constexpr(triton.knobs.runtime.interpret)
 HALF_LOG2_E: Final = tl.constexpr(-0.7213475204444817)
@@ -43,6 +44,7 @@ SLOPE: Final = tl.constexpr(0.3989422804014327)
 SPLIT_BLOCK: Final = 1024
 SUM_ROWS: Final = 128
 SUM_COLUMNS: Final = 16
+LIMITS_ROWS: Final = 64
 NO_GRID: Final = (1, 1, 1, 1, 0, 0)
 
 PAD: Final = 8
@@ -118,6 +120,15 @@ class Norm(NamedTuple):
     weight: Tensor
     bias: Tensor
     eps: float
+
+
+class Limits(NamedTuple):
+    """What says how far operands of a feed-forward layer must be moved to fit into 16 bits."""
+
+    layers: Tensor
+    """(2,) from `feed_forward_limits`."""
+    grad_top: Tensor
+    """(1,) float32, the gradient's largest absolute value."""
 
 
 class Projection(NamedTuple):
@@ -218,6 +229,7 @@ def norm_backward(
     *,
     encoding: Tensor | None = None,
     place: Place | None = None,
+    limits: Limits | None = None,
     launch: Launch | None = None,
 ) -> Tensor:
     """Write the gradient of a norm's input, and the norm's result once more.
@@ -232,6 +244,7 @@ def norm_backward(
             the result with the encoding added; then a one and zeros.
         encoding: (places, C).
         place: Where tokens lie.
+        limits: By which ``grads`` were moved.
         launch: How the kernel is cut.
 
     Returns:
@@ -255,6 +268,7 @@ def norm_backward(
         operands[0] if operands else x,
         operands[-1] if operands else x,
         parts,
+        *_limits_or(limits, x),
         tokens,
         tiles_a_program,
         norm.eps,
@@ -267,19 +281,23 @@ def norm_backward(
         RESIDUAL=grad_residual is not None,
         OPERANDS=len(operands),
         ENCODED=encoding is not None,
+        STRETCHED=limits is not None,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
     return parts
 
 
-def finish(parts: Tensor, joints: Sequence[Tensor]) -> list[Tensor]:
+def finish(
+    parts: Tensor, joints: Sequence[Tensor], *, limits: Limits | None = None
+) -> list[Tensor]:
     """Bring gradients of parameters into their places, all in one launch.
 
     Args:
         parts: (programs, 2 C), to be summed over programs.
         joints: One or two (N, K + PAD): a weight's gradient, then in its first further column the
             bias'.
+        limits: By which operands of ``joints`` were moved.
 
     Returns:
         (2 C,) of the norm's weight and bias; then (N, K) and (N,) for each of ``joints``.
@@ -303,6 +321,7 @@ def finish(parts: Tensor, joints: Sequence[Tensor]) -> list[Tensor]:
         found[-2],
         found[-1],
         second.numel(),
+        *_limits_or(limits, parts),
         SUMS=sums,
         SPLITS=splits[0],
         COLUMNS=parts.shape[1],
@@ -312,6 +331,7 @@ def finish(parts: Tensor, joints: Sequence[Tensor]) -> list[Tensor]:
         BLOCK=SPLIT_BLOCK,
         SUM_ROWS=SUM_ROWS,
         SUM_COLUMNS=SUM_COLUMNS,
+        STRETCHED=limits is not None,
     )
     return found
 
@@ -330,6 +350,7 @@ def feed_forward(
     layers: Sequence[Projection],
     scale: Tensor | None,
     *,
+    limits: Tensor | None = None,
     launch: Launch | None = None,
 ) -> None:
     """Write ``x + scale * fc2(gelu(fc11(norm(x))) * fc12(norm(x)))`` into ``out``.
@@ -340,6 +361,7 @@ def feed_forward(
         norm: Of ``x``.
         layers: fc11 and fc12, (hidden, C), and fc2, (C, hidden).
         scale: (samples,) or None.
+        limits: As `Limits.layers`, where weights in 16 bits stand for TF32.
         launch: How the kernel is cut.
     """
     tokens, width = x.shape
@@ -358,6 +380,7 @@ def feed_forward(
         last.bias,
         _or(scale, x),
         out,
+        _or(limits, x),
         tokens,
         tokens // len(scale) if scale is not None else tokens,
         norm.eps,
@@ -367,6 +390,7 @@ def feed_forward(
         BLOCK_K=product_block(width),
         BLOCK_H=launch.columns,
         SCALED=scale is not None,
+        STRETCHED=limits is not None,
         PRECISION=precision,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
@@ -381,6 +405,7 @@ def feed_forward_hidden(
     scale: Tensor | None,
     outs: tuple[Tensor, Tensor, Tensor, Tensor],
     *,
+    limits: Limits | None = None,
     launch: Launch | None = None,
 ) -> None:
     """Write what the gradients of a feed-forward layer are products of.
@@ -395,6 +420,8 @@ def feed_forward_hidden(
             ``grad`` itself where it is that already; (tokens, 2 hidden) gradients of what fc11 and
             fc12 gave; (tokens, C + PAD) what they were given; (tokens, hidden + PAD) what fc2 was
             given, both with a one and zeros.
+        limits: Where weights in 16 bits stand for TF32. Gradients, and what fc2 was given with its
+            one, are moved by powers of two then, which `norm_backward` and `finish` undo.
         launch: How the kernel is cut.
     """
     tokens, width = x.shape
@@ -415,6 +442,7 @@ def feed_forward_hidden(
         second.bias,
         _or(scale, x),
         *outs,
+        *_limits_or(limits, x),
         tokens,
         tokens // len(scale) if scale is not None else tokens,
         norm.eps,
@@ -427,14 +455,51 @@ def feed_forward_hidden(
         SCALED=scale is not None,
         BRANCH=outs[0] is not grad,
         TURNED=turned,
+        STRETCHED=limits is not None,
         PRECISION=precision,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
 
 
+def feed_forward_limits(norm: Norm, layers: Sequence[Projection]) -> Tensor:
+    """What a gated feed-forward layer can make at most of normed tokens.
+
+    Args:
+        norm: Of the tokens: a normed token's length is known from it.
+        layers: fc11 and fc12, (hidden, C), and fc2, (C, hidden).
+
+    Returns:
+        (2,) float32: a bound of the hidden channels; by how much, at most, a gradient grows on its
+        way back to them, at least 1.
+    """
+    first, second, last = layers
+    limits = torch.empty(2, dtype=torch.float32, device=norm.weight.device)
+    hidden, width = first.weight.shape
+    _feed_forward_limits[(1,)](
+        norm.weight,
+        norm.bias,
+        first.weight,
+        second.weight,
+        last.weight,
+        first.bias,
+        second.bias,
+        limits,
+        WIDTH=width,
+        HIDDEN=hidden,
+        BLOCK_K=product_block(width),
+        BLOCK_H=LIMITS_ROWS,
+        num_warps=8,
+    )
+    return limits
+
+
 def _or(given: Any, other: Tensor) -> Tensor:
     return other if given is None else given
+
+
+def _limits_or(limits: Limits | None, other: Tensor) -> tuple[Tensor, Tensor]:
+    return (other, other) if limits is None else (limits.layers, limits.grad_top)
 
 
 @triton.jit
@@ -455,10 +520,10 @@ def _put_rows(ptr, value, start, rows, columns, tokens, WIDTH: tl.constexpr, STR
 
 
 @triton.jit
-def _put_one(ptr, start, rows, tokens, WIDTH: tl.constexpr, PAD: tl.constexpr):
+def _put_one(ptr, start, rows, tokens, WIDTH: tl.constexpr, PAD: tl.constexpr, one=1.0):
     """Write a one and zeros behind WIDTH columns."""
     columns = tl.arange(0, PAD)
-    value = tl.where(columns == 0, 1.0, 0.0)[None, :]
+    value = tl.where(columns == 0, one, 0.0)[None, :]
     _put_rows(ptr + WIDTH, value, start, rows, columns, tokens, PAD, WIDTH + PAD)
 
 
@@ -553,6 +618,58 @@ def _gelu(x):
     beyond *= bell
     share = tl.where(x >= 0, 1.0 - beyond, beyond)
     return x * share, share + x * SLOPE * bell
+
+
+@triton.jit
+def _hidden_bits(limits_ptr):
+    """What is added to exponents of hidden channels so that they stay below 2 ** 15; mostly 0."""
+    return tl.minimum(14 - exponent_of(tl.load(limits_ptr)), 0)
+
+
+@triton.jit
+def _grad_bits(limits_ptr, top_ptr):
+    """The same for gradients of hidden channels, which end just below 2 ** 15 at most."""
+    bits = 13 - exponent_of(tl.load(limits_ptr + 1)) - exponent_of(tl.load(top_ptr))
+    return tl.minimum(tl.maximum(bits, -100), 100)
+
+
+@triton.jit
+def _feed_forward_limits(
+    norm_weight_ptr,
+    norm_bias_ptr,
+    first_ptr,
+    second_ptr,
+    last_ptr,
+    first_bias_ptr,
+    second_bias_ptr,
+    limits_ptr,
+    WIDTH: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+):
+    """See `feed_forward_limits`; products are bounded by lengths (Cauchy and Schwarz)."""
+    inner = tl.arange(0, BLOCK_K)
+    weight = _vector(norm_weight_ptr, inner, WIDTH)
+    bias = _vector(norm_bias_ptr, inner, WIDTH)
+    length = tl.sqrt(WIDTH * 1.0) * tl.max(tl.abs(weight), 0) + tl.sqrt(tl.sum(bias * bias, 0))
+    most = tl.zeros((BLOCK_H,), tl.float32)
+    gain = tl.full((BLOCK_H,), 1.0, tl.float32)
+    for start in range(0, HIDDEN, BLOCK_H):
+        hidden = start + tl.arange(0, BLOCK_H)
+        rows = _matrix(first_ptr, hidden, inner, HIDDEN, WIDTH).to(tl.float32)
+        gate = tl.sqrt(tl.sum(rows * rows, 1)) * length
+        gate += tl.abs(_vector(first_bias_ptr, hidden, HIDDEN))
+        rows = _matrix(second_ptr, hidden, inner, HIDDEN, WIDTH).to(tl.float32)
+        value = tl.sqrt(tl.sum(rows * rows, 1)) * length
+        value += tl.abs(_vector(second_bias_ptr, hidden, HIDDEN))
+        rows = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN).to(tl.float32)
+        most = tl.maximum(most, gate * value)
+        # The slope of GELU is 1.13 at most.
+        along = tl.maximum(1.13 * value, gate)
+        gain = tl.maximum(gain, tl.sum(tl.abs(rows), 0) * along)
+    tl.store(limits_ptr, tl.max(most, 0))
+    tl.store(limits_ptr + 1, tl.max(gain, 0))
 
 
 @triton.jit
@@ -657,6 +774,8 @@ def _norm_backward(
     operand_ptr,
     encoded_ptr,
     parts_ptr,
+    limits_ptr,
+    top_ptr,
     tokens,
     tiles_a_program,
     eps,
@@ -674,6 +793,7 @@ def _norm_backward(
     RESIDUAL: tl.constexpr,
     OPERANDS: tl.constexpr,
     ENCODED: tl.constexpr,
+    STRETCHED: tl.constexpr,
 ):
     program = tl.program_id(0)
     rows = tl.arange(0, BLOCK_T)
@@ -687,6 +807,8 @@ def _norm_backward(
         grad = _rows_of(grad_ptr, start, rows, inner, tokens, WIDTH).to(tl.float32)
         if TWO:
             grad += _rows_of(other_grad_ptr, start, rows, inner, tokens, WIDTH).to(tl.float32)
+        if STRETCHED:
+            grad *= two_to(-_grad_bits(limits_ptr, top_ptr))
         x = _rows_of(x_ptr, start, rows, inner, tokens, WIDTH)
         x, factor = _standardize(x, inner, eps, WIDTH)
         weight_grad += grad * x
@@ -736,6 +858,7 @@ def _feed_forward(
     last_bias_ptr,
     scale_ptr,
     out_ptr,
+    limits_ptr,
     tokens,
     tokens_a_sample,
     eps,
@@ -745,6 +868,7 @@ def _feed_forward(
     BLOCK_K: tl.constexpr,
     BLOCK_H: tl.constexpr,
     SCALED: tl.constexpr,
+    STRETCHED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     start = tl.program_id(0) * BLOCK_T
@@ -763,8 +887,12 @@ def _feed_forward(
         value = tl.dot(operand, weight.T, input_precision=PRECISION)
         gate = _gelu(gate + _vector(first_bias_ptr, hidden, HIDDEN)[None, :])[0]
         value += _vector(second_bias_ptr, hidden, HIDDEN)[None, :]
+        if STRETCHED:
+            value *= two_to(_hidden_bits(limits_ptr))
         weight = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN)
         out = tl.dot((gate * value).to(kind), weight.T, out, input_precision=PRECISION)
+    if STRETCHED:
+        out *= two_to(-_hidden_bits(limits_ptr))
     out += _vector(last_bias_ptr, inner, WIDTH)[None, :]
     if SCALED:
         scale = _scale_of(scale_ptr, start + rows, tokens, tokens_a_sample)
@@ -789,6 +917,8 @@ def _feed_forward_hidden(
     grad_hidden_ptr,
     operand_ptr,
     gated_ptr,
+    limits_ptr,
+    top_ptr,
     tokens,
     tokens_a_sample,
     eps,
@@ -801,6 +931,7 @@ def _feed_forward_hidden(
     SCALED: tl.constexpr,
     BRANCH: tl.constexpr,
     TURNED: tl.constexpr,
+    STRETCHED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     start = tl.program_id(0) * BLOCK_T
@@ -812,11 +943,16 @@ def _feed_forward_hidden(
     ).to(kind)
     _put_rows(operand_ptr, operand, start, rows, inner, tokens, WIDTH, WIDTH + PAD)
     _put_one(operand_ptr, start, rows, tokens, WIDTH, PAD)
-    _put_one(gated_ptr, start, rows, tokens, HIDDEN, PAD)
+    one = 1.0
+    if STRETCHED:
+        one = two_to(_hidden_bits(limits_ptr))
+    _put_one(gated_ptr, start, rows, tokens, HIDDEN, PAD, one)
     branch = _rows_of(grad_ptr, start, rows, inner, tokens, WIDTH)
     if SCALED:
         scale = _scale_of(scale_ptr, start + rows, tokens, tokens_a_sample)
         branch = branch.to(tl.float32) * scale[:, None]
+    if STRETCHED:
+        branch = branch.to(tl.float32) * two_to(_grad_bits(limits_ptr, top_ptr))
     branch = branch.to(kind)
     if BRANCH:
         _put_rows(branch_ptr, branch, start, rows, inner, tokens, WIDTH, WIDTH)
@@ -833,7 +969,10 @@ def _feed_forward_hidden(
         grad = tl.dot(branch, weight, input_precision=PRECISION)
         gate, slope = _gelu(gate + _vector(first_bias_ptr, hidden, HIDDEN)[None, :])
         value += _vector(second_bias_ptr, hidden, HIDDEN)[None, :]
-        _put_rows(gated_ptr, gate * value, start, rows, hidden, tokens, HIDDEN, HIDDEN + PAD)
+        gated = gate * value
+        if STRETCHED:
+            gated *= one
+        _put_rows(gated_ptr, gated, start, rows, hidden, tokens, HIDDEN, HIDDEN + PAD)
         slope *= grad * value
         _put_rows(grad_hidden_ptr, slope, start, rows, hidden, tokens, HIDDEN, 2 * HIDDEN)
         second = grad_hidden_ptr + HIDDEN
@@ -847,15 +986,16 @@ def _split(
     weight_ptr,
     bias_ptr,
     count,
+    factor,
     WIDTH: tl.constexpr,
     PAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """From rows of a weight, a bias and padding to a weight and a bias."""
+    """From rows of a weight, a bias and padding to a weight and a bias, times a factor."""
     place = block * BLOCK + tl.arange(0, BLOCK)
     row, column = place // (WIDTH + PAD), place % (WIDTH + PAD)
     here = place < count
-    value = tl.load(joint_ptr + place, mask=here, other=0.0)
+    value = tl.load(joint_ptr + place, mask=here, other=0.0) * factor
     tl.store(weight_ptr + row * WIDTH + column, value, mask=here & (column < WIDTH))
     tl.store(bias_ptr + row, value, mask=here & (column == WIDTH))
 
@@ -873,6 +1013,8 @@ def _finish(
     other_weight_ptr,
     other_bias_ptr,
     other_count,
+    limits_ptr,
+    top_ptr,
     SUMS: tl.constexpr,
     SPLITS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -882,8 +1024,13 @@ def _finish(
     BLOCK: tl.constexpr,
     SUM_ROWS: tl.constexpr,
     SUM_COLUMNS: tl.constexpr,
+    STRETCHED: tl.constexpr,
 ):
     block = tl.program_id(0)
+    factor, other_factor = 1.0, 1.0
+    if STRETCHED:
+        factor = two_to(-_grad_bits(limits_ptr, top_ptr))
+        other_factor = factor * two_to(-_hidden_bits(limits_ptr))
     if block < SUMS:
         columns = block * SUM_COLUMNS + tl.arange(0, SUM_COLUMNS)
         rows = tl.arange(0, SUM_ROWS)
@@ -894,7 +1041,7 @@ def _finish(
             summed += tl.load(parts_ptr + place, mask=inside, other=0.0)
         tl.store(sum_ptr + columns, tl.sum(summed, 0), mask=columns < COLUMNS)
     elif block < SUMS + SPLITS:
-        _split(block - SUMS, joint_ptr, weight_ptr, bias_ptr, count, WIDTH, PAD, BLOCK)
+        _split(block - SUMS, joint_ptr, weight_ptr, bias_ptr, count, factor, WIDTH, PAD, BLOCK)
     else:
         _split(
             block - SUMS - SPLITS,
@@ -902,6 +1049,7 @@ def _finish(
             other_weight_ptr,
             other_bias_ptr,
             other_count,
+            other_factor,
             OTHER_WIDTH,
             PAD,
             BLOCK,

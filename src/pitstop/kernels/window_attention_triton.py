@@ -364,13 +364,19 @@ def shorten_grad(grad: Tensor, tops: Tensor) -> tuple[Tensor, Tensor]:
         The float16 gradient, and its largest absolute value before.
     """
     programs, turns = _shares(grad)
-    parts = tops.new_empty(programs)
-    short = torch.empty_like(grad, dtype=torch.float16)
+    short, top = torch.empty_like(grad, dtype=torch.float16), top_of(grad)
     how = {"BLOCK": SHORTEN_BLOCK, "num_warps": SHORTEN_WARPS}
-    _shorten[(programs,)](grad, short, parts, grad.numel(), turns, WRITES=False, **how)
-    top = torch.amax(parts, 0, keepdim=True)
     _shorten_grad[(programs,)](grad, short, tops, top, grad.numel(), turns, **how)
     return short, top
+
+
+def top_of(x: Tensor) -> Tensor:
+    """(1,) the largest absolute value of a contiguous float32 tensor."""
+    programs, turns = _shares(x)
+    parts = x.new_empty(programs)
+    how = {"BLOCK": SHORTEN_BLOCK, "num_warps": SHORTEN_WARPS}
+    _shorten[(programs,)](x, x, parts, x.numel(), turns, WRITES=False, **how)
+    return torch.amax(parts, 0, keepdim=True)
 
 
 def _shares(x: Tensor) -> tuple[int, int]:
@@ -631,13 +637,14 @@ def _mask(
 
 
 @triton.jit
-def _exponent(top):
+def exponent_of(top):
     """Of the power of two at or below a positive number; large where it is not finite."""
     return (top.to(tl.int32, bitcast=True) >> 23) - 127
 
 
 @triton.jit
-def _two_to(exponent):
+def two_to(exponent):
+    """A power of two, from -126 to 127."""
     return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
 
 
@@ -648,7 +655,7 @@ def _stretch_bits(top):
     Nothing where they fit into 16 bits as they are, with room at both ends. Small ones are
     stretched so little that the bias, which stretches twice as much, still fits.
     """
-    exponent = _exponent(top)
+    exponent = exponent_of(top)
     fits = (exponent >= -6) & (exponent <= 8)
     return tl.where(fits, 0, tl.minimum(tl.maximum(8 - exponent, -60), 7))
 
@@ -661,9 +668,9 @@ def _grad_bits(tops_ptr, grad_top_ptr):
     8: products of 64 channels are below 2 ** 14 then, and differences of two below 2 ** 15.
     """
     own, mutual = tl.load(tops_ptr), tl.load(tops_ptr + 1)
-    own = _exponent(own) + _stretch_bits(own)
-    mutual = _exponent(mutual) + _stretch_bits(mutual)
-    bits = 6 - tl.maximum(tl.maximum(own, mutual), -7) - _exponent(tl.load(grad_top_ptr))
+    own = exponent_of(own) + _stretch_bits(own)
+    mutual = exponent_of(mutual) + _stretch_bits(mutual)
+    bits = 6 - tl.maximum(tl.maximum(own, mutual), -7) - exponent_of(tl.load(grad_top_ptr))
     return tl.minimum(tl.maximum(bits, -126), 126)
 
 
@@ -694,13 +701,13 @@ def _shorten_again(x_ptr, short_ptr, top_ptr, count, turns, BLOCK: tl.constexpr)
         for turn in range(turns):
             place, here = _block_of(turn, turns, count, BLOCK)
             x = tl.load(x_ptr + place, mask=here, other=0.0)
-            tl.store(short_ptr + place, (x * _two_to(bits)).to(tl.float16), mask=here)
+            tl.store(short_ptr + place, (x * two_to(bits)).to(tl.float16), mask=here)
 
 
 @triton.jit(do_not_specialize=("turns",))
 def _shorten_grad(x_ptr, short_ptr, tops_ptr, top_ptr, count, turns, BLOCK: tl.constexpr):
     """Write a gradient in 16 bits, stretched."""
-    factor = _two_to(_grad_bits(tops_ptr, top_ptr))
+    factor = two_to(_grad_bits(tops_ptr, top_ptr))
     for turn in range(turns):
         place, here = _block_of(turn, turns, count, BLOCK)
         x = tl.load(x_ptr + place, mask=here, other=0.0)
@@ -759,8 +766,8 @@ def _attend(
     shrink = 1.0
     if STRETCHED:
         bits = _stretch_bits(tl.load(tops_ptr + (1 if MUTUAL else 0)))
-        powers_of_two *= _two_to(-2 * bits)
-        shrink = _two_to(-bits)
+        powers_of_two *= two_to(-2 * bits)
+        shrink = two_to(-bits)
     biases = ()
     if HAS_BIAS and SHORT_BIAS:
         for tile in tl.static_range(TILES_K):
@@ -887,11 +894,11 @@ def _grad_whole(
     grad_scale, shrink, grad_shrink = scale, 1.0, 1.0
     if STRETCHED:
         bits = _stretch_bits(tl.load(tops_ptr + (1 if MUTUAL else 0)))
-        shrink, grad_shrink = _two_to(-bits), _two_to(-_grad_bits(tops_ptr, grad_top_ptr))
-        grad_scale = scale * _two_to(-2 * bits) * grad_shrink
+        shrink, grad_shrink = two_to(-bits), two_to(-_grad_bits(tops_ptr, grad_top_ptr))
+        grad_scale = scale * two_to(-2 * bits) * grad_shrink
         if not HAS_BIAS:
-            powers_of_two *= _two_to(-2 * bits)
-            lost *= _two_to(2 * bits)
+            powers_of_two *= two_to(-2 * bits)
+            lost *= two_to(2 * bits)
     biases = ()
     if HAS_BIAS and SHORT_BIAS:
         for tile in tl.static_range(TILES_Q):
@@ -930,7 +937,7 @@ def _grad_whole(
             delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), axis=1)
             scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
             if STRETCHED:
-                delta *= _two_to(bits)
+                delta *= two_to(bits)
                 if HAS_BIAS:
                     scores *= shrink * shrink
             if HAS_BIAS and SHORT_BIAS:
@@ -1043,11 +1050,11 @@ def _grad_tiles(
     grad_scale, grad_shrink = scale, 1.0
     if STRETCHED:
         bits = _stretch_bits(tl.load(tops_ptr + (1 if MUTUAL else 0)))
-        grad_shrink = _two_to(-_grad_bits(tops_ptr, grad_top_ptr))
-        powers_of_two *= _two_to(-2 * bits)
-        lost *= _two_to(2 * bits)
-        one = (one.to(tl.float32) * _two_to(2 * bits)).to(tl.float16)
-        grad_scale = scale * _two_to(-2 * bits) * grad_shrink
+        grad_shrink = two_to(-_grad_bits(tops_ptr, grad_top_ptr))
+        powers_of_two *= two_to(-2 * bits)
+        lost *= two_to(2 * bits)
+        one = (one.to(tl.float32) * two_to(2 * bits)).to(tl.float16)
+        grad_scale = scale * two_to(-2 * bits) * grad_shrink
     sums_ptr += program.to(tl.int64) * (TOKENS * BLOCK_C)
     for turn in range(group, turns, groups):
         window = turn // 2 if MUTUAL else turn
@@ -1064,7 +1071,7 @@ def _grad_tiles(
             out = tl.load(out_ptr + out_rows, mask=asks, other=0.0).to(tl.float32)
             delta = tl.sum(grad * out, axis=1)
             if STRETCHED:
-                delta *= _two_to(bits)
+                delta *= two_to(bits)
             tl.store(delta_ptr + line + query, delta, mask=query < TOKENS)
         # What one thread wrote another reads.
         tl.debug_barrier()
@@ -1191,10 +1198,10 @@ def _grad_bias(
     shrink, grad_shrink = 1.0, 1.0
     if STRETCHED:
         bits = _stretch_bits(tl.load(tops_ptr + (1 if MUTUAL else 0)))
-        shrink, grad_shrink = _two_to(-bits), _two_to(-_grad_bits(tops_ptr, grad_top_ptr))
-        powers_of_two *= _two_to(-2 * bits)
-        lost *= _two_to(2 * bits)
-        one = (one.to(tl.float32) * _two_to(2 * bits)).to(tl.float16)
+        shrink, grad_shrink = two_to(-bits), two_to(-_grad_bits(tops_ptr, grad_top_ptr))
+        powers_of_two *= two_to(-2 * bits)
+        lost *= two_to(2 * bits)
+        one = (one.to(tl.float32) * two_to(2 * bits)).to(tl.float16)
     inside = (key < TOKENS)[:, None] & exists[None, :]
     pair = key[:, None] * TOKENS + query[None, :]
     bias = tl.load(bias_ptr + head * (TOKENS * TOKENS) + pair, mask=inside, other=0.0)

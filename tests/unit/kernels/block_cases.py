@@ -158,6 +158,44 @@ def test_the_feed_forward_layer_is_that_of_float64(
     assert_right(call, leaves, seed=seed)
 
 
+@pytest.mark.parametrize(
+    ("norm", "back", "grad", "scaled"),
+    # Float16 alone holds none but the first.
+    [
+        (1.0, 1.0, 1.0, False),
+        (1.0, 1.0, 1e-10, True),
+        (100.0, 1.0, 1e7, False),
+        (1e-2, 30, 1, True),
+    ],
+)
+def test_tf32_by_halves_keeps_its_error_at_any_size_of_numbers(
+    norm: float, back: float, grad: float, scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block, "HALVES_FOR_TF32", True)
+    draw, channels, hidden = normal(0), 40, 90
+    leaves = [3 * draw(3, 40, channels) + 1, norm * (1 + 0.1 * draw(channels)), draw(channels)]
+    for outputs, inputs, size in (
+        (hidden, channels, 3.0),
+        (hidden, channels, 3.0),
+        (channels, hidden, back),
+    ):
+        leaves += [size * draw(outputs, inputs) * inputs**-0.5, 0.1 * draw(outputs)]
+    scale = torch.tensor([0.0, 1.25, 1.0]).view(3, 1, 1) if scaled else None
+
+    def call(versions: BlockOps, given_: list[Tensor]) -> tuple[Tensor, ...]:
+        x, weight, bias, *layers = given_
+        three = [Layer(*layers[i : i + 2]) for i in (0, 2, 4)]
+        factor = None if scale is None else scale.to(x.dtype)
+        return (versions.feed_forward_add(x, Norm(weight, bias, 1e-5), three, factor) * grad,)
+
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        # Where a gate's input is large, GELU's slope jumps within the rounding of TF32.
+        assert_right(call, leaves, seed=0, within=4e-3)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+
 def test_half_precision_loses_no_more_than_one_operation_after_the_other() -> None:
     draw, dtype = normal(0), torch.float16
     leaves = [draw(1, 70, 24), 1 + 0.1 * draw(24), 0.1 * draw(24)]
