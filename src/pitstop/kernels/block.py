@@ -22,7 +22,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from pitstop.kernels import Formula, Kernels, check_word
-from pitstop.kernels.fallback import obstacle_on, product_precision, runs_fused
+from pitstop.kernels.fallback import (
+    obstacle_on,
+    product_precision,
+    round_to_tf32_,
+    runs_fused,
+)
 
 MAX_CHANNELS: Final = 256
 """Of a token that the fused versions take: a tile holds all of them."""
@@ -228,10 +233,12 @@ def prepare(kernels: Kernels, x: Tensor, layers: Layers) -> list[Layer]:
     kind = operand_type(x, layers[0].weight)
     weights = [layer.weight for layer in layers]
     aligned = all(weight.numel() * kind.itemsize % ALIGNED_BYTES == 0 for weight in weights)
-    if not aligned or weights[0].dtype == kind:
+    rounds = product_precision(kind) == "tf32"
+    if not aligned or (weights[0].dtype == kind and not rounds):
         return list(layers)
     with torch.no_grad():
         joint = torch.cat([weight.reshape(-1) for weight in weights]).to(kind)
+        joint = round_to_tf32_(joint) if rounds else joint
     parts = joint.split([weight.numel() for weight in weights])
     return [
         layer._replace(operand=part.view(layer.weight.shape))
@@ -396,10 +403,16 @@ def _operands(layers: Sequence[Tensor | None], kind: torch.dtype) -> list[Tensor
     """Weights in the type that products take, from weight, bias and operand of each layer."""
     pairs = zip(layers[::3], layers[2::3], strict=True)
     return [
-        weight.to(kind) if operand is None else operand
+        _as_operand(weight, kind) if operand is None else operand
         for weight, operand in pairs
         if weight is not None
     ]
+
+
+def _as_operand(weight: Tensor, kind: torch.dtype) -> Tensor:
+    if product_precision(kind) == "tf32":
+        return round_to_tf32_(weight.to(kind, copy=True))
+    return weight.to(kind)
 
 
 def _as_given(pairs: Iterable[Sequence[Tensor]], *, has_bias: bool) -> list[Tensor | None]:

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from pitstop.kernels import product_block
 from pitstop.kernels.fallback import product_precision
-from pitstop.kernels.window_attention_triton import exponent_of, two_to
+from pitstop.kernels.window_attention_triton import exponent_of, round_to_tf32, two_to
 
 INTERPRETED: Final = tl.constexpr(triton.knobs.runtime.interpret)
 HALF_LOG2_E: Final = tl.constexpr(-0.7213475204444817)
@@ -98,6 +98,13 @@ PLANS: Final = {
 }
 """By what `product_precision` says: numbers of two bytes, of four, and of four split in two. What a
 program holds of them must fit into shared memory."""
+
+ROOMY: Final = PLANS["tf32x3"]._replace(
+    feed_forward=Launch(64, 16, 4, 1), feed_forward_hidden=Launch(64, 16, 4, 1)
+)
+ROOMY_BYTES: Final = 160 * 1024
+"""The same for numbers split in two where a program may have so much shared memory, which tiles of
+64 tokens take."""
 
 FLOAT_INPUTS: Final = 64
 """Of numbers of four bytes that a projection takes at a time, where nothing needs them all."""
@@ -367,7 +374,7 @@ def feed_forward(
     tokens, width = x.shape
     first, second, last = layers
     precision = product_precision(first.weight.dtype)
-    launch = launch or PLANS[precision].feed_forward
+    launch = launch or _plan_on(x, precision).feed_forward
     _feed_forward[(triton.cdiv(tokens, launch.tokens),)](
         x,
         norm.weight,
@@ -427,7 +434,7 @@ def feed_forward_hidden(
     tokens, width = x.shape
     first, second, last = layers
     precision = product_precision(first.weight.dtype)
-    launch = launch or PLANS[precision].feed_forward_hidden
+    launch = launch or _plan_on(x, precision).feed_forward_hidden
     # Matrix units take float32 by rows alone: a small weight is turned once instead of each tile.
     turned = last.weight.dtype == torch.float32
     _feed_forward_hidden[(triton.cdiv(tokens, launch.tokens),)](
@@ -494,6 +501,14 @@ def feed_forward_limits(norm: Norm, layers: Sequence[Projection]) -> Tensor:
     return limits
 
 
+def _plan_on(x: Tensor, precision: str) -> Plan:
+    """Of the device that a tensor is on."""
+    if precision != "tf32x3" or not x.is_cuda:
+        return PLANS[precision]
+    room = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
+    return ROOMY if room >= ROOMY_BYTES else PLANS[precision]
+
+
 def _or(given: Any, other: Tensor) -> Tensor:
     return other if given is None else given
 
@@ -537,6 +552,14 @@ def _matrix(ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """A tile of a (ROWS, COLUMNS) weight."""
     inside = (rows < ROWS)[:, None] & (columns < COLUMNS)[None, :]
     return tl.load(ptr + rows[:, None] * COLUMNS + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _operand(x, kind, PRECISION: tl.constexpr):
+    """In the type that products take, rounded to what they read of it."""
+    if PRECISION == "tf32":
+        return round_to_tf32(x.to(tl.float32))
+    return x.to(kind)
 
 
 @triton.jit
@@ -740,7 +763,8 @@ def _project(
         tl.store(part, tl.sum(x.to(tl.float32), 0), mask=inner < WIDTH)
     if COPIED:
         _put_rows(copy_ptr, x, start, rows, inner, tokens, WIDTH, WIDTH)
-    operand = x.to(weight_ptr.dtype.element_ty)
+    kind: tl.constexpr = weight_ptr.dtype.element_ty
+    operand = _operand(x, kind, PRECISION)
     for first in range(0, COLUMNS, BLOCK_N):
         outer = first + tl.arange(0, BLOCK_N)
         if TRANSPOSED:
@@ -751,7 +775,8 @@ def _project(
         for more in tl.static_range(BLOCK_K, WIDTH, BLOCK_K):
             x = _rows_of(x_ptr, start, rows, more + inner, tokens, WIDTH)
             weight = _matrix(weight_ptr, outer, more + inner, COLUMNS, WIDTH).T
-            out = tl.dot(x.to(weight.dtype), weight, out, input_precision=PRECISION)
+            more_operand = _operand(x, kind, PRECISION)
+            out = tl.dot(more_operand, weight, out, input_precision=PRECISION)
         if HAS_BIAS:
             out += _vector(bias_ptr, outer, COLUMNS)[None, :]
         if RESIDUAL:
@@ -874,10 +899,11 @@ def _feed_forward(
     start = tl.program_id(0) * BLOCK_T
     rows = tl.arange(0, BLOCK_T)
     inner = tl.arange(0, BLOCK_K)
-    kind = first_ptr.dtype.element_ty
+    kind: tl.constexpr = first_ptr.dtype.element_ty
     operand = _normed_rows(
         x_ptr, norm_weight_ptr, norm_bias_ptr, start, rows, inner, tokens, eps, WIDTH
-    ).to(kind)
+    )
+    operand = _operand(operand, kind, PRECISION)
     out = tl.zeros((BLOCK_T, BLOCK_K), dtype=tl.float32)
     for first in range(0, HIDDEN, BLOCK_H):
         hidden = first + tl.arange(0, BLOCK_H)
@@ -890,7 +916,9 @@ def _feed_forward(
         if STRETCHED:
             value *= two_to(_hidden_bits(limits_ptr))
         weight = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN)
-        out = tl.dot((gate * value).to(kind), weight.T, out, input_precision=PRECISION)
+        out = tl.dot(
+            _operand(gate * value, kind, PRECISION), weight.T, out, input_precision=PRECISION
+        )
     if STRETCHED:
         out *= two_to(-_hidden_bits(limits_ptr))
     out += _vector(last_bias_ptr, inner, WIDTH)[None, :]
@@ -937,10 +965,11 @@ def _feed_forward_hidden(
     start = tl.program_id(0) * BLOCK_T
     rows = tl.arange(0, BLOCK_T)
     inner = tl.arange(0, BLOCK_K)
-    kind = first_ptr.dtype.element_ty
+    kind: tl.constexpr = first_ptr.dtype.element_ty
     operand = _normed_rows(
         x_ptr, norm_weight_ptr, norm_bias_ptr, start, rows, inner, tokens, eps, WIDTH
-    ).to(kind)
+    )
+    operand = _operand(operand, kind, PRECISION)
     _put_rows(operand_ptr, operand, start, rows, inner, tokens, WIDTH, WIDTH + PAD)
     _put_one(operand_ptr, start, rows, tokens, WIDTH, PAD)
     one = 1.0
@@ -953,7 +982,7 @@ def _feed_forward_hidden(
         branch = branch.to(tl.float32) * scale[:, None]
     if STRETCHED:
         branch = branch.to(tl.float32) * two_to(_grad_bits(limits_ptr, top_ptr))
-    branch = branch.to(kind)
+    branch = _operand(branch, kind, PRECISION)
     if BRANCH:
         _put_rows(branch_ptr, branch, start, rows, inner, tokens, WIDTH, WIDTH)
     for first in range(0, HIDDEN, BLOCK_H):

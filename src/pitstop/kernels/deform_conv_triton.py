@@ -36,8 +36,9 @@ import triton.language as tl
 from torch import Tensor
 
 from pitstop.kernels import block_size, product_block
-from pitstop.kernels.fallback import product_precision
+from pitstop.kernels.fallback import product_precision, round_to_tf32_
 from pitstop.kernels.pairs import pixel_stride
+from pitstop.kernels.window_attention_triton import round_to_tf32
 
 
 class Launch(NamedTuple):
@@ -358,7 +359,10 @@ def _pack(
 
 def _by_tap(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """(C_out, C_in, kh, kw) -> (kh, kw, C_in, C_out)."""
-    return weight.detach().permute(2, 3, 1, 0).to(dtype).contiguous()
+    turned = weight.detach().permute(2, 3, 1, 0).to(dtype)
+    if product_precision(dtype) == "tf32":
+        return round_to_tf32_(turned.clone(memory_format=torch.contiguous_format))
+    return turned.contiguous()
 
 
 def _scale_of(grad: Tensor, weight: Tensor, taps: Taps) -> Tensor:
@@ -651,6 +655,8 @@ def _convolve(
             mask=real[:, None] & known[None, :],
             other=0.0,
         )
+        if PRECISION == "tf32":
+            value = round_to_tf32(value)
         columns = tl.reshape(value.to(weight.dtype), (BLOCK_PIXELS, ROWS))
         total = tl.dot(columns, weight, total, input_precision=PRECISION)
     total += tl.load(bias_ptr + output, mask=known, other=0.0).to(tl.float32)[None, :]
@@ -804,6 +810,8 @@ def _convolve_backward(
         corner = first[:, None] + (group * per_image)[None, :] + (top * width + left)
         corner = corner[:, :, None] * PADDED + lane[None, None, :]
         below = corner + width * PADDED
+        if PRECISION == "tf32":
+            grad = round_to_tf32(grad)
         grad_columns = tl.dot(grad, tl.trans(weight), input_precision=PRECISION)
         grad_columns = tl.reshape(grad_columns, (BLOCK_PIXELS, BLOCK_GROUPS, PADDED))
         # Each corner: read it, take its part of the columns and of three gradients, add to it.
@@ -834,6 +842,8 @@ def _convolve_backward(
         beside_ptr = totals_ptr + below + PADDED
         scatter(beside_ptr, grad_columns * share[:, :, None], valid, scale, EXACT)
 
+        if PRECISION == "tf32":
+            columns = round_to_tf32(columns)
         columns = tl.reshape(columns.to(grad.dtype), (BLOCK_PIXELS, ROWS))
         grad_weight = tl.dot(tl.trans(columns), grad, grad_weight, input_precision=PRECISION)
 

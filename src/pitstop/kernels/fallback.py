@@ -55,3 +55,13 @@ def product_precision(dtype: torch.dtype) -> Literal["ieee", "tf32", "tf32x3"]:
         return "ieee"
     # Asking for `allow_tf32` instead raises where somebody has set this newer name of it.
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
+
+
+def round_to_tf32_(x: Tensor) -> Tensor:
+    """Round float32 to the nearest of TF32, in place; ties go away from zero.
+
+    Triton's products leave the last bits out instead, which is up to twice as far off and always
+    to the same side; those of the vendor's libraries round.
+    """
+    x.view(torch.int32).add_(0x1000).bitwise_and_(-0x2000)
+    return x
