@@ -562,7 +562,7 @@ def _feed_forward_add_op(  # noqa: PLR0913, PLR0917 - operations take all by pla
     layers = [triton_block.Projection(*layer) for layer in zip(weights, biases, strict=True)]
     if _by_halves(weights):
         limits = triton_block.feed_forward_limits(norm, layers)
-        layers = _short(layers)
+        layers = triton_block.short_layers(layers, limits)
     triton_block.feed_forward(_rows(x), _rows(out), norm, layers, scale, limits=limits)
     return out
 
@@ -593,7 +593,7 @@ def _feed_forward_add_backward_op(  # noqa: PLR0913, PLR0917 - operations take a
         # A branch may be scaled up by what its rate of drops takes away; grads are that by then.
         top = top_of(grad) if scale is None else top_of(grad) * scale.abs().amax()
         limits = triton_block.Limits(triton_block.feed_forward_limits(norm, layers), top)
-        layers = _short(layers)
+        layers = triton_block.short_layers(layers, limits.layers)
     kind, rows = layers[0].weight.dtype, _rows(x)
     (tokens, width), hidden = rows.shape, weights[0].shape[0]
     grad_rows, is_operand = _rows(grad), scale is None and grad.dtype == kind
@@ -622,16 +622,6 @@ def _(grad: Tensor, x: Tensor, *given: Any) -> list[Tensor]:  # noqa: ARG001 - n
 
 def _by_halves(weights: Sequence[Tensor]) -> bool:
     return HALVES_FOR_TF32 and product_precision(weights[0].dtype) == "tf32"
-
-
-def _short(layers: Sequence[Any]) -> list[Any]:
-    """Layers with their weights in float16, one right behind the other."""
-    joint = torch.cat([layer.weight.reshape(-1) for layer in layers]).half()
-    parts = joint.split([layer.weight.numel() for layer in layers])
-    return [
-        layer._replace(weight=part.view(layer.weight.shape))
-        for layer, part in zip(layers, parts, strict=True)
-    ]
 
 
 def _wide_product(left: Tensor, right: Tensor) -> Tensor:

@@ -133,7 +133,7 @@ class Limits(NamedTuple):
     """What says how far operands of a feed-forward layer must be moved to fit into 16 bits."""
 
     layers: Tensor
-    """(2,) from `feed_forward_limits`."""
+    """(5,) from `feed_forward_limits`."""
     grad_top: Tensor
     """(1,) float32, the gradient's largest absolute value."""
 
@@ -477,11 +477,12 @@ def feed_forward_limits(norm: Norm, layers: Sequence[Projection]) -> Tensor:
         layers: fc11 and fc12, (hidden, C), and fc2, (C, hidden).
 
     Returns:
-        (2,) float32: a bound of the hidden channels; by how much, at most, a gradient grows on its
-        way back to them, at least 1.
+        (5,) float32: a bound of the hidden channels; by how much, at most, a gradient grows on its
+        way back to them, at least 1; a bound of normed tokens; the largest weight of the first two
+        layers, and of the last.
     """
     first, second, last = layers
-    limits = torch.empty(2, dtype=torch.float32, device=norm.weight.device)
+    limits = torch.empty(5, dtype=torch.float32, device=norm.weight.device)
     hidden, width = first.weight.shape
     _feed_forward_limits[(1,)](
         norm.weight,
@@ -499,6 +500,25 @@ def feed_forward_limits(norm: Norm, layers: Sequence[Projection]) -> Tensor:
         num_warps=8,
     )
     return limits
+
+
+def short_layers(layers: Sequence[Projection], limits: Tensor) -> list[Projection]:
+    """The layers of a feed-forward layer with weights in float16, one right behind the other.
+
+    Args:
+        layers: fc11, fc12 and fc2, in float32.
+        limits: As `Limits.layers`: the largest weight is moved to about 2 ** 7.
+    """
+    weights = [layer.weight.contiguous() for layer in layers]
+    count = weights[0].numel()
+    joint = torch.empty(3, count, dtype=torch.float16, device=weights[0].device)
+    _short_layers[(triton.cdiv(count, SPLIT_BLOCK), 3)](
+        *weights, joint, limits, count, BLOCK=SPLIT_BLOCK
+    )
+    return [
+        layer._replace(weight=part.view(layer.weight.shape))
+        for layer, part in zip(layers, joint, strict=True)
+    ]
 
 
 def _plan_on(x: Tensor, precision: str) -> Plan:
@@ -644,16 +664,54 @@ def _gelu(x):
 
 
 @triton.jit
+def _fitting_bits(limit_ptr, most):
+    """What is added to exponents of numbers that have a bound, to keep them below 2 ** (most + 1).
+
+    Nothing where they are smaller anyway, as nearly always.
+    """
+    return tl.maximum(tl.minimum(most - exponent_of(tl.load(limit_ptr)), 0), -60)
+
+
+@triton.jit
 def _hidden_bits(limits_ptr):
-    """What is added to exponents of hidden channels so that they stay below 2 ** 15; mostly 0."""
-    return tl.minimum(14 - exponent_of(tl.load(limits_ptr)), 0)
+    return _fitting_bits(limits_ptr, 14)
+
+
+@triton.jit
+def _operand_bits(limits_ptr):
+    """Of normed tokens."""
+    return _fitting_bits(limits_ptr + 2, 14)
+
+
+@triton.jit
+def _weight_bits(limits_ptr, LAST: tl.constexpr):
+    bits = 7 - exponent_of(tl.load(limits_ptr + (4 if LAST else 3)))
+    return tl.minimum(tl.maximum(bits, -60), 60)
 
 
 @triton.jit
 def _grad_bits(limits_ptr, top_ptr):
-    """The same for gradients of hidden channels, which end just below 2 ** 15 at most."""
+    """Of gradients of hidden channels, which end just below 2 ** 15 at most."""
     bits = 13 - exponent_of(tl.load(limits_ptr + 1)) - exponent_of(tl.load(top_ptr))
     return tl.minimum(tl.maximum(bits, -100), 100)
+
+
+@triton.jit
+def _short_layers(
+    first_ptr, second_ptr, last_ptr, joint_ptr, limits_ptr, count, BLOCK: tl.constexpr
+):
+    """Weights in 16 bits, moved by powers of two; one for the first two layers."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = place < count
+    number = tl.program_id(1)
+    if number == 2:
+        value = tl.load(last_ptr + place, mask=here, other=0.0)
+        value *= two_to(_weight_bits(limits_ptr, True))  # noqa: FBT003 - compiled for it
+    else:
+        value = tl.load(first_ptr + place, mask=here & (number == 0), other=0.0)
+        value += tl.load(second_ptr + place, mask=here & (number == 1), other=0.0)
+        value *= two_to(_weight_bits(limits_ptr, False))  # noqa: FBT003 - compiled for it
+    tl.store(joint_ptr + number * count + place, value.to(tl.float16), mask=here)
 
 
 @triton.jit
@@ -678,21 +736,29 @@ def _feed_forward_limits(
     length = tl.sqrt(WIDTH * 1.0) * tl.max(tl.abs(weight), 0) + tl.sqrt(tl.sum(bias * bias, 0))
     most = tl.zeros((BLOCK_H,), tl.float32)
     gain = tl.full((BLOCK_H,), 1.0, tl.float32)
+    top = tl.zeros((BLOCK_H,), tl.float32)
+    last_top = tl.zeros((BLOCK_H,), tl.float32)
     for start in range(0, HIDDEN, BLOCK_H):
         hidden = start + tl.arange(0, BLOCK_H)
         rows = _matrix(first_ptr, hidden, inner, HIDDEN, WIDTH).to(tl.float32)
+        top = tl.maximum(top, tl.max(tl.abs(rows), 1))
         gate = tl.sqrt(tl.sum(rows * rows, 1)) * length
         gate += tl.abs(_vector(first_bias_ptr, hidden, HIDDEN))
         rows = _matrix(second_ptr, hidden, inner, HIDDEN, WIDTH).to(tl.float32)
+        top = tl.maximum(top, tl.max(tl.abs(rows), 1))
         value = tl.sqrt(tl.sum(rows * rows, 1)) * length
         value += tl.abs(_vector(second_bias_ptr, hidden, HIDDEN))
         rows = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN).to(tl.float32)
+        last_top = tl.maximum(last_top, tl.max(tl.abs(rows), 0))
         most = tl.maximum(most, gate * value)
         # The slope of GELU is 1.13 at most.
         along = tl.maximum(1.13 * value, gate)
         gain = tl.maximum(gain, tl.sum(tl.abs(rows), 0) * along)
     tl.store(limits_ptr, tl.max(most, 0))
     tl.store(limits_ptr + 1, tl.max(gain, 0))
+    tl.store(limits_ptr + 2, length)
+    tl.store(limits_ptr + 3, tl.max(top, 0))
+    tl.store(limits_ptr + 4, tl.max(last_top, 0))
 
 
 @triton.jit
@@ -834,6 +900,7 @@ def _norm_backward(
             grad += _rows_of(other_grad_ptr, start, rows, inner, tokens, WIDTH).to(tl.float32)
         if STRETCHED:
             grad *= two_to(-_grad_bits(limits_ptr, top_ptr))
+            grad *= two_to(-_weight_bits(limits_ptr, False))  # noqa: FBT003 - compiled for it
         x = _rows_of(x_ptr, start, rows, inner, tokens, WIDTH)
         x, factor = _standardize(x, inner, eps, WIDTH)
         weight_grad += grad * x
@@ -903,6 +970,9 @@ def _feed_forward(
     operand = _normed_rows(
         x_ptr, norm_weight_ptr, norm_bias_ptr, start, rows, inner, tokens, eps, WIDTH
     )
+    if STRETCHED:
+        operand *= two_to(_operand_bits(limits_ptr))
+        shrink = two_to(-_operand_bits(limits_ptr) - _weight_bits(limits_ptr, False))  # noqa: FBT003
     operand = _operand(operand, kind, PRECISION)
     out = tl.zeros((BLOCK_T, BLOCK_K), dtype=tl.float32)
     for first in range(0, HIDDEN, BLOCK_H):
@@ -911,6 +981,9 @@ def _feed_forward(
         gate = tl.dot(operand, weight.T, input_precision=PRECISION)
         weight = _matrix(second_ptr, hidden, inner, HIDDEN, WIDTH)
         value = tl.dot(operand, weight.T, input_precision=PRECISION)
+        if STRETCHED:
+            gate *= shrink
+            value *= shrink
         gate = _gelu(gate + _vector(first_bias_ptr, hidden, HIDDEN)[None, :])[0]
         value += _vector(second_bias_ptr, hidden, HIDDEN)[None, :]
         if STRETCHED:
@@ -921,6 +994,7 @@ def _feed_forward(
         )
     if STRETCHED:
         out *= two_to(-_hidden_bits(limits_ptr))
+        out *= two_to(-_weight_bits(limits_ptr, True))  # noqa: FBT003 - compiled for it
     out += _vector(last_bias_ptr, inner, WIDTH)[None, :]
     if SCALED:
         scale = _scale_of(scale_ptr, start + rows, tokens, tokens_a_sample)
@@ -969,9 +1043,15 @@ def _feed_forward_hidden(
     operand = _normed_rows(
         x_ptr, norm_weight_ptr, norm_bias_ptr, start, rows, inner, tokens, eps, WIDTH
     )
+    normed_one = 1.0
+    if STRETCHED:
+        normed_one = two_to(_operand_bits(limits_ptr))
+        operand *= normed_one
+        shrink = two_to(-_operand_bits(limits_ptr) - _weight_bits(limits_ptr, False))  # noqa: FBT003
+        grad_shrink = two_to(-_weight_bits(limits_ptr, True))  # noqa: FBT003 - compiled for it
     operand = _operand(operand, kind, PRECISION)
     _put_rows(operand_ptr, operand, start, rows, inner, tokens, WIDTH, WIDTH + PAD)
-    _put_one(operand_ptr, start, rows, tokens, WIDTH, PAD)
+    _put_one(operand_ptr, start, rows, tokens, WIDTH, PAD, normed_one)
     one = 1.0
     if STRETCHED:
         one = two_to(_hidden_bits(limits_ptr))
@@ -996,6 +1076,10 @@ def _feed_forward_hidden(
         else:
             weight = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN)
         grad = tl.dot(branch, weight, input_precision=PRECISION)
+        if STRETCHED:
+            gate *= shrink
+            value *= shrink
+            grad *= grad_shrink
         gate, slope = _gelu(gate + _vector(first_bias_ptr, hidden, HIDDEN)[None, :])
         value += _vector(second_bias_ptr, hidden, HIDDEN)[None, :]
         gated = gate * value
@@ -1058,8 +1142,9 @@ def _finish(
     block = tl.program_id(0)
     factor, other_factor = 1.0, 1.0
     if STRETCHED:
-        factor = two_to(-_grad_bits(limits_ptr, top_ptr))
-        other_factor = factor * two_to(-_hidden_bits(limits_ptr))
+        other_factor = two_to(-_grad_bits(limits_ptr, top_ptr))
+        factor = other_factor * two_to(-_operand_bits(limits_ptr))
+        other_factor *= two_to(-_hidden_bits(limits_ptr))
     if block < SUMS:
         columns = block * SUM_COLUMNS + tl.arange(0, SUM_COLUMNS)
         rows = tl.arange(0, SUM_ROWS)

@@ -38,7 +38,7 @@ def compiled(name: str, constants: dict[str, Any], dtype: str, launch: Launch, a
         elif argument == "bias_ptr":
             signature[argument] = "*fp16" if constants["SHORT_BIAS"] else "*fp32"
         elif argument.endswith("_ptr"):
-            wide = argument in FLOATS or (constants["STRETCHED"] and argument in RESULTS)
+            wide = argument in FLOATS or (constants.get("STRETCHED") and argument in RESULTS)
             signature[argument] = "*fp32" if wide else f"*{dtype}"
         else:
             signature[argument] = "fp32" if argument == "scale" else "i32"
@@ -82,6 +82,9 @@ def main() -> None:
     for cut, dtype, channels in operations():
         precision = product_precision(dtype)
         plan = kernels.plan_for(cut.tokens, channels, mutual=cut.mutual, precision=precision)
+        # Stands for TF32.
+        stretched = dtype == torch.float16 and cut.table_window == cut.size
+        plan = kernels.halves_plan(plan, cut, channels) if stretched else plan
         qkv = torch.empty(1, 1, 1, 1, 3 * cut.num_heads * channels, dtype=dtype, device="meta")
         out = torch.empty(1, 1, 1, 1, cut.num_heads * channels, dtype=dtype, device="meta")
         jobs = {"_attend": plan.forward, "_grad_whole": plan.backward}
@@ -90,7 +93,7 @@ def main() -> None:
         for name, launch in jobs.items():
             table = None if cut.mutual else out
             constants = kernels.constants_of(qkv, table, out, cut, launch)
-            constants["STRETCHED"] = dtype == torch.float16 and cut.table_window == cut.size
+            constants["STRETCHED"] = stretched
             constants = {key: constants[key] for key in constants if key in arguments(name)}
             for arch in ARCHITECTURES:
                 shared = compiled(name, constants, TYPES[dtype], launch, arch)
