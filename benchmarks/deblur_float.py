@@ -82,7 +82,8 @@ PIECES = ("mutual 96", "whole 96", "whole 120", "single 120", "no blocks")
 @contextmanager
 def switched(way: Way) -> Iterator[None]:
     """Set what is global to a way, and back."""
-    before = torch.backends.cudnn.benchmark
+    before = window_attention.HALVES_FOR_TF32, block.HALVES_FOR_TF32
+    searched = torch.backends.cudnn.benchmark
     torch.backends.cuda.matmul.allow_tf32 = way.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = way.precision == "tf32"
     window_attention.HALVES_FOR_TF32 = "attention" in way.halves
@@ -91,8 +92,8 @@ def switched(way: Way) -> Iterator[None]:
     try:
         yield
     finally:
-        window_attention.HALVES_FOR_TF32 = block.HALVES_FOR_TF32 = False
-        torch.backends.cudnn.benchmark = before
+        window_attention.HALVES_FOR_TF32, block.HALVES_FOR_TF32 = before
+        torch.backends.cudnn.benchmark = searched
 
 
 def run_piece(name: str, device: torch.device, *, smoke: bool) -> None:

@@ -33,7 +33,7 @@ MAX_TOKENS: Final = 512
 MAX_CHANNELS: Final = 64
 """Tokens of a window, and channels of a head, that the fused versions take."""
 
-HALVES_FOR_TF32 = False
+HALVES_FOR_TF32 = True
 """Whether float32 is brought to float16 where torch is told that TF32 will do: the mantissas are
 of one length, and exponents are moved where they do not fit."""
 
