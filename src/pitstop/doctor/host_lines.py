@@ -95,16 +95,22 @@ def _place(line: HostLine) -> tuple[str, str, int, str | None]:
 
 
 def _merged(lines: Iterable[HostLine]) -> tuple[HostLine, ...]:
-    """Count a line once, whatever it was waiting for further down; most samples first."""
-    merged: dict[tuple[str, int, str], HostLine] = {}
+    """Count a line once, whatever it was waiting for further down; most samples first.
+
+    A lambda or a comprehension on a line is that line: people see one.
+    """
+    merged: dict[tuple[str, int], HostLine] = {}
     for line in lines:
-        key = (line.file, line.line, line.function)
+        key = (line.file, line.line)
         seen = merged.get(key)
         if seen is None:
             merged[key] = line
             continue
         calls = " ".join(dict.fromkeys(name for name in (seen.calls, line.calls) if name))
-        merged[key] = replace(seen, samples=seen.samples + line.samples, calls=calls or None)
+        named = line.function if seen.function.startswith("<") else seen.function
+        merged[key] = replace(
+            seen, function=named, samples=seen.samples + line.samples, calls=calls or None
+        )
     return tuple(sorted(merged.values(), key=lambda line: line.samples, reverse=True))
 
 

@@ -322,3 +322,14 @@ def test_time_apart_without_a_rule_of_its_own_is_named() -> None:
     assert found.evidence[1] == "plotting: 9 times, 900 ms"
     assert time_outside_steps(facts(STEP, apart={"plotting": every(10, 20_000)})) is None
     assert time_outside_steps(facts(STEP, apart={"evaluation": every(10, 90_000)})) is None
+
+
+@pytest.mark.parametrize("inner_first", [False, True])
+def test_a_lambda_on_a_line_is_that_line(inner_first: bool) -> None:
+    whole = host_line("best = max(row, key=lambda k: k.item())", 200)
+    inner = replace(whole, function="<lambda>", samples=600)
+    loop = host_line("loss.backward()", 900, part="backward")
+    lines = (inner, whole) if inner_first else (whole, inner)
+    found = host_work(facts(LOGGED, readings=[ON_CPU, host_lines(loop, *lines)]))
+    assert found is not None
+    assert sum("lambda k" in line for line in found.evidence) == 1
