@@ -87,8 +87,10 @@ def test_hosts_find_out_what_would_stop_them_and_all_say_the_same(tmp_path: Path
     assert list(tmp_path.rglob(".probe*")) == []
 
 
-def test_epochs_that_two_ranks_began_are_ended_by_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_epochs_that_two_ranks_began_are_ended_by_one(tmp_path: Path, shard: str) -> None:
     settings = {
+        "train__shard": shard,
         "train__steps": None,
         "train__epochs": 3,
         "checkpoint__every_steps": 4,
