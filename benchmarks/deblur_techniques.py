@@ -5,7 +5,7 @@
 | group | what is compared |
 |---|---|
 | start | the preset `small`: the last layer random, or empty, so that the input is given back |
-| order | all samples shuffled, or those of a clip together; a cache that holds half of the clips |
+| order | all samples shuffled, or those of a clip together; a cache of a quarter of the frames |
 | crops | crops of 64 pixels, or of 32 in the first half of the epochs |
 | distill | a network of 8 channels alone, or beside a teacher of 24 that was trained before |
 | perceptual | a distance of features never, at every step, or at every fourth |
@@ -43,7 +43,7 @@ from quality_runs import Row, data_folder, run_beside
 CONFIGS: Final = Path(__file__).parents[1] / "configs" / "deblur"
 SEEDS: Final = (0, 1, 2)
 EPOCH_STEPS: Final = 44  # four clips of twelve frames, segments of two, one a step
-CACHED: Final = "900KiB"  # of 1.7 MiB of decoded frames
+CACHED: Final = "900KiB"  # of 3.4 MiB of decoded frames
 NARROW: Final = (
     "model.start=identity",
     "train.clip.norm=0.1",

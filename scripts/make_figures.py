@@ -8,7 +8,7 @@ A name that no page uses, or that nothing here knows, is an error: figures do no
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -80,6 +80,22 @@ def packs() -> str:
 
     head = ("a sample of", "folders", "encoded", "decoded", "decoded, times as fast", "as large")
     return table(head, (row(*each) for each in results("packs_epyc_cpu")["presets"].items()))
+
+
+def deblur_techniques() -> str:
+    """Ways of training a deblurring network, each against the plain one, seed by seed."""
+    plain = {"order": "shuffle", "crops": "64", "distill": "alone", "perceptual": "never"}
+    groups = results("deblur_techniques_epyc_cpu")["groups"]
+
+    def rows() -> Iterator[list[str]]:
+        for group, first in plain.items():
+            for variant, found in groups.get(group, {"summary": {}})["summary"].items():
+                if variant != first:
+                    gains = ", ".join(f"{gain:+.3f} dB" for gain in found["over_first_db"])
+                    ratios = ", ".join(f"{ratio:.2f}" for ratio in found["processor_ratio"])
+                    yield [group, f"{variant} against {first}", gains, ratios or "not measured"]
+
+    return table(("setting", "compared", "PSNR, by seed", "processor time, ratio"), rows())
 
 
 def reid_quality() -> str:
@@ -713,6 +729,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plan-summary": plan_summary,
     "plan-table-fused": lambda: plan_table("crop 256, fused"),
     "plan-table-measured": plan_table_measured,
+    "deblur-techniques": deblur_techniques,
     "packs": packs,
     "plan-table-reference": lambda: plan_table("crop 128, reference"),
     "reid-quality": reid_quality,
