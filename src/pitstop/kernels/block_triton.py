@@ -99,9 +99,7 @@ PLANS: Final = {
 """By what `product_precision` says: numbers of two bytes, of four, and of four split in two. What a
 program holds of them must fit into shared memory."""
 
-ROOMY: Final = PLANS["tf32x3"]._replace(
-    feed_forward=Launch(64, 16, 4, 1), feed_forward_hidden=Launch(64, 16, 4, 1)
-)
+ROOMY: Final = PLANS["tf32x3"]._replace(feed_forward=Launch(64, 16, 4, 1))
 ROOMY_BYTES: Final = 160 * 1024
 """The same for numbers split in two where a program may have so much shared memory, which tiles of
 64 tokens take."""
