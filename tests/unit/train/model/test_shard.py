@@ -1,5 +1,8 @@
 """How ranks share a model, as far as one process can tell."""
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +14,17 @@ from pitstop.train.optim.build import build_optimizer, optimizer_facts
 from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def groups_end_here() -> Iterator[None]:
+    """A divided model keeps its group alive in a cycle.
+
+    Destroyed in a process that a later test forks, the group would wait for threads that the fork
+    did not copy.
+    """
+    yield
+    gc.collect()
 
 
 @pytest.mark.parametrize(
