@@ -25,6 +25,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.scripts.corpus import ON_GPU, SLOW, Case
 from tests.scripts.run_corpus import Said, alone, bare_rate, doctor
@@ -68,7 +69,7 @@ class Turn:
     advised: bool
     """Whether the finding gave the advice."""
     others_cores: float
-    evidence: Sequence[str] = ()
+    evidence: tuple[str, ...] = ()
     """Of the finding: where more was saved than its bound allows, it says which figure was off."""
 
     @property
@@ -131,7 +132,7 @@ def turn_of(said: Said, case: Case, advice: str, rates: tuple[float, float, floa
         fixed_per_s=rates[1],
         advised=any(advice in line for line in found[0]["remedy"]),
         others_cores=rates[2],
-        evidence=found[0]["evidence"],
+        evidence=tuple(found[0].get("evidence", ())),
     )
 
 
@@ -158,6 +159,10 @@ def row_of(followed: Followed, turns: Sequence[Turn]) -> Row:
     )
 
 
+def _turn(kept: dict[str, Any]) -> Turn:
+    return Turn(**{**kept, "evidence": tuple(kept.get("evidence", ()))})
+
+
 class Turns:
     """Pairs that have ended, by case; in a file, too, if one is named."""
 
@@ -168,7 +173,7 @@ class Turns:
         for line in lines:
             with contextlib.suppress(ValueError):  # one that was being written when it was cut off
                 found = json.loads(line)
-                turn = None if found["turn"] is None else Turn(**found["turn"])
+                turn = None if found["turn"] is None else _turn(found["turn"])
                 self._found.setdefault(found["case"], []).append(turn)
 
     def of(self, case: str) -> list[Turn | None]:

@@ -44,6 +44,8 @@ def runs_fused(kernels: Kernels, *, operation: str, obstacle: str | None) -> boo
     return obstacle is None
 
 
+# What torch is told is no tensor: a compiler takes the answer for a constant and looks no further.
+@torch.compiler.assume_constant_result
 def product_precision(dtype: torch.dtype) -> Literal["ieee", "tf32", "tf32x3"]:
     """How Triton's products take operands of ``dtype``: as torch's own products do here.
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pitstop.cli.data import app
-from pitstop.errors import ConfigError, MissingPackage
+from pitstop.errors import MissingPackage
 
 SMALL = ["--scenes", "2", "--samples", "1", "--size", "36x64"]
 
@@ -26,15 +26,18 @@ def test_a_city_is_made_and_the_next_command_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_scenes_are_checked_by_name_and_refused_where_clips_are_packed(tmp_path: Path) -> None:
+def test_scenes_are_checked_by_name_packed_and_checked_again(tmp_path: Path) -> None:
     root = tmp_path / "city"
     CliRunner().invoke(app, ["make", "bev", str(root), *SMALL])
     checked = CliRunner().invoke(app, ["check", str(root)])
     assert checked.exit_code == 0, checked.output
     assert "v1.0-mini: 2 scenes, " in checked.output
-    packed = CliRunner().invoke(app, ["pack", str(root)])
-    assert isinstance(packed.exception, ConfigError)
-    assert "holds a nuScenes set" in str(packed.exception)
+    pack = tmp_path / "city.pack"
+    packed = CliRunner().invoke(app, ["pack", str(root), "--output", str(pack)])
+    assert packed.exit_code == 0, packed.output
+    again = CliRunner().invoke(app, ["check", str(pack)])
+    assert again.exit_code == 0, again.output
+    assert "v1.0-mini: 2 scenes, " in again.output
 
 
 def test_the_record_says_what_was_made(tmp_path: Path) -> None:

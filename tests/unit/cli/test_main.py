@@ -206,7 +206,7 @@ def test_ctrl_c_is_said_in_one_word(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pitstop.doctor.judge.read_run", interrupted)
+    monkeypatch.setattr("pitstop.doctor.ranks.together.read_run", interrupted)
     code, out, err = run("doctor", starved)
     assert (code, out, err.strip()) == (130, "", "interrupted")
 
