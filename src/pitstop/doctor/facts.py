@@ -368,7 +368,7 @@ def facts_of(rank: RankRecord) -> Facts:
     rows = counted[warm_up:]
     sampled = _with_parts(table, rows, top)
     top = top if len(sampled) else []  # what was not sampled is missing, not zero
-    table, stalls = settled_steps(table, rows, sampled, top)
+    table, stalls = settled_steps(_without_walls_of_others(table), rows, sampled, top)
     host = np.nan_to_num(table.host_us[rows[sampled]], nan=0.0)
     sample = Sample(rows=sampled, weights=window_weights(sampled, len(rows)))
     outside, start_up_us = outside_steps_of(rank, rows)
@@ -427,6 +427,19 @@ def _with_parts(table: StepTable, rows: Rows, top: list[int]) -> Rows:
     if not top:
         return np.arange(len(rows))
     return np.flatnonzero(~np.isnan(table.host_us[rows][:, top]).all(axis=1))
+
+
+def _without_walls_of_others(table: StepTable) -> StepTable:
+    """Leave out the device's clock in steps that something outside them fell into.
+
+    An evaluation, a new pass, the probe handing steps over: the host knows when these began and
+    ended. On the device only what was marked does, so such steps are too long by its clock. Of
+    steps of half a second and more each has something; there it is little, and they stay.
+    """
+    walls = np.where(table.outside_us > 0, np.nan, table.device_wall_us)
+    if (~np.isnan(walls)).sum() < _FEWEST_MARKED_STEPS:
+        return table
+    return replace(table, device_wall_us=walls)
 
 
 def _device_times(table: StepTable, rows: Rows, top: list[int]) -> DeviceTimes | None:

@@ -384,6 +384,7 @@ class Models:
         self._wrapped: Dict[Any, Patch] = {}
         self._searches = 0
         self.searching = False
+        self._modes = replace(torch.nn.Module, "train", self._set_mode)
 
     def forked(self) -> None:
         """Forget the parent's exchanges, in a process just forked."""
@@ -423,7 +424,7 @@ class Models:
     @property
     def patches(self) -> List[Patch]:
         """What stands in the place of calls at present."""
-        return list(self._wrapped.values())
+        return [self._modes, *self._wrapped.values()]
 
     @property
     def outermost(self) -> List[Any]:
@@ -437,6 +438,25 @@ class Models:
         """Observe the calls of a class of modules."""
         if kind not in self._wrapped:
             self._wrapped[kind] = replace(kind, "__call__", lambda _: self._observed(kind))
+
+    def _set_mode(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Observe who sets a model that trains to evaluate, and back; `eval` calls `train`.
+
+        A model may then sample by a method of its own, which is no call of it.
+        """
+
+        @functools.wraps(original)
+        def train(module: Any, *args: Any, **kwargs: Any) -> Any:
+            was_training = getattr(module, "training", None)
+            result = original(module, *args, **kwargs)
+            # Every part of a model comes by here; compilers trace it.
+            if id(module) in self._trained and not self._is_traced():
+                is_training = module.training
+                if is_training != was_training:
+                    self._tracker.mode(TRAIN if is_training else EVAL)
+            return result
+
+        return train
 
     def _observed(self, kind: Any) -> Callable[..., Any]:
         """Make a call that observes the one it replaces, found in the way of `replace_call`."""

@@ -63,11 +63,11 @@ class Unset(NamedTuple):
 
 
 class OutsideInterval(NamedTuple):
-    """An interval that is no part of the step: a name, and its first and last region."""
+    """An interval that is no part of the step."""
 
     name: str
-    first: int
-    last: int
+    start: int
+    end: int
 
 
 TRAIN, EVAL = "train", "eval"
@@ -77,6 +77,9 @@ ALWAYS_OUTSIDE = {"checkpoint": "checkpoint", "compile": "compile", "pitstop": "
 
 # Regions that only a training step has.
 _TRAINING = {"backward", "optimizer", "clip", "zero_grad"}
+
+# A moment, not a part: a model that trains was set to evaluate (`EVAL`) or back (`TRAIN`).
+MODE = "mode"
 
 HOST = "host"
 RECOMPUTE = "recompute"
@@ -107,8 +110,10 @@ Name = Union[str, Tuple[Tuple[str, float], ...]]
 _ASIDE = frozenset(("data", "copy", "wait", HOST))
 
 
-def after_aside(before: Optional[str], kind: str) -> str:
+def after_aside(before: Optional[str], kind: str) -> Optional[str]:
     """Say what lies before whatever follows a region of a kind."""
+    if kind == MODE:
+        return before  # a moment separates nothing
     return before if before in BEFORE_LOSS and kind in _ASIDE else kind
 
 
@@ -140,16 +145,17 @@ def outside_intervals(
         return []
     purposes = _purposes(regions, evaluates, trains)
     found = _evaluations(regions, purposes)
+    found += _unseen_evaluations(regions, purposes)
     found += _epoch_starts(regions, purposes)
     found += [
-        OutsideInterval(ALWAYS_OUTSIDE[region.kind], place, place)
-        for place, region in enumerate(regions)
+        OutsideInterval(ALWAYS_OUTSIDE[region.kind], region.start, region.end)
+        for region in regions
         if region.kind in ALWAYS_OUTSIDE
     ]
-    found.sort(key=lambda each: (regions[each.first].start, -regions[each.last].end))
+    found.sort(key=lambda each: (each.start, -each.end))
     kept: List[OutsideInterval] = []
     for interval in found:
-        if not kept or regions[interval.first].start >= regions[kept[-1].last].end:
+        if not kept or interval.start >= kept[-1].end:
             kept.append(interval)
     return kept
 
@@ -237,19 +243,44 @@ def _evaluations(
     regions: Sequence[Region], purposes: Sequence[Optional[str]]
 ) -> List[OutsideInterval]:
     found: List[OutsideInterval] = []
-    first: Optional[int] = None
-    last = 0
-    for place, purpose in enumerate(purposes):
+    start: Optional[int] = None
+    end = 0
+    for region, purpose in zip(regions, purposes):
         if purpose == EVAL:
-            first = place if first is None else first
-            if regions[place].end >= regions[last].end:
-                last = place
-        elif purpose == TRAIN and first is not None:
-            found.append(OutsideInterval("evaluation", first, last))
-            first = None
-    if first is not None:
-        found.append(OutsideInterval("evaluation", first, last))
+            start = region.start if start is None else start
+            end = max(end, region.end)
+        elif purpose == TRAIN and start is not None:
+            found.append(OutsideInterval("evaluation", start, end))
+            start = None
+    if start is not None:
+        found.append(OutsideInterval("evaluation", start, end))
     return found
+
+
+def _unseen_evaluations(
+    regions: Sequence[Region], purposes: Sequence[Optional[str]]
+) -> List[OutsideInterval]:
+    """Find evaluations in which no call of the model was seen: it samples by a method of its own.
+
+    From the moment in which the model was set to evaluate to whatever shows that training goes on,
+    or to a checkpoint. What the model's parts do meanwhile is theirs: only whole models are seen.
+    """
+    found: List[OutsideInterval] = []
+    start: Optional[int] = None
+    for region, purpose in zip(regions, purposes):
+        if region.kind == MODE and region.detail == EVAL:
+            start = region.start if start is None else start
+        elif purpose == EVAL:
+            start = None
+        elif start is not None and _ends_evaluation(region, purpose):
+            if region.start > start:
+                found.append(OutsideInterval("evaluation", start, region.start))
+            start = None
+    return found
+
+
+def _ends_evaluation(region: Region, purpose: Optional[str]) -> bool:
+    return region.kind == MODE or purpose == TRAIN or region.kind in ALWAYS_OUTSIDE
 
 
 def _epoch_starts(
@@ -265,21 +296,20 @@ def _epoch_starts(
         if not isinstance(fetch, Fetch) or purposes[place] == EVAL:
             continue
         if region.kind == "loader start":
-            found.append(
-                OutsideInterval("epoch boundary", place, _first_batch(regions, place, fetch))
-            )
+            last = _first_batch(regions, place, fetch)
+            found.append(OutsideInterval("epoch boundary", region.start, last.end))
         elif fetch.last and fetch.workers:
-            found.append(OutsideInterval("epoch boundary", place, place))
+            found.append(OutsideInterval("epoch boundary", region.start, region.end))
     return found
 
 
-def _first_batch(regions: Sequence[Region], start: int, fetch: Fetch) -> int:
+def _first_batch(regions: Sequence[Region], start: int, fetch: Fetch) -> Region:
     if fetch.workers:
-        for place in range(start + 1, len(regions)):
-            other = regions[place].detail
+        for region in regions[start + 1 :]:
+            other = region.detail
             if isinstance(other, Fetch) and other.loader == fetch.loader and other.first:
-                return place
-    return start
+                return region
+    return regions[start]
 
 
 class Rounds(NamedTuple):
@@ -514,11 +544,10 @@ def _with_outside(
 
     A region that reaches into such an interval ends where that begins, or begins where it ends.
     """
-    intervals = [(a.name, regions[a.first].start, regions[a.last].end) for a in outside]
-    pieces = [(name, start, end, True) for name, start, end in intervals]
+    pieces = [(name, start, end, True) for name, start, end in outside]
     for region in regions:
         start, end = region.start, region.end
-        for _, low, high in intervals:
+        for _, low, high in outside:
             if low <= start and end <= high:
                 start = end = 0
                 break

@@ -44,6 +44,7 @@ from pitstop_probe.steps.gaps import Gaps
 from pitstop_probe.steps.parts import (
     ALWAYS_OUTSIDE,
     CLOSURE,
+    MODE,
     RECOMPUTE,
     GapNames,
     Noted,
@@ -388,6 +389,14 @@ class StepTracker:
         if get_ident() == self.thread and self.active and self.raw is not None:
             self.raw.regions.append([kind, start, self.now(), detail, None, None])
             self._plain_until = 0
+
+    def mode(self, purpose: str) -> None:
+        """Note the moment in which a model that trains was set to evaluate, or back."""
+        if get_ident() != self.thread or not self.active or self.raw is None:
+            return
+        self.is_sampling, self._plain_until = True, 0
+        now = self.now()
+        self.raw.regions.append([MODE, now, now, purpose, None, None])
 
     def inside(self, kind: str) -> bool:
         """Whether a region of this kind is open."""
@@ -772,7 +781,7 @@ class StepTracker:
         return tuple(
             Timeline(self._span(r.kind), r.start - zero_us, r.end - zero_us, None, None)
             for r in regions
-            if r.kind != CLOSURE and r.kind not in ALWAYS_OUTSIDE
+            if r.kind not in (CLOSURE, MODE) and r.kind not in ALWAYS_OUTSIDE
         )
 
 

@@ -277,6 +277,27 @@ def test_the_clock_of_a_step_does_not_hang_on_whether_half_of_them_are_marked(ma
     assert facts_of(replace(record, steps=few)).step_us == 9_000, "four tell nothing"
 
 
+def test_what_lies_outside_steps_does_not_lengthen_them_by_the_clock_of_the_device() -> None:
+    """On the device the pause between two marks is part of the step: it has no end of its own."""
+    evaluations = {"evaluation": {30: 400_000, 60: 400_000, 90: 400_000}}
+    record = rank({"backward": 9_000}, device={"backward": 5_000}, apart=evaluations)
+    assert record.steps is not None
+    walls = record.steps.wall_us + record.steps.outside_us
+    run = facts_of(replace(record, steps=replace(record.steps, device_wall_us=walls)))
+    assert run.step_us == 9_000
+    assert run.device_share("backward") == pytest.approx(5 / 9 * run.steps_share)
+
+
+def test_where_every_step_holds_something_outside_the_clock_of_the_device_still_counts() -> None:
+    handed_over = {"pitstop": dict.fromkeys(range(100), 1_000)}
+    record = rank({"backward": 9_000}, device={"backward": 9_000}, apart=handed_over)
+    assert record.steps is not None
+    walls = record.steps.wall_us + 500
+    run = facts_of(replace(record, steps=replace(record.steps, device_wall_us=walls)))
+    assert run.step_us == 9_500
+    assert run.device is not None
+
+
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.9))
 @settings(max_examples=40, deadline=None)
 def test_the_error_of_a_share_covers_what_other_steps_would_give(seed: int, share: float) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pitstop_probe.steps.parts import (
     CLOSURE,
     EVAL,
+    MODE,
     TRAIN,
     Fetch,
     GapNames,
@@ -19,6 +20,7 @@ from pitstop_probe.steps.parts import (
     Region,
     Rounds,
     Unset,
+    after_aside,
     batches_by_calls,
     name_gap,
     outside_intervals,
@@ -70,15 +72,14 @@ def test_parts_and_what_lies_apart_add_up_to_the_wall_clock(seed: int, first: in
     bounds = (0, 300)
     regions = sorted(random_regions(seed, *bounds), key=lambda r: (r.start, -r.end))
     outer = [place for place in range(len(regions)) if not _has_parent(regions, place)]
-    outside = (
-        [OutsideInterval("evaluation", outer[first], outer[first])] if first < len(outer) else []
-    )
+    outside = [
+        OutsideInterval("evaluation", regions[place].start, regions[place].end)
+        for place in outer[first : first + 1]
+    ]
     times, intervals = split(regions, outside, bounds)
     outside_us = sum(end - start for _, start, end in intervals)
     assert sum(us for _, us in times.values()) + outside_us == 300
-    if outside:
-        covered = regions[outside[0].first]
-        assert intervals == [("evaluation", covered.start, covered.end)]
+    assert intervals == [tuple(interval) for interval in outside]
 
 
 @given(
@@ -191,7 +192,7 @@ def test_an_evaluation_reaches_from_its_first_fetch_to_its_last() -> None:
     evaluates: set[int] = set()
     trains: set[int] = set()
     outside = outside_intervals(regions, evaluates, trains)
-    assert outside == [OutsideInterval("evaluation", 0, 3)]
+    assert outside == [OutsideInterval("evaluation", 10, 40)]
     assert (evaluates, trains) == ({2}, {1})
 
 
@@ -208,7 +209,7 @@ def test_an_evaluation_in_training_mode_is_known_by_a_loader_that_nothing_trains
         Region("optimizer", 70, 80),
     ]
     evaluates: set[int] = set()
-    assert outside_intervals(regions, evaluates, {1}) == [OutsideInterval("evaluation", 1, 4)]
+    assert outside_intervals(regions, evaluates, {1}) == [OutsideInterval("evaluation", 10, 40)]
     assert evaluates == {2}
 
 
@@ -235,7 +236,7 @@ def loaders_of(*kinds: str, known: Collection[int] = ()) -> tuple[set[int], set[
 
 def test_a_model_that_is_set_to_evaluate_trains_once_that_is_known_of_it() -> None:
     regions = [Region("forward", 0, 5, Unset(7)), Region("backward", 5, 9)]
-    assert outside_intervals(regions, set(), set()) == [OutsideInterval("evaluation", 0, 0)]
+    assert outside_intervals(regions, set(), set()) == [OutsideInterval("evaluation", 0, 5)]
     assert outside_intervals(regions, set(), {7}) == []
 
 
@@ -292,7 +293,7 @@ def test_without_a_way_forward_and_back_there_is_nothing_to_count() -> None:
 def test_a_loader_is_known_by_what_it_was_first_used_for() -> None:
     """The fetch that ends a pass is followed by training, yet belongs to the evaluation."""
     regions = [Region("data", 0, 5, Fetch(loader=2, workers=0)), Region("forward", 5, 9, TRAIN)]
-    assert outside_intervals(regions, {2}, set()) == [OutsideInterval("evaluation", 0, 0)]
+    assert outside_intervals(regions, {2}, set()) == [OutsideInterval("evaluation", 0, 5)]
 
 
 def test_starting_workers_is_an_epoch_boundary_until_their_first_batch() -> None:
@@ -306,8 +307,8 @@ def test_starting_workers_is_an_epoch_boundary_until_their_first_batch() -> None
     ]
     outside = outside_intervals(regions, set(), {1})
     assert outside == [
-        OutsideInterval("epoch boundary", 0, 0),
-        OutsideInterval("epoch boundary", 1, 2),
+        OutsideInterval("epoch boundary", 0, 30),
+        OutsideInterval("epoch boundary", 30, 90),
     ]
 
 
@@ -318,4 +319,65 @@ def test_without_workers_the_first_batch_is_waiting_like_any_other() -> None:
         Region("data", 31, 60, fetch._replace(first=True)),
         Region("forward", 60, 65, TRAIN),
     ]
-    assert outside_intervals(regions, set(), {1}) == [OutsideInterval("epoch boundary", 0, 0)]
+    assert outside_intervals(regions, set(), {1}) == [OutsideInterval("epoch boundary", 30, 31)]
+
+
+SET_TO_EVALUATE = Region(MODE, 20, 20, EVAL)
+
+
+@pytest.mark.parametrize(
+    ("after", "end"),
+    [
+        pytest.param([Region(MODE, 80, 80, TRAIN)], 80, id="set back to train"),
+        pytest.param([Region("loader start", 70, 75, Fetch(1, 0))], 70, id="the next pass begins"),
+        pytest.param([Region("checkpoint", 60, 90), Region(MODE, 95, 95, TRAIN)], 60, id="a save"),
+        pytest.param([Region("backward", 50, 90)], 50, id="training in that mode"),
+        pytest.param(
+            [Region("copy", 30, 40), Region("wait", 40, 45), Region(MODE, 80, 80, TRAIN)],
+            80,
+            id="copies and waits of its own",
+        ),
+    ],
+)
+def test_a_model_that_samples_by_a_method_of_its_own_evaluates(
+    after: list[Region], end: int
+) -> None:
+    """No call of the model is seen: its parts are called by it."""
+    regions = [
+        Region("optimizer", 0, 10),
+        SET_TO_EVALUATE,
+        *after,
+        Region("forward", 99, 100, TRAIN),
+    ]
+    found = outside_intervals(regions, set(), {1})
+    assert found[0] == OutsideInterval("evaluation", 20, end)
+    assert [each.name for each in found].count("evaluation") == 1
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param([], id="to the end of the step"),
+        pytest.param([Region(MODE, 20, 20, TRAIN)], id="at once"),
+        pytest.param([Region("forward", 21, 25, TRAIN)], id="trained on in that mode"),
+    ],
+)
+def test_setting_a_model_to_evaluate_takes_no_time(after: list[Region]) -> None:
+    found = outside_intervals([Region("optimizer", 0, 10), SET_TO_EVALUATE, *after], set(), set())
+    assert sum(interval.end - interval.start for interval in found) <= 1
+
+
+def test_an_evaluation_that_was_seen_is_as_long_as_what_was_seen_of_it() -> None:
+    """What follows its last batch, such as a metric in Python, is the step's as before."""
+    regions = [
+        SET_TO_EVALUATE,
+        Region("forward", 30, 40, EVAL),
+        Region(MODE, 90, 90, TRAIN),
+        Region("forward", 95, 99, TRAIN),
+    ]
+    assert outside_intervals(regions, set(), set()) == [OutsideInterval("evaluation", 30, 40)]
+
+
+@pytest.mark.parametrize("before", [None, "forward", "loss", "optimizer", "copy"])
+def test_a_moment_separates_nothing(before: str | None) -> None:
+    assert after_aside(before, MODE) == before
