@@ -288,6 +288,22 @@ def test_what_lies_outside_steps_does_not_lengthen_them_by_the_clock_of_the_devi
     assert run.device_share("backward") == pytest.approx(5 / 9 * run.steps_share)
 
 
+def test_sampling_that_lengthens_steps_does_not_lengthen_those_that_were_not_sampled() -> None:
+    """One step in eight is sampled, and a fifth longer; the device runs with the host."""
+    is_sampled = np.arange(400) % 8 == 0
+    walls = np.where(is_sampled, 12_000.0, 10_000.0)
+    record = rank({"forward": walls}, steps=400, device={"forward": 5_000})
+    assert record.steps is not None
+    table = replace(
+        record.steps,
+        host_us=np.where(is_sampled[:, None], record.steps.host_us, np.nan),
+        device_us=np.where(is_sampled[:, None], record.steps.device_us, np.nan),
+        device_wall_us=np.where(is_sampled, walls * 1.01, np.nan),
+    )
+    run = facts_of(replace(record, steps=table))
+    assert run.step_us == pytest.approx(run.wall_us.mean() * 1.01)
+
+
 def test_where_every_step_holds_something_outside_the_clock_of_the_device_still_counts() -> None:
     handed_over = {"pitstop": dict.fromkeys(range(100), 1_000)}
     record = rank({"backward": 9_000}, device={"backward": 9_000}, apart=handed_over)
