@@ -67,6 +67,8 @@ from pitstop_probe.steps.sampling import SHORT, Rate, Sampling
 _HAND_OVER_STEPS = 64
 _MOST_PENDING = 4 * _HAND_OVER_STEPS
 _TIMELINE_EVERY = 64
+# So many steps a timeline waits for one whose parts are marked on the device.
+_TIMELINE_PATIENCE = 32
 _MOST_OUTSIDE = 1024
 _MOST_UNDECIDED = 1 << 14
 # An optimizer that steps this much more rarely than the others does not set the pace.
@@ -658,13 +660,23 @@ class StepTracker:
         self._fill(step, raw, times)
         if raw.calls:
             self._counts.add(step, raw.calls, rounds_of(raw.regions, self.trains))
+        places: Dict[int, Optional[int]] = {}
         if device is not None:
-            self._add_device(step, raw, device, names)
+            places = self._add_device(step, raw, device, names)
             self._release(raw, device)
-        if raw.index >= self._next_timeline:
+        if self._is_drawn(raw, is_placed=bool(places)):
             self._next_timeline = raw.index - raw.index % _TIMELINE_EVERY + _TIMELINE_EVERY
-            step.timeline = self._timeline(_in_order(raw.regions, start_us, end_us), start_us)
+            regions = _in_order(raw.regions, start_us, end_us)
+            step.timeline = self._timeline(regions, start_us, places)
         self.sink.step(step)
+
+    def _is_drawn(self, raw: _Raw, *, is_placed: bool) -> bool:
+        """Whether the places of a step's parts are kept; rather where they are known on the device.
+
+        Only some steps are marked there, and of short ones few.
+        """
+        late = raw.index - self._next_timeline
+        return late >= 0 and (is_placed or self.device is None or late >= _TIMELINE_PATIENCE)
 
     def _hand_over_run(self, raw: _Raw) -> int:
         """Hand over steps whose parts were not sampled: how long they took, what lay outside.
@@ -752,19 +764,27 @@ class StepTracker:
         total_us = min(total_us, step.host_us[backward][1])
         step.host_us[self._span(RECOMPUTE, backward)] = [len(intervals), total_us]
 
-    def _add_device(self, step: Step, raw: _Raw, device: DeviceTimer, names: GapNames) -> None:
-        """Divide the device's time among the parts, in the way the host's was."""
+    def _add_device(
+        self, step: Step, raw: _Raw, device: DeviceTimer, names: GapNames
+    ) -> Dict[int, Optional[int]]:
+        """Divide the device's time among the parts, in the way the host's was.
+
+        Returns:
+            Where the marks of parts lie since the step began, by identity; nothing where they are
+            not marked, or astray.
+        """
         if raw.start_mark is None or raw.end_mark is None:
-            return
+            return {}
         wall_us = device.elapsed_us(raw.start_mark, raw.end_mark)
         if wall_us is None:
-            return
+            return {}
         if not raw.marks:
             step.device_wall_us = max(0, wall_us - step.outside_us)
-            return
-        placed = _on_device(raw, raw.marks, device, wall_us)
+            return {}
+        places = _places(raw, raw.marks, device, wall_us)
+        placed = _on_device(raw, places, wall_us)
         if placed is None:
-            return
+            return {}
         times = split_plain(placed, self.trains, (0, wall_us * _NS), names)
         step.device_wall_us = wall_us
         if times is None:
@@ -776,13 +796,20 @@ class StepTracker:
             span = self._root.children.get(name)
             if span is not None and span in step.host_us:
                 step.device_us[span] = entry[1]
+        return places
 
-    def _timeline(self, regions: List[Region], zero_us: int) -> Tuple[Timeline, ...]:
-        return tuple(
-            Timeline(self._span(r.kind), r.start - zero_us, r.end - zero_us, None, None)
-            for r in regions
-            if r.kind not in (CLOSURE, MODE) and r.kind not in ALWAYS_OUTSIDE
-        )
+    def _timeline(
+        self, regions: List[Region], zero_us: int, places: Dict[int, Optional[int]]
+    ) -> Tuple[Timeline, ...]:
+        rows = []
+        for region in regions:
+            if region.kind in (CLOSURE, MODE) or region.kind in ALWAYS_OUTSIDE:
+                continue
+            start, end = places.get(id(region.start_mark)), places.get(id(region.end_mark))
+            device = (start, end) if start is not None and end is not None else (None, None)
+            span = self._span(region.kind)
+            rows.append(Timeline(span, region.start - zero_us, region.end - zero_us, *device))
+        return tuple(rows)
 
 
 class Undecided:
@@ -874,18 +901,23 @@ def _in_order(noted: List[Noted], low: int, high: int) -> List[Region]:
     return regions
 
 
-def _on_device(
+def _places(
     raw: _Raw, marks: List[Any], device: DeviceTimer, wall_us: int
-) -> Optional[List[Noted]]:
-    """Regions on the device's clock since the step began; None where marks are astray."""
-    known: Dict[int, Optional[int]] = {id(raw.start_mark): 0, id(raw.end_mark): wall_us}
+) -> Dict[int, Optional[int]]:
+    """Places of a step's marks on the device's clock since it began, by identity."""
+    places: Dict[int, Optional[int]] = {id(raw.start_mark): 0, id(raw.end_mark): wall_us}
     for mark in marks:
-        known[id(mark)] = device.elapsed_us(raw.start_mark, mark)
+        places[id(mark)] = device.elapsed_us(raw.start_mark, mark)
+    return places
+
+
+def _on_device(raw: _Raw, places: Dict[int, Optional[int]], wall_us: int) -> Optional[List[Noted]]:
+    """Regions on the device's clock since the step began; None where marks are astray."""
     placed: List[Noted] = []
     for kind, _, _, detail, start_mark, end_mark in raw.regions:
         if start_mark is None or end_mark is None:
             continue
-        start, end = known.get(id(start_mark)), known.get(id(end_mark))
+        start, end = places.get(id(start_mark)), places.get(id(end_mark))
         if start is None or end is None or not 0 <= start <= end <= wall_us:
             return None
         placed.append([kind, start * _NS, end * _NS, detail, None, None])

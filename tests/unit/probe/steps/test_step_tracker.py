@@ -493,3 +493,64 @@ def test_a_fault_of_the_probe_ends_the_measuring_and_not_the_training(
     assert not tracker.active
     assert [str(failure) for failure in failures] == ["planted"]
     assert "measuring stopped" in capsys.readouterr().err
+
+
+class _LaggingDevice(Device):
+    """A device on which everything happens one millisecond after the host asked for it."""
+
+    LAG_US = 1_000
+
+    def __init__(self, ticks: Ticks) -> None:
+        super().__init__(passed=10**9)
+        self._ticks = ticks
+        self._at_us: dict[int, int] = {}
+
+    def mark(self) -> int:
+        mark = super().mark()
+        self._at_us[mark] = self._ticks() // 1000 + self.LAG_US * (mark > 1)
+        return mark
+
+    def elapsed_us(self, start: int, end: int) -> int:
+        return self._at_us[end] - self._at_us[start]
+
+
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_a_timeline_is_of_a_step_whose_parts_lie_on_the_device_as_well(
+    sink: Keeper, ticks: Ticks, every: int
+) -> None:
+    device = _LaggingDevice(ticks)
+    device.span_marks_every = every
+    tracker = StepTracker(sink, device, ticks)
+    for _ in range(201):
+        region(tracker, ticks, "forward", 30_000, TRAIN)
+        region(tracker, ticks, "optimizer", 20_000)
+        tracker.stepped(1)
+    tracker.close()
+    drawn = [step for step in sink.steps if step.timeline]
+    assert len(drawn) == 4
+    assert all(step.index % 64 <= 32 for step in drawn)
+    for step in drawn:
+        lag = step.device_wall_us - step.wall_us  # the very first mark came without delay
+        assert [(row.span.name, row.start_us, row.end_us) for row in step.timeline] == [
+            ("forward", 0, 30_000),
+            ("optimizer", 30_000, 50_000),
+        ]
+        assert [(row.device_start_us, row.device_end_us) for row in step.timeline] == [
+            (lag, 30_000 + lag),
+            (30_000 + lag, 50_000 + lag),
+        ]
+
+
+def test_a_timeline_does_not_wait_for_ever_for_marks(sink: Keeper, ticks: Ticks) -> None:
+    device = Device(passed=10**9)
+    tracker = StepTracker(sink, device, ticks)
+    tracker.is_capturing = lambda: True  # then no part is marked
+    for _ in range(101):
+        region(tracker, ticks, "forward", 50_000, TRAIN)
+        tracker.is_capturing = lambda: False
+        tracker.stepped(1)
+        tracker.is_capturing = lambda: True
+    tracker.close()
+    drawn = [step for step in sink.steps if step.timeline]
+    assert [step.index for step in drawn] == [32, 96]
+    assert all(row.device_start_us is None for step in drawn for row in step.timeline)
