@@ -234,6 +234,32 @@ class OperationSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleMemory:
+    """What a module made and the backward pass finds still held, with everything inside it."""
+
+    name: str
+    kind: str
+    num_bytes: int
+    parent: int | None = None
+    """Place of the one around it, in the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What models made in a step that is still held where the backward pass begins.
+
+    Weights, batches and gradients are not among it. Of several backward passes the one that begins
+    with most.
+    """
+
+    num_bytes: int
+    """Made in any module, those in no row included."""
+    modules: tuple[ModuleMemory, ...]
+    left_out: int = 0
+    """Modules too small to be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """Arithmetic and traffic of one counted step. Kind ``work``; the step counts for nothing else.
 
@@ -257,6 +283,8 @@ class Work:
     """Operations of unknown cost."""
     sources: tuple[OperationSource, ...] = ()
     """Where operations come from, those with most bytes first."""
+    kept: Kept | None = None
+    """None where no backward pass was seen, and in older records."""
 
     @property
     def least_bytes(self) -> int:

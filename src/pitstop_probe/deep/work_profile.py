@@ -1,4 +1,4 @@
-"""A step that is slowed down to count its arithmetic and traffic, operation by operation.
+"""A step that is slowed down to count arithmetic, traffic and what modules keep, by operation.
 
 Such a profile takes whole steps, from one border to the next, and those count for nothing else. It
 is put `on` and taken `off`, whole or in the middle; its `values` can be asked for afterwards.
@@ -8,6 +8,7 @@ Others are `module_profile` and `kernel_profile`.
 from threading import get_ident
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from pitstop_probe.deep.kept_memory import KeptMemory
 from pitstop_probe.deep.module_profile import module_names, tensors_in
 from pitstop_probe.deep.origins import Origins
 from pitstop_probe.hooks.torch_hooks import part_of
@@ -20,8 +21,10 @@ class WorkProfile:
 
     def __init__(self, torch: Any, models: Sequence[Any] = ()) -> None:
         self._modes = part_of(torch, "utils._python_dispatch")
-        origins = Origins(torch, module_names(models))
-        self._counter = WorkCounter(part_of(torch, "utils.flop_counter").flop_registry, origins)
+        names = module_names(models)
+        self._kept = KeptMemory(torch, names)
+        formulas = part_of(torch, "utils.flop_counter").flop_registry
+        self._counter = WorkCounter(formulas, Origins(torch, names), self._kept)
         self._mode = _counting_mode(self._modes.TorchDispatchMode, self._counter)
         self._thread: Optional[int] = None
 
@@ -31,16 +34,18 @@ class WorkProfile:
             raise RuntimeError("the script has a dispatch mode on")
         self._mode.__enter__()
         self._thread = get_ident()
+        self._kept.on()
 
     def off(self) -> None:
         """Stop counting; another thread, or its child, has no such mode to end."""
+        self._kept.off()
         if self._thread == get_ident():
             self._thread = None
             self._mode.__exit__(None, None, None)
 
     def values(self, step: int) -> Dict[str, Any]:
         """Give the totals as a reading."""
-        return self._counter.values(step)
+        return {**self._counter.values(step), "kept": self._kept.values()}
 
 
 def _counting_mode(mode: Any, counter: "WorkCounter") -> Any:
@@ -91,9 +96,15 @@ _REDUCES = 4
 class WorkCounter:
     """Adds up operations. Bytes are those of their tensors; views move none."""
 
-    def __init__(self, formulas: Any, origins: Optional[Origins] = None) -> None:
+    def __init__(
+        self,
+        formulas: Any,
+        origins: Optional[Origins] = None,
+        kept: Optional[KeptMemory] = None,
+    ) -> None:
         self._formulas = formulas
         self._origins = origins
+        self._kept = kept
         self.operations = 0
         self.left_out = 0
         self.flops = 0
@@ -111,6 +122,9 @@ class WorkCounter:
         place = None if self._origins is None else self._origins.note_line()
         if name.rsplit("::", 1)[-1] in _FREE:
             return
+        if self._kept is not None:
+            module = None if place is None else place.module
+            self._kept.add(module, tensors_in((args, kwargs)), tensors_in(result))
         inputs, outputs = _sizes((args, kwargs)), _sizes(result)
         read, written = sum(size for _, size in inputs), sum(size for _, size in outputs)
         moved = read + written
