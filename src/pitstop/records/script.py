@@ -182,6 +182,24 @@ class KernelTotal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTrack:
+    """Host and device in one profiled step, from moment to moment; microseconds since it began.
+
+    A profile slows the host down, so what a device waits for is longer here than in other steps.
+    """
+
+    step: int
+    wall_us: int
+    host: tuple[tuple[str, float, float], ...]
+    """Parts, each with start and end."""
+    classes: tuple[str, ...]
+    pieces: tuple[tuple[float, float, int, int], ...]
+    """Kernels of one class in a row: start, end, place in `classes`, how many."""
+    left_out: int = 0
+    """Pieces too short to be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
     """Profiled steps on a GPU, means of a step. Kind ``kernels``; they count for nothing else."""
 
@@ -205,6 +223,8 @@ class Kernels:
     top: tuple[KernelTotal, ...]
     classes: Mapping[str, float] = field(default_factory=dict)
     """Microseconds by class of kernel, copies and fills among them; none in older records."""
+    track: DeviceTrack | None = None
+    """None where parts or clocks are not known, and in older records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

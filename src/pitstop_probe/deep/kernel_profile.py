@@ -9,6 +9,7 @@ import time
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from pitstop_probe.deep.device_track import EndedStep, Ran, device_track, epoch_offset_ns
 from pitstop_probe.deep.kernel_classes import PRODUCTS, class_of, is_on_tensor_cores
 from pitstop_probe.forks import let_go, skip_exit_handlers_in_children, stays_here
 from pitstop_probe.hooks.patches import Patch, replace
@@ -54,6 +55,8 @@ class KernelProfile:
         self._synchronize = unwrapped(torch.cuda.synchronize)
         self._profile: Any = None
         self._began = self._ended = 0
+        self._offset_ns = 0
+        self._step: Optional[EndedStep] = None
         self._given_up: Optional[str] = None
         self._patches: List[Patch] = []
 
@@ -71,12 +74,18 @@ class KernelProfile:
         skip_exit_handlers_in_children()
         self._profile = stays_here(profile)
         self._began = self._tracker.now()
+        self._offset_ns = epoch_offset_ns(self._tracker.now)
         graph = getattr(self._torch.cuda, "CUDAGraph", None)
         for owner, name, why in (
             (kind, "start", "the script profiles itself"),
             (graph, "capture_begin", "the script captured a CUDA graph"),
         ):
             self._patches.append(replace(owner, name, self._giving_up(why)))
+
+    def border(self) -> None:
+        """Go on with the next step; keep the one that ended, for the last of them waits."""
+        ended = self._tracker.last_ended()
+        self._step = None if ended is None else EndedStep(*ended)
 
     def _giving_up(self, why: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Make way for something of the script's that would not go together with a profile."""
@@ -111,7 +120,17 @@ class KernelProfile:
             raise RuntimeError(self._given_up)
         events = profiled(self._profile.profiler.kineto_results.events())
         wall_us = (self._ended - self._began) / 1000 / self._steps
-        return {"step": step, "wall_us": wall_us, **kernel_totals(events, self._steps)}
+        totals = kernel_totals(events, self._steps)
+        return {"step": step, "wall_us": wall_us, **totals, "track": self._track(events)}
+
+    def _track(self, events: List[Profiled]) -> Optional[Dict[str, Any]]:
+        if self._step is None:
+            return None
+        ran = [Ran(event.name, event.start, event.took) for event in events if event.on_device]
+        try:
+            return device_track(self._step, ran, self._offset_ns, (self._began, self._ended))
+        except Exception:  # noqa: BLE001 - the totals stand without it
+            return None
 
 
 def _has_any(kind: Any) -> bool:

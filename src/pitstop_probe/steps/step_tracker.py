@@ -442,6 +442,21 @@ class StepTracker:
         self.raw.calls.append(now)  # type: ignore[union-attr]  # there is a run
         return True
 
+    def last_ended(self) -> Optional[Tuple[int, int, int, List[Tuple[str, int, int]]]]:
+        """Give the step that ended at this border: number, start, end and its parts, all in ns.
+
+        None where its parts were not noted.
+        """
+        raw = self._waiting[-1] if self._waiting else None
+        if raw is None or not raw.sampled:
+            return None
+        parts = [
+            (kind, max(start, raw.start), min(end, raw.end))
+            for kind, start, end, *_ in raw.regions
+            if kind != CLOSURE and kind not in ALWAYS_OUTSIDE and end > raw.start
+        ]
+        return raw.index, raw.start, raw.end, sorted(parts, key=lambda part: (part[1], -part[2]))
+
     def record(self, recorded: Optional[Recorded]) -> None:
         """Begin to record into a CUDA graph, or end it: meanwhile no step ends."""
         if recorded is not None:
