@@ -384,7 +384,7 @@ class Models:
         self._wrapped: Dict[Any, Patch] = {}
         self._searches = 0
         self.searching = False
-        self._modes = replace(torch.nn.Module, "train", self._set_mode)
+        self._modes: List[Patch] = []
 
     def forked(self) -> None:
         """Forget the parent's exchanges, in a process just forked."""
@@ -424,7 +424,7 @@ class Models:
     @property
     def patches(self) -> List[Patch]:
         """What stands in the place of calls at present."""
-        return [self._modes, *self._wrapped.values()]
+        return [*self._modes, *self._wrapped.values()]
 
     @property
     def outermost(self) -> List[Any]:
@@ -436,6 +436,8 @@ class Models:
 
     def wrap(self, kind: Any) -> None:
         """Observe the calls of a class of modules."""
+        if not self._modes:
+            self._modes.append(replace(self._torch.nn.Module, "train", self._set_mode))
         if kind not in self._wrapped:
             self._wrapped[kind] = replace(kind, "__call__", lambda _: self._observed(kind))
 

@@ -264,19 +264,22 @@ def _unseen_evaluations(
 
     From the moment in which the model was set to evaluate to whatever shows that training goes on,
     or to a checkpoint. What the model's parts do meanwhile is theirs: only whole models are seen.
+    A model that nobody sets back to train may train as it is: nothing is known of it.
     """
     found: List[OutsideInterval] = []
     start: Optional[int] = None
+    end: Optional[int] = None
     for region, purpose in zip(regions, purposes):
         if region.kind == MODE and region.detail == EVAL:
-            start = region.start if start is None else start
+            start, end = region.start, None
         elif purpose == EVAL:
             start = None
         elif start is not None and _ends_evaluation(region, purpose):
-            if region.start > start:
-                found.append(OutsideInterval("evaluation", start, region.start))
-            start = None
-    return found
+            end = region.start if end is None else end
+            if region.kind == MODE:
+                found.append(OutsideInterval("evaluation", start, end))
+                start = None
+    return [interval for interval in found if interval.end > interval.start]
 
 
 def _ends_evaluation(region: Region, purpose: Optional[str]) -> bool:

@@ -94,6 +94,7 @@ def test_autocast_is_seen_with_one_function_for_all_devices_or_several(
     tracker: StepTracker, is_old: bool, is_on: bool
 ) -> None:
     old = SimpleNamespace(
+        nn=nn,
         compiler=SimpleNamespace(),
         _utils=SimpleNamespace(),
         is_autocast_enabled=lambda: False,

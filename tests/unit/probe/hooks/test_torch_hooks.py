@@ -9,7 +9,7 @@ from torch import nn
 
 from pitstop_probe.hooks.torch_hooks import Models, Optimizers, Waits, hook_functions
 from pitstop_probe.steps.gaps import name_blind_gap
-from pitstop_probe.steps.parts import EVAL, TRAIN, Unset
+from pitstop_probe.steps.parts import EVAL, MODE, TRAIN, Unset
 from pitstop_probe.steps.step_tracker import StepTracker
 
 torch.set_num_threads(1)
@@ -124,9 +124,27 @@ def test_an_evaluation_is_noted_in_a_step_that_is_not_sampled(tracker: StepTrack
     with torch.no_grad():
         model(torch.zeros(7, 3))
     model(torch.zeros(7, 3))
-    assert details(tracker) == [EVAL, Unset(id(model))]
+    assert kinds(tracker) == [MODE, "forward", "forward"]
+    assert details(tracker) == [EVAL, EVAL, Unset(id(model))]
     assert tracker.raw is not None
     assert tracker.raw.calls == [(id(model), 5)]
+
+
+def test_a_model_that_trains_is_seen_to_be_set_to_evaluate_and_back(tracker: StepTracker) -> None:
+    """Once each: its parts are set with it, and setting it to what it is changes nothing."""
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 3)))
+    model(torch.zeros(5, 3))
+    other = torch.nn.Linear(3, 3)
+    tracker.stepped(1)
+    model.train()
+    assert kinds(tracker) == []
+    model.eval()
+    model.eval()
+    other.eval()
+    model[0].train()
+    model.train()
+    assert kinds(tracker) == [MODE, MODE]
+    assert details(tracker) == [EVAL, TRAIN]
 
 
 def test_a_model_known_to_train_as_it_is_trains_though_set_to_evaluate(
@@ -140,7 +158,7 @@ def test_a_model_known_to_train_as_it_is_trains_though_set_to_evaluate(
     model(torch.zeros(7, 3))
     with torch.no_grad():
         model(torch.zeros(7, 3))
-    assert details(tracker) == [TRAIN, EVAL]
+    assert details(tracker) == [EVAL, TRAIN, EVAL]
     assert tracker.raw is not None
     assert tracker.raw.calls == [(id(model), 7)]
 
