@@ -1,6 +1,6 @@
 """What `pitstop plan` predicts, against what a GPU then shows.
 
-    python benchmarks/plan_accuracy.py predict --output PREDICTED.json
+    python benchmarks/plan_accuracy.py predict [--trial 2] --output PREDICTED.json
     python benchmarks/plan_accuracy.py run --predicted PREDICTED.json --output MEASURED.json
 
 `predict` needs no GPU: it writes peak memory, verdict and step time of each case, and is committed
@@ -9,8 +9,11 @@ process. A case is run first with the whole GPU, for its peak and its step time;
 reserved more than the case's cap, it is run again under it
 (`torch.cuda.set_per_process_memory_fraction`), for the verdict. Every case is written as it ends,
 those in the output file are not run again, and none is begun after `--seconds`. Branches are not
-dropped at random, so that every step does the same. `run --smoke` tries the runner on a CPU with
-the demo of each workload. `plan_errors.py` holds both files against each other.
+dropped at random, so that every step does the same. As in the engine's loop the garbage collector
+is kept from what lives long; the first trial did not do so. Beside each step its row has what could
+make steps longer: collections, processor time, memory that torch reserves, the GPU's clock.
+`run --smoke` tries the runner on a CPU with the demo of each workload. `plan_errors.py` holds both
+files against each other.
 """
 
 import argparse
@@ -19,8 +22,9 @@ import hashlib
 import json
 import statistics
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
@@ -30,6 +34,7 @@ import torch
 
 from pitstop.config.load import load_config
 from pitstop.config.sections import RunConfig
+from pitstop.measure.host.garbage import long_lived_frozen
 from pitstop.plan.dry_run.configured import without_files
 from pitstop.plan.dry_run.request import Request, trace_in_child
 from pitstop.plan.gpus import find_gpu
@@ -65,6 +70,10 @@ class Case:
     cap_gib: float
     neighbour: str | None = None
     """The case that calibrates this one: same model and samples, other settings of training."""
+    measured_before: bool = False
+    """Whether constants were fitted to it: then it is run as a neighbour, and is no prediction."""
+    collects_all: bool = False
+    """Whether the garbage collector goes through what lives long as well, as in the first trial."""
 
 
 CASES = (
@@ -128,11 +137,138 @@ CASES = (
 )
 """In the order of the run: what is short and of another kind first."""
 
+FUSED_VRT = "vrt 256 bf16 fused recomputed"
+SECOND_CASES = (
+    Case(
+        name="reid 48 bf16 fused",
+        config="reid/fast.yaml",
+        overrides=(*REID, "train.batch_size=48"),
+        cap_gib=24,
+    ),
+    Case(
+        name="reid 96 bf16 fused",
+        config="reid/fast.yaml",
+        overrides=(*REID, "train.batch_size=96"),
+        cap_gib=24,
+        neighbour="reid 48 bf16 fused",
+    ),
+    Case(
+        name="reid 96 bf16 fused attention recomputed",
+        config="reid/fast.yaml",
+        overrides=(*REID, "train.batch_size=96", "train.recompute=attention"),
+        cap_gib=40,
+        neighbour="reid 48 bf16 fused",
+    ),
+    Case(
+        name="mono 6 tf32",
+        config="bev/mono_baseline.yaml",
+        overrides=(*BEV, "train.batch_size=6", "train.precision=tf32"),
+        cap_gib=16,
+    ),
+    Case(
+        name="mono 20 tf32",
+        config="bev/mono_baseline.yaml",
+        overrides=(*BEV, "train.batch_size=20", "train.precision=tf32"),
+        cap_gib=24,
+        neighbour="mono 6 tf32",
+    ),
+    Case(
+        name=FUSED_VRT,
+        config="deblur/opt.yaml",
+        overrides=VRT,
+        cap_gib=24,
+        measured_before=True,
+    ),
+    Case(
+        name="vrt 256 2 bf16 fused recomputed",
+        config="deblur/opt.yaml",
+        overrides=(*VRT, "train.batch_size=2"),
+        cap_gib=16,
+        neighbour=FUSED_VRT,
+    ),
+    Case(
+        name="vrt 256 bf16 fused attention recomputed",
+        config="deblur/opt.yaml",
+        overrides=(*VRT, "train.recompute=attention"),
+        cap_gib=32,
+        neighbour=FUSED_VRT,
+    ),
+    Case(
+        name="vrt 256 bf16 fused",
+        config="deblur/opt.yaml",
+        overrides=(*VRT, "train.recompute=none"),
+        cap_gib=40,
+        neighbour=FUSED_VRT,
+        measured_before=True,
+    ),
+    Case(
+        name="vrt 256 bf16 fused recomputed, all collected",
+        config="deblur/opt.yaml",
+        overrides=VRT,
+        cap_gib=24,
+        measured_before=True,
+        collects_all=True,
+    ),
+    Case(
+        name="mono 12 bf16 fused",
+        config="bev/mono_balanced.yaml",
+        overrides=(*BEV, "train.batch_size=12"),
+        cap_gib=24,
+    ),
+    Case(
+        name="mono 24 bf16 fused recomputed",
+        config="bev/mono_balanced.yaml",
+        overrides=(*BEV, "train.batch_size=24", "train.recompute=full"),
+        cap_gib=40,
+        neighbour="mono 12 bf16 fused",
+    ),
+    Case(
+        name="reid 24 tf32",
+        config="reid/baseline.yaml",
+        overrides=(*REID, "train.batch_size=24", "train.precision=tf32"),
+        cap_gib=24,
+    ),
+    Case(
+        name="reid 24 tf32 recomputed",
+        config="reid/baseline.yaml",
+        overrides=(
+            *REID,
+            "train.batch_size=24",
+            "train.precision=tf32",
+            "train.recompute=full",
+        ),
+        cap_gib=24,
+        neighbour="reid 24 tf32",
+    ),
+    Case(
+        name="vrt 192 fp16 reference recomputed",
+        config="deblur/opt.yaml",
+        overrides=(*VRT, "data.crop=192", "model.kernels=reference", "train.precision=fp16"),
+        cap_gib=24,
+    ),
+    Case(
+        name="vrt 192 2 fp16 reference recomputed",
+        config="deblur/opt.yaml",
+        overrides=(
+            *VRT,
+            "data.crop=192",
+            "model.kernels=reference",
+            "train.precision=fp16",
+            "train.batch_size=2",
+        ),
+        cap_gib=16,
+        neighbour="vrt 192 fp16 reference recomputed",
+    ),
+)
+"""What had not been measured before, each after its neighbour; what says most first."""
+TRIALS = {1: CASES, 2: SECOND_CASES}
+
 
 def main() -> None:
     """Predict or run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["predict", "run"])
+    parser.add_argument("--trial", type=int, choices=TRIALS, default=1)
     parser.add_argument("--predicted", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--traces", type=Path, help="Folder of dry runs, used again if there.")
@@ -140,14 +276,15 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="Small models on a CPU.")
     options = parser.parse_args()
     if options.what == "predict":
-        write({"gpu": GPU, "rows": predict(options.traces)}, options.output)
+        cases = TRIALS[options.trial]
+        write({"gpu": GPU, "rows": predict(cases, options.traces)}, options.output)
     else:
         run_all(json.loads(options.predicted.read_text())["rows"], options)
 
 
-def traces_of(folder: Path | None) -> list[StepTrace]:
+def traces_of(cases: Sequence[Case], folder: Path | None) -> list[StepTrace]:
     """Dry runs of all cases, equal ones once; kept in a folder where one is named."""
-    keys = [(str(CONFIGS / case.config), case.overrides) for case in CASES]
+    keys = [(str(CONFIGS / case.config), case.overrides) for case in cases]
     files = {
         key: folder / f"{hashlib.sha1(repr(key).encode()).hexdigest()[:12]}.json"
         for key in keys
@@ -172,10 +309,10 @@ def read(path: Path) -> StepTrace:
     return from_json(path.read_text(), StepTrace)
 
 
-def predict(folder: Path | None) -> list[dict[str, Any]]:
+def predict(cases: Sequence[Case], folder: Path | None) -> list[dict[str, Any]]:
     """Plan every case for the GPU and under its cap."""
     rows = []
-    for case, trace in zip(CASES, traces_of(folder), strict=True):
+    for case, trace in zip(cases, traces_of(cases, folder), strict=True):
         # A cap is on what torch holds; a GPU of that size would lose the context as well.
         gpu = Gpu(name=GPU, num_bytes=round(case.cap_gib * GIB) + CONTEXT_BYTES)
         plan = plan_memory(case.name, trace, gpu)
@@ -278,7 +415,9 @@ def attempt(row: dict[str, Any], *, cap_gib: float | None, smoke: bool) -> dict[
     memory.fresh(cap_gib)
     try:
         config, task = built(row, smoke=smoke)
-        return {"outcome": "ran", **measure(config, task, device), **memory.peaks()}
+        collects_all = row.get("collects_all", False)
+        seen = measure(config, task, device, collects_all=collects_all)
+        return {"outcome": "ran", **seen, **memory.peaks()}
     except torch.OutOfMemoryError as error:
         return {"outcome": "out of memory", "message": str(error).splitlines()[0][:160]}
     except Exception as error:  # noqa: BLE001 - whatever it was, the next case is to run
@@ -324,28 +463,111 @@ class GpuMemory:
         }
 
 
-def measure(config: RunConfig, task: Any, device: torch.device) -> dict[str, Any]:
+class EachStep:
+    """What is seen of single steps, none of which is waited for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._on_gpu = device.type == "cuda"
+        self._collecting_s = self._collection_began_s = 0.0
+        self._marks: list[torch.cuda.Event] = []
+
+    @contextmanager
+    def counting_collections(self) -> Iterator[None]:
+        """Time the garbage collector inside this context."""
+        gc.callbacks.append(self._collected)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(self._collected)
+
+    def _collected(self, phase: str, _: dict[str, int]) -> None:
+        now_s = time.perf_counter()
+        if phase == "start":
+            self._collection_began_s = now_s
+        else:
+            self._collecting_s += now_s - self._collection_began_s
+
+    def begin_block(self) -> None:
+        """Mark where a block begins, on an idle device."""
+        self._marks = []
+        self._mark()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """See one step."""
+        began = time.perf_counter(), time.process_time(), self._collecting_s
+        full_before = gc.get_stats()[2]["collections"]
+        yield
+        self._mark()
+        row: dict[str, Any] = {
+            "launched_ms": round((time.perf_counter() - began[0]) * 1e3, 2),
+            "processor_ms": round((time.process_time() - began[1]) * 1e3, 2),
+            "collecting_ms": round((self._collecting_s - began[2]) * 1e3, 2),
+            "full_collections": gc.get_stats()[2]["collections"] - full_before,
+        }
+        if self._on_gpu:
+            row["reserved_gib"] = round(torch.cuda.memory_reserved() / GIB, 3)
+            row["allocated_gib"] = round(torch.cuda.memory_allocated() / GIB, 3)
+        self.rows.append(row)
+
+    def end_block(self) -> None:
+        """Give the steps of a block their times on the device, which is idle now."""
+        between = zip(self._marks, self._marks[1:], strict=False)
+        lengths = [start.elapsed_time(end) for start, end in between]
+        for row, length in zip(self.rows[len(self.rows) - len(lengths) :], lengths, strict=True):
+            row["step_ms"] = round(length, 2)
+        if self._on_gpu and lengths:
+            self.rows[-1]["clock_mhz"] = clock_mhz()
+
+    def _mark(self) -> None:
+        if self._on_gpu:
+            self._marks.append(torch.cuda.Event(enable_timing=True))
+            self._marks[-1].record()
+
+
+def clock_mhz() -> int | None:
+    """Read the GPU's clock; None where NVIDIA's library is not there."""
+    try:
+        return torch.cuda.clock_rate()
+    except (ImportError, RuntimeError):
+        return None
+
+
+def measure(
+    config: RunConfig, task: Any, device: torch.device, *, collects_all: bool
+) -> dict[str, Any]:
     """Warm up, then time blocks of steps, from an idle device to an idle device."""
     trainer = build_trainer(config, task, Ranks(), device).trainer
     batches = repeat(task.blank_batch(config.train.batch_size))
     clock = Clock(Kept())
-    done = 0
+    each = EachStep(device)
 
     def block_ms(steps: int) -> float:
-        nonlocal done
         settle(device)
+        each.begin_block()
         began = time.perf_counter()
         for _ in range(steps):
             clock.begin_step()
-            trainer.train_step(batches, step=done, clock=clock)
-            done += 1
+            with each.step():
+                trainer.train_step(batches, step=len(each.rows), clock=clock)
         settle(device)
-        return (time.perf_counter() - began) * 1e3 / steps
+        taken_ms = (time.perf_counter() - began) * 1e3 / steps
+        each.end_block()
+        return taken_ms
 
-    first_ms = [block_ms(1) for _ in range(WARM_UP)]
-    blocks = [block_ms(STEPS_OF_A_BLOCK) for _ in range(BLOCKS)]
+    # Where the engine does it: when everything is built, and before the first kernel is compiled.
+    long_lived = nullcontext() if collects_all else long_lived_frozen()
+    with long_lived, each.counting_collections():
+        first_ms = [block_ms(1) for _ in range(WARM_UP)]
+        blocks = [block_ms(STEPS_OF_A_BLOCK) for _ in range(BLOCKS)]
     clock.end_step()
-    return {"step_ms": statistics.mean(blocks), "blocks_ms": blocks, "first_ms": first_ms}
+    return {
+        "step_ms": statistics.mean(blocks),
+        "blocks_ms": blocks,
+        "first_ms": first_ms,
+        "steps": each.rows,
+    }
 
 
 def settle(device: torch.device) -> None:
