@@ -7,11 +7,17 @@ Errors are planned / measured - 1: below zero a plan promised too much. A case t
 neighbour is also planned with that neighbour's run as its calibration, as `pitstop plan
 --calibrate` would do it; step times are multiplied by that neighbour's measured over planned. A
 verdict counts where the planned peak is not within 5 % of the cap. `--again` are plans of the same
-cases by later code, which knew the measurements: kept apart.
+cases by later code, which knew the measurements: kept apart. Cases that had been measured before
+have a row with their errors, and count in no sum.
+
+The intervals of step times that plans show follow from what is written here and by `plan_steps.py`:
+
+    python benchmarks/plan_errors.py --intervals
 """
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -22,6 +28,7 @@ from pitstop.plan.calibration import corrected_bytes, factor_of
 from pitstop.plan.memory import CLOSE
 
 GIB = 2**30
+RESULTS = Path(__file__).parent / "results"
 SEEN_AS = {"fits": "ran", "does not fit": "out of memory"}
 
 Row = dict[str, Any]
@@ -30,11 +37,15 @@ Row = dict[str, Any]
 def main() -> None:
     """Compare two files."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--predicted", type=Path, required=True)
-    parser.add_argument("--measured", type=Path, required=True)
+    parser.add_argument("--intervals", action="store_true", help="Say what results support.")
+    parser.add_argument("--predicted", type=Path)
+    parser.add_argument("--measured", type=Path)
     parser.add_argument("--again", type=Path)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    if options.intervals:
+        print(json.dumps(step_intervals(RESULTS)))
+        return
     predicted = json.loads(options.predicted.read_text())
     measured = json.loads(options.measured.read_text())
     report = {
@@ -71,6 +82,8 @@ def with_errors(plan: Row, seen: Mapping[str, Row], plans: Mapping[str, Row]) ->
         "verdict_right": None if close else SEEN_AS.get(plan["fit"]) == was["outcome"],
         "measured": {k: v for k, v in was.items() if k not in {"name", "outcome"}},
     }
+    if plan.get("measured_before"):
+        row["measured_before"] = True
     if "peak_gib" not in was:
         return row
     row["peak_error"] = plan["peak_gib"] / was["peak_gib"] - 1
@@ -100,8 +113,9 @@ def calibrated(plan: Row, was: Row, neighbour: Row, neighbour_was: Row) -> Row:
     }
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Say what the errors come to."""
+def summary(all_rows: Sequence[Row]) -> dict[str, Any]:
+    """Say what the errors come to, of cases that had not been measured before."""
+    rows = [row for row in all_rows if not row.get("measured_before")]
     verdicts = [row["verdict_right"] for row in rows if row["verdict_right"] is not None]
     timed = [(row["planned_step_ms"], row["measured"]["step_ms"]) for row in rows if has_peak(row)]
     return {
@@ -137,6 +151,39 @@ def spread(values: Iterable[float]) -> dict[str, Any] | None:
         "highest": max(found),
         "cases": len(found),
     }
+
+
+def step_intervals(results: Path) -> dict[str, tuple[float, float]]:
+    """What measured steps were of planned ones that the constants had not seen: least and most.
+
+    As planned, and corrected by a neighbour. The errors are those of the newest plans that were
+    made before their runs, and those of all earlier steps, each planned by constants that were
+    fitted without it.
+    """
+    second = results / "plan_second.json"
+    newest = second if second.exists() else results / "plan.json"
+    blind = [
+        row
+        for row in json.loads(newest.read_text())["rows"]
+        if has_peak(row) and not row.get("measured_before")
+    ]
+    left_out = json.loads((results / "plan_steps.json").read_text())["rows"]
+    return {
+        "planned": _interval(errors(blind, "step_error") + errors(left_out, "error")),
+        "corrected": _interval(
+            errors(blind, "calibrated_step_error") + errors(left_out, "neighbour_error")
+        ),
+    }
+
+
+def _interval(found: Sequence[float]) -> tuple[float, float]:
+    """Give the extremes of measured over planned, rounded outwards to a tenth."""
+    ratios = [1 / (1 + error) for error in found]
+    # A ratio that is a tenth already stays one, whatever its last bit says.
+    return (
+        math.floor(round(min(ratios) * 10, 6)) / 10,
+        math.ceil(round(max(ratios) * 10, 6)) / 10,
+    )
 
 
 def kendall_tau(pairs: Sequence[tuple[float, float]]) -> float | None:

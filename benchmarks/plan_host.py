@@ -1,19 +1,20 @@
 """Host memory that `pitstop plan` predicts for small jobs, against what their processes then hold.
 
-    python benchmarks/plan_host.py --reid DATA --deblur DATA --output FILE.json
+    python benchmarks/plan_host.py --reid DATA --deblur DATA --output FILE.json [--only NAME]
 
 Every setting is predicted first. Then the job is trained on the processor, and the proportional set
 size of its process tree is read again and again until it stays the same, with what the training
 process lies below its own peak added: the largest sum counts. Steps have no GPU here, so their
 tensors lie in host memory, and the dry run's peak is part of the prediction. Libraries that other
 processes of the host have open are divided among all of them: run this from an environment that
-nobody else uses.
+nobody else uses. Rows of other settings that are in the file stay.
 
     pitstop data make reid DATA --people 32 --images 24 --size 256x128
     pitstop data make deblur DATA --train-clips 4 --test-clips 1 --frames 24 --size 256x256
 """
 
 import argparse
+import json
 import os
 import platform
 import signal
@@ -99,7 +100,7 @@ def main() -> None:
         "what": "host memory (PSS) of jobs on the processor, predicted beforehand and measured",
         "hardware": f"{os.cpu_count()}-core AMD EPYC, Linux {platform.release().split('-')[0]}",
         "torch": torch.__version__,
-        "rows": [],
+        "rows": rows_of_others(options.output, options.only),
     }
     steps: dict[str, int] = {}
     for setting in SETTINGS:
@@ -128,6 +129,13 @@ def main() -> None:
             }
         )
         write(report, options.output)
+
+
+def rows_of_others(output: Path, only: str | None) -> list[dict[str, Any]]:
+    """Give the rows of an earlier call that this one does not make again."""
+    if only is None or not output.exists():
+        return []
+    return [row for row in json.loads(output.read_text())["rows"] if row["name"] != only]
 
 
 def step_bytes(config: str, overrides: tuple[str, ...]) -> int:

@@ -568,7 +568,53 @@ def plan_summary() -> str:
     return table(("", "wanted", "blind", "after the fact"), rows)
 
 
-def plan_peaks() -> str:
+def plan_second() -> list[Json]:
+    """Rows of the second list of plans: with what was measured where that is known."""
+    if (RESULTS / "plan_second.json").exists():
+        return results("plan_second")["rows"]
+    return [
+        {
+            **{key: one[key] for key in ("name", "cap_gib", "neighbour", "measured_before")},
+            "planned_peak_gib": one["peak_gib"],
+            "planned_step_ms": one["step_ms"],
+            "verdict": one["fit"],
+            "outcome": "not run",
+            "measured": {},
+        }
+        for one in results("plan_predicted_second_h200")["rows"]
+    ]
+
+
+def plan_second_steps() -> str:
+    """Plans: step time of each case of the second list."""
+
+    def row(one: Json) -> list[str]:
+        measured = one["measured"].get("step_ms")
+        return [
+            one["name"] + (" *" if one.get("measured_before") else ""),
+            f"{one['planned_step_ms']:.0f}",
+            "" if measured is None else f"{measured:.0f}",
+            _signed(one.get("step_error"), 0),
+            one.get("neighbour") or "",
+            _signed(one.get("calibrated_step_error"), 0),
+        ]
+
+    head = ("case", "planned, ms", "measured, ms", "error", "neighbour", "error by it")
+    return table(head, map(row, plan_second()))
+
+
+def plan_host() -> str:
+    """Plans: host memory of jobs on a processor."""
+
+    def row(one: Json) -> list[str]:
+        sizes = (one[key] / 2**20 for key in ("measured_bytes", "planned_bytes"))
+        return [one["name"], *(f"{size:,.0f} MiB" for size in sizes), _signed(one["error"])]
+
+    head = ("setting", "measured", "planned", "error")
+    return table(head, map(row, results("plan_host_epyc_cpu")["rows"]))
+
+
+def plan_peaks(cases: Iterable[Json]) -> str:
     """Plans: peak memory of each case."""
 
     def row(one: Json) -> list[str]:
@@ -585,7 +631,7 @@ def plan_peaks() -> str:
         ]
 
     head = ("case", "planned", "measured", "error", "calibrated", "cap", "verdict", "outcome")
-    return table(head, map(row, results("plan")["rows"]))
+    return table(head, map(row, cases))
 
 
 def plan_steps() -> str:
@@ -723,8 +769,11 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "drill-soak": drill_soak,
     "drill-summary": drill_summary,
     "nodes": nodes,
+    "plan-host": plan_host,
     "plan-left-out": plan_left_out,
-    "plan-peaks": plan_peaks,
+    "plan-peaks": lambda: plan_peaks(results("plan")["rows"]),
+    "plan-second-peaks": lambda: plan_peaks(plan_second()),
+    "plan-second-steps": plan_second_steps,
     "plan-steps": plan_steps,
     "plan-summary": plan_summary,
     "plan-table-fused": lambda: plan_table("crop 256, fused"),

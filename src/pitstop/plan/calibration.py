@@ -33,8 +33,8 @@ from pitstop.records.store import read_run
 LOW, HIGH = 0.97, 1.03
 """Calibrated by one measured run of a network, what others were of the plan, at the least and at
 the most, rounded outwards (docs/accuracy.md)."""
-STEP_LOW, STEP_HIGH = 0.6, 1.1
-"""The same of step times."""
+STEP_LOW, STEP_HIGH = 0.6, 1.2
+"""The same of step times, as benchmarks/plan_errors.py reads them off the results."""
 _WARM_UP: Final = 5
 _FEWEST_STEPS: Final = 10
 _PRECISIONS: Final = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}

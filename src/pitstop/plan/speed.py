@@ -67,8 +67,8 @@ Backward passes of token-wise kernels share products and norms: one group, divid
 ONCE_A_STEP: Final = frozenset({"clip", "optimizer", "other"})
 """Parts of a step that neither batch nor accumulation change."""
 LOW, HIGH = 0.7, 2.2
-"""What measured steps were of steps planned beforehand, at the least and at the most, before the
-constants were fitted to that run as well (docs/accuracy.md)."""
+"""What measured steps were, at the least and at the most, of steps planned by constants that had
+not seen them, as benchmarks/plan_errors.py reads it off the results (docs/accuracy.md)."""
 
 _MATRIX_PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 _POINTWISE: Final = frozenset(

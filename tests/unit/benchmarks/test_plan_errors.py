@@ -1,9 +1,13 @@
 """What is made of predictions and measurements: errors, verdicts, the order of step times."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.plan_errors import compared, kendall_tau
+from benchmarks.plan_errors import RESULTS, compared, kendall_tau, step_intervals
+
+from pitstop.plan import calibration, speed
 
 
 def plan(name: str, **values: Any) -> dict[str, Any]:
@@ -81,3 +85,39 @@ def test_the_order_of_steps_is_judged_by_pairs(
     pairs: list[tuple[float, float]], tau: float | None
 ) -> None:
     assert kendall_tau(pairs) == (None if tau is None else pytest.approx(tau))
+
+
+def test_what_had_been_measured_before_counts_in_no_sum() -> None:
+    plans = [
+        plan("known", step_ms=50.0, measured_before=True),
+        plan("new", step_ms=200.0, neighbour="known"),
+    ]
+    found = compared(plans, [ran("known", 10.0, 100.0), ran("new", 10.0, 500.0)])
+    assert [row.get("measured_before") for row in found["rows"]] == [True, None]
+    assert found["summary"]["cases"] == 1
+    assert found["summary"]["step_blind"]["lowest"] == pytest.approx(-0.6)
+    # Its run corrects others nevertheless.
+    assert found["summary"]["step_calibrated"]["highest"] == pytest.approx(-0.2)
+
+
+def test_intervals_are_the_extremes_of_the_newest_blind_run_and_of_steps_left_out(
+    tmp_path: Path,
+) -> None:
+    def wrote(name: str, rows: list[dict[str, Any]]) -> None:
+        (tmp_path / name).write_text(json.dumps({"rows": rows}))
+
+    first = {"peak_error": 0.0, "step_error": -0.6, "calibrated_step_error": 1.0}
+    wrote("plan.json", [first])
+    # Half of what was planned, which is exactly a tenth; 1.25 times as long.
+    wrote("plan_steps.json", [{"error": 1.0}, {"error": -0.2, "neighbour_error": -0.2}])
+    assert step_intervals(tmp_path) == {"planned": (0.5, 2.5), "corrected": (0.5, 1.3)}
+    second = {"peak_error": 0.0, "step_error": -0.35, "calibrated_step_error": 0.05}
+    known = {"measured_before": True, "peak_error": 0.0, "step_error": 9.0}
+    wrote("plan_second.json", [second, known])
+    assert step_intervals(tmp_path) == {"planned": (0.5, 1.6), "corrected": (0.9, 1.3)}
+
+
+def test_plans_show_the_intervals_that_the_results_support() -> None:
+    supported = step_intervals(RESULTS)
+    assert supported["planned"] == (speed.LOW, speed.HIGH)
+    assert supported["corrected"] == (calibration.STEP_LOW, calibration.STEP_HIGH)

@@ -12,7 +12,8 @@ from pitstop.plan.memory import fit_of
 from pitstop.records.plans.host import HostPlan, HostRow
 
 LOW, HIGH = 0.9, 1.1
-"""The interval that is given; not yet a record of errors (docs/accuracy.md)."""
+"""What five measured jobs were of their plans, at the least and at the most, rounded outwards; on a
+processor, with libraries of their own (docs/accuracy.md)."""
 WORKER_BYTES: Final = 80 * 2**20
 """Of a worker that could not be tried, since the data are not here."""
 
