@@ -324,6 +324,31 @@ def test_a_dry_run_that_ends_its_process_ends_no_other(folder: Path) -> None:
     assert "(model, batch)" in (nothing.error or "")
 
 
+PREPARED = """
+import gc, sys
+from pitstop.plan.dry_run.child import prepare_forks
+from pitstop.plan.dry_run.request import Request
+assert "transformers" not in sys.modules
+prepare_forks(Request(config=sys.argv[1]))
+print("transformers" in sys.modules, gc.get_freeze_count() > len(sys.modules))
+"""
+
+
+def test_what_forks_need_is_imported_once_before_them(tmp_path: Path) -> None:
+    script = tmp_path / "prepares.py"
+    script.write_text(PREPARED)
+    said = run_python(str(script), str(ROOT / "configs" / "bev" / "demo.yaml"))
+    assert said.stdout.split() == ["True", "True"]
+
+
+def test_a_model_that_cannot_be_built_leaves_the_others_their_answers(tmp_path: Path) -> None:
+    demo = str(ROOT / "configs" / "deblur" / "demo.yaml")
+    missing = Request(config=str(tmp_path / "none.yaml"))
+    none, built = trace_all([missing, Request(config=demo)])
+    assert "none.yaml" in (none.error or "")
+    assert built.require().peak_bytes > 0
+
+
 @pytest.mark.slow
 def test_every_workload_can_be_planned_without_its_data() -> None:
     for trace in trace_of_all(

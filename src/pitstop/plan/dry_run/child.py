@@ -10,13 +10,17 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+
 import pitstop.kernels
 from pitstop.errors import PitstopError
+from pitstop.measure.host.garbage import freeze_long_lived
 from pitstop.plan.child_process import how_it_ended
-from pitstop.plan.dry_run.configured import trace_config, trace_config_evaluation
+from pitstop.plan.dry_run.configured import build_model, trace_config, trace_config_evaluation
 from pitstop.plan.dry_run.fake_gpu import CannotFakeError
 from pitstop.plan.dry_run.request import AT_ONCE, Answer, Answers, Request, Requests
 from pitstop.plan.dry_run.user_model import trace_build
@@ -29,6 +33,8 @@ def main() -> None:
     # The planned machine has Triton even where this one has none; before anybody asks.
     pitstop.kernels.has_triton = lambda: True
     warnings.simplefilter("ignore")  # of libraries that look for a GPU; nobody would see them
+    # A fork has none of the threads that torch would start here, and waits for them for ever.
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="pitstop-plan-") as folder:
         answers = answer_all(asked.requests, Path(folder))
     write_json(Answers(answers=tuple(answers)), Path(sys.argv[2]))
@@ -43,6 +49,7 @@ def answer_all(requests: Sequence[Request], folder: Path) -> list[Answer]:
     """
     if len(requests) == 1:
         return [_answer(requests[0])]
+    prepare_forks(requests[0])
     waiting = deque(enumerate(requests))
     running: dict[int, int] = {}
     codes: dict[int, int] = {}
@@ -54,6 +61,19 @@ def answer_all(requests: Sequence[Request], folder: Path) -> list[Answer]:
             ended, status = os.wait()
             codes[running.pop(ended)] = os.waitstatus_to_exitcode(status)
     return [_read(folder / str(number), codes[number]) for number in range(len(requests))]
+
+
+def prepare_forks(request: Request) -> None:
+    """Have in this process what every fork would else do by itself.
+
+    A model brings libraries along when it is built, seconds of imports in each fork. And collecting
+    garbage goes through everything that was imported, in each fork again.
+    """
+    if request.config is not None:
+        # Whatever goes wrong, the fork that answers this request says it.
+        with suppress(Exception):
+            build_model(request)
+    freeze_long_lived()
 
 
 def _forked(request: Request, path: Path) -> int:

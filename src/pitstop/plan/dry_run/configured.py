@@ -38,6 +38,16 @@ def trace_config(request: Request) -> StepTrace:
     return replace(trace, notes=(*trace.notes, *notes))
 
 
+def build_model(request: Request) -> None:
+    """Build the model of a configuration and let it go; what it imports stays.
+
+    Raises:
+        PitstopError: Where it cannot be built.
+    """
+    _, _, task, _ = _planned(request)
+    task.build_model()
+
+
 def trace_config_evaluation(request: Request) -> EvaluationTrace:
     """Run one evaluation batch of a configuration.
 

@@ -83,7 +83,7 @@ def _reach(tensor: Tensor) -> int:
 
 
 def _dtype(tensors: list[Tensor]) -> str:
-    kinds = [tensor.dtype for tensor in tensors if tensor.is_floating_point() and tensor.ndim]
+    kinds = [tensor.dtype for tensor in tensors if tensor.dtype.is_floating_point and tensor.ndim]
     # The narrowest decides which unit of the chip does the products.
     narrowest = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)
     return str(narrowest).removeprefix("torch.")
