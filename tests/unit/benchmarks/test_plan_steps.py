@@ -1,6 +1,7 @@
 """Constants of planned steps, fitted to steps that were made with known ones."""
 
 import importlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -49,3 +50,27 @@ def test_what_was_measured_names_dry_runs_and_neighbours_that_are_there(
     assert len(names) == len(measured)
     assert {one.dry_run for one in measured} <= set(plan_steps.TRACED)
     assert {one.neighbour for one in measured} <= {None, *names}
+
+
+def test_a_second_blind_run_joins_the_steps(plan_steps: ModuleType, tmp_path: Path) -> None:
+    def ran(name: str, neighbour: str | None = None, **more: bool) -> dict[str, object]:
+        return {"name": name, "neighbour": neighbour, "measured": {"step_ms": 10.0}, **more}
+
+    known, new = "vrt 256 bf16 fused recomputed", "vrt 256 2 bf16 fused recomputed"
+    missing = {**ran("mono 6 tf32"), "measured": {}}
+    second = [
+        ran(known, measured_before=True),
+        ran(f"{known}, all collected", measured_before=True, collects_all=True),
+        ran(new, known),
+        missing,
+        ran("mono 20 tf32", "mono 6 tf32"),
+    ]
+    (tmp_path / "plan.json").write_text(json.dumps({"rows": [ran(known)]}))
+    (tmp_path / "plan_second.json").write_text(json.dumps({"rows": second}))
+    found = {one.name: (one.dry_run, one.neighbour) for one in plan_steps.blind_steps(tmp_path)}
+    assert found == {
+        known: (known, None),
+        f"{known}, measured again": (known, None),
+        new: (new, f"{known}, measured again"),
+        "mono 20 tf32": ("mono 20 tf32", None),
+    }
