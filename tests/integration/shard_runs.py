@@ -1,7 +1,8 @@
 """Steps of a workload on several ranks, divided or not, whose end can be held side by side."""
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -29,6 +30,7 @@ from pitstop_probe import Clock
 from tests.fakes import ListSink
 
 CPU = torch.device("cpu")
+TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class Case:
     is_float64: bool = False
     bucket_mb: float | None = None
     """Of DDP; None for its own."""
+    is_nudged: bool = False
+    """Whether each weight starts one rounding up or down from where it would."""
 
 
 class InFloat64:
@@ -89,6 +93,8 @@ def run_cases(cases: Mapping[str, Case], folder: Path) -> None:
             task = InFloat64(task)
         with _buckets(case.bucket_mb):
             setup = engine_setup.build_trainer(config, task, ranks, CPU)
+        if case.is_nudged:
+            nudge(setup.trainer.model)
         do_steps(setup.trainer, config, case.steps)
         found = whole_state(setup.trainer)
         if ranks.is_first:
@@ -96,6 +102,15 @@ def run_cases(cases: Mapping[str, Case], folder: Path) -> None:
             told = {"applied": setup.applied.get("train.shard"), "held": _held(setup.trainer)}
             (folder / f"{name}.json").write_text(json.dumps(told))
     leave_ranks()
+
+
+@torch.no_grad()
+def nudge(model: nn.Module) -> None:
+    """Move each weight by one rounding of its own, up or down, alike in all ranks."""
+    dice = torch.Generator().manual_seed(1)
+    for weight in model.parameters():
+        signs = torch.randint(0, 2, weight.shape, generator=dice, dtype=weight.dtype) * 2 - 1
+        weight.mul_(1 + signs * torch.finfo(weight.dtype).eps)
 
 
 def _held(trainer: Trainer[Any]) -> dict[str, int]:
@@ -123,29 +138,87 @@ def do_steps(trainer: Trainer[Any], config: RunConfig, steps: int) -> list[StepR
 
 
 def whole_state(trainer: Trainer[Any]) -> dict[str, Tensor]:
-    """Give weights, averages and the optimizer's tensors, whole; all ranks must ask."""
-    found = dict(trainer.model.state_dict())
+    """Give weights, buffers, averages and the optimizer's tensors, whole; all ranks must ask."""
+    model = trainer.model
+    model = model.module if isinstance(model, DistributedDataParallel) else model
+    buffers = {name for name, _ in model.named_buffers()}
+    found = {
+        f"buffer.{name}" if name in buffers else name: value
+        for name, value in model.state_dict().items()
+    }
     if trainer.average is not None:
         found |= {f"average.{name}": v for name, v in trainer.average.state_dict().items()}
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = trainer.optimizer.param_groups
+    order = [names[each] for group in groups for each in group["params"]]
     for index, values in trainer.optimizer.state_dict()["state"].items():
-        found |= {f"optimizer.{index}.{name}": value for name, value in values.items()}
-    return {name.removeprefix("module."): _whole(value) for name, value in found.items()}
+        found |= {f"optimizer.{order[index]}.{name}": value for name, value in values.items()}
+    return {name: _whole(value) for name, value in found.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distances:
+    """How far apart two runs ended: all weights as one, and the tensor that is furthest."""
+
+    whole: float
+    """Length of the difference of all weights, as a share of their length."""
+    tensor: float
+    """Largest difference in a tensor, as a share of its largest number; of the worst tensor."""
+    tensor_name: str
+
+
+def idle_weights(state: Mapping[str, Tensor]) -> set[str]:
+    """Name weights that the loss does not depend on, by what Adam remembers of their gradients.
+
+    A norm takes off again what a bias before it adds. The gradient of such a bias is zero on paper
+    and rounding in fact, of which Adam makes steps: where it ends says nothing about who computed
+    it. Rounding is 1e-16 of the model's gradients in float64; of a weight that matters a gradient
+    is above 1e-12 of them. Ask a run in float64.
+    """
+    squares = {
+        name.removeprefix("optimizer.").removesuffix(".exp_avg_sq"): float(value.max())
+        for name, value in state.items()
+        if name.endswith(".exp_avg_sq")
+    }
+    least = 1e-12**2 * max(squares.values(), default=0.0)
+    return {name for name, square in squares.items() if square <= least}
+
+
+def compare(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, idle: Collection[str] = ()
+) -> Distances:
+    """Compare the ends of two runs, weights that nothing depends on left out of single tensors."""
+    assert first.keys() == second.keys()
+    names = [
+        name
+        for name, value in first.items()
+        if not name.startswith("optimizer.") and value.is_floating_point() and value.numel()
+    ]
+    apart = {name: _apart(first[name], second[name]) for name in names if not _is_of(name, idle)}
+    worst = max(apart, key=lambda name: apart[name])
+    weights = [name for name in names if not name.startswith(("average.", "buffer."))]
+    difference = _length(first[name] - second[name] for name in weights)
+    whole = difference / _length(first[name] for name in weights)
+    return Distances(whole=whole, tensor=apart[worst], tensor_name=worst)
 
 
 def distance(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
-    """The largest difference of weights, as a share of the largest weight of the tensor."""
-    assert first.keys() == second.keys()
-    names = [name for name in first if not name.startswith("optimizer.")]
-    return max(_apart(first[name], second[name]) for name in names)
+    """The largest difference of weights, as a share of the largest number of the tensor."""
+    return compare(first, second, idle=idle_weights(first)).tensor
+
+
+def _length(parts: Iterable[Tensor]) -> float:
+    return math.sqrt(sum(float(part.double().square().sum()) for part in parts))
+
+
+def _is_of(name: str, weights: Collection[str]) -> bool:
+    return name.removeprefix("average.") in weights
 
 
 def _apart(first: Tensor, second: Tensor) -> float:
     assert first.dtype == second.dtype
-    if not first.is_floating_point() or not first.numel():
-        return 0.0
-    # A bias before a norm that takes it off again is nothing but rounding.
-    largest = max(float(first.abs().max()), 1e-3)
-    return float((first - second).abs().max()) / largest
+    difference = float((first - second).abs().max())
+    return difference and difference / max(float(first.abs().max()), TINY)
 
 
 def _whole(value: Tensor) -> Tensor:
