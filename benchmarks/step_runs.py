@@ -48,20 +48,19 @@ class Kept:
 
 
 @dataclass(slots=True, kw_only=True)
-class Contestant:
-    """A preset, ready to train."""
+class Stepper:
+    """A way to train, with batches to train on."""
 
     name: str
     config: RunConfig
     trainer: Trainer[Any]
     schedule: Schedule
-    loader: Loader[Any]
+    source: Iterator[Any] | None = None
+    """Batches without an end."""
     first_steps_s: float = 0.0
     """Seconds of the steps before the first block: workers start, kernels are compiled."""
-    compiled: dict[str, Any] | None = None
     done: int = 0
     blocks: list[dict[str, Any]] = field(default_factory=list)
-    _source: Iterator[Any] | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -70,20 +69,8 @@ class Contestant:
 
     def batches(self) -> Iterator[Any]:
         """Give batches without an end."""
-        if self._source is None:
-            self._source = self._endless()
-        return self._source
-
-    def _endless(self) -> Iterator[Any]:
-        while True:
-            for batch, _ in self.loader:
-                yield batch
-            self.loader.set_epoch(self.loader.epoch + 1)
-
-    def use_up(self) -> None:
-        """Train on what workers may have prepared while others ran."""
-        applied = self.loader.applied
-        self.run(applied.workers * (applied.prefetch or 1) + 2)
+        assert self.source is not None, "no batches"
+        return self.source
 
     def run(self, steps: int, *, timed_parts: bool = False) -> tuple[float, list[Step]]:
         """Train some steps; give the wall seconds, and the steps."""
@@ -116,6 +103,31 @@ class Contestant:
         """Wait until the device has nothing to do."""
         if self.on_gpu:
             torch.cuda.synchronize()
+
+
+@dataclass(slots=True, kw_only=True)
+class Contestant(Stepper):
+    """A preset, ready to train on its own data."""
+
+    loader: Loader[Any]
+    compiled: dict[str, Any] | None = None
+
+    def batches(self) -> Iterator[Any]:
+        """Give the loader's batches, epoch after epoch."""
+        if self.source is None:
+            self.source = self._endless()
+        return self.source
+
+    def _endless(self) -> Iterator[Any]:
+        while True:
+            for batch, _ in self.loader:
+                yield batch
+            self.loader.set_epoch(self.loader.epoch + 1)
+
+    def use_up(self) -> None:
+        """Train on what workers may have prepared while others ran."""
+        applied = self.loader.applied
+        self.run(applied.workers * (applied.prefetch or 1) + 2)
 
 
 def prepare(
