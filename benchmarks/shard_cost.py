@@ -39,15 +39,15 @@ from step_runs import TOTAL_STEPS, Stepper
 CONFIGS: Final = Path(__file__).parents[1] / "configs"
 ALLOWED: Final = 1.05
 """Most that a divided step may take, in plain steps."""
-WARM_UP_STEPS: Final = 4
+WARM_UP_STEPS: Final = 3
 LEAST_PAIRS: Final = 3
 WAYS: Final = {"plain": "none", "divided": "full"}
 
 # A network of full width without spikes, which need files of their own.
-_WIDE: Final = ("model.kind=vrt", "loss.perceptual=null", "train.accumulate=1", "data.crop=128")
+_WIDE: Final = ("model.kind=vrt", "loss.perceptual=null", "train.accumulate=1")
 PRESETS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "reid fast": ("reid/fast.yaml", (*REID, "train.compile.scope=off")),
-    "deblur opt": ("deblur/opt.yaml", _WIDE),
+    "deblur fast": ("deblur/fast.yaml", _WIDE),
     "deblur small": ("deblur/small.yaml", ()),
 }
 SMOKE: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
