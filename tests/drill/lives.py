@@ -173,12 +173,16 @@ def begin_shell(text: str, log: Path, *, tools: Path) -> Life:
     """
 
     def run() -> None:
-        environment = _environment()
-        own = [str(tools), str(Path(sys.executable).parent), environment.get("PATH", "")]
-        environment["PATH"] = os.pathsep.join(own)
-        os.execve("/bin/bash", ["bash", "-c", text], environment)
+        os.execve("/bin/bash", ["bash", "-c", text], shell_environment(tools))
 
     return _fork(run, log, log.parent)
+
+
+def shell_environment(tools: Path) -> dict[str, str]:
+    """Give what a shell knows that finds `tools`, this Python's commands and all others."""
+    environment = _environment()
+    own = [str(tools), str(Path(sys.executable).parent), environment.get("PATH", "")]
+    return environment | {"PATH": os.pathsep.join(own)}
 
 
 def _environment() -> dict[str, str]:

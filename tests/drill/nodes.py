@@ -33,8 +33,9 @@ from pitstop.doctor.judge import judge_run, verdict_of
 from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
 from pitstop.train.state.checkpoint import find_newest_whole
-from tests.drill.lives import POLL_S, Life, begin_program, begin_shell
+from tests.drill.lives import POLL_S, Life, begin_program, begin_shell, shell_environment
 from tests.drill.ranks import Network, run_ip
+from tests.drill.slurm import Slurm, missing_tools
 from tests.drill.states import of_checkpoint
 from tests.drill.workload import NOTED, NOTED_SAMPLES, PACED, install
 
@@ -187,7 +188,7 @@ class Drill:
         names = (self.folder / name / "run" / "checkpoints").glob("save-*")
         return max((int(path.name.rpartition("-")[2]) for path in names), default=0)
 
-    def await_step(self, name: str, least: int, lives: Sequence[Life]) -> None:
+    def await_step(self, name: str, least: int, lives: Sequence[Life] = ()) -> None:
         """Wait until a run has saved a step at least as late."""
         self.await_that(lambda: self.saved(name) >= least, f"step {least}", lives)
 
@@ -196,7 +197,8 @@ class Drill:
         until_s = time.monotonic() + LIMIT_S
         while not is_so():
             texts = "\n".join(life.text[-3000:] for life in lives)
-            assert not all(life.poll() for life in lives), f"ended before {what}: {texts}"
+            has_ended = bool(lives) and all(life.poll() for life in lives)
+            assert not has_ended, f"ended before {what}: {texts}"
             assert time.monotonic() < until_s, f"no {what} in time: {texts}"
             time.sleep(POLL_S)
 
@@ -247,6 +249,41 @@ def hosts_of(run: Path) -> dict[str, str]:
     """Give the host that each rank's record names."""
     heads = {path.stem: json.loads(path.open().readline()) for path in run.glob("rank-*.jsonl")}
     return {name: head["host"] for name, head in sorted(heads.items())}
+
+
+def slurm(drill: Drill) -> None:
+    """Submit the recipe of the page, and give notice in mid-training as Slurm does it."""
+    missing = missing_tools()
+    if missing:
+        raise SystemExit(f"there is no Slurm here: {', '.join(missing)}")
+    config = drill.config("slurm", kind=PACED)
+    runs = drill.folder / "slurm"
+    runs.mkdir()
+    script, log = runs / "job.sh", runs / "job.log"
+    script.write_text(written("slurm"))
+    options = (f"--gpus-per-node={RANKS_A_NODE}", f"--cpus-per-task={os.cpu_count()}")
+    variables = {"GPUS": str(RANKS_A_NODE), "CONFIG": str(config), "RUNS": str(runs)}
+    begun_s = time.monotonic()
+    with Slurm(drill.folder / "cluster", drill.folder / "tools" / "ssh") as cluster:
+        known = shell_environment(drill.folder / "tools") | variables
+        job = cluster.submit(script, (*options, f"--output={log}"), known)
+        drill.await_step("slurm", drill.steps // 4)
+        had = drill.saved("slurm")
+        cluster.ask("scancel", "--batch", "--signal=USR1", job)
+        ended = cluster.wait(job, LIMIT_S)
+        version = cluster.version
+    text = log.read_text()
+    assert ended["JobState"] == "COMPLETED", (ended, text[-3000:])
+    drill.found["slurm"] = {
+        "version": version,
+        "steps": drill.steps,
+        "saved before the notice": had,
+        "queued again": int(ended["Restarts"]),
+        "began at steps": [int(step) for step in re.findall(r"run: steps (\d+)", text)],
+        "hosts in the record": hosts_of(runs / "run"),
+        "seconds": round(time.monotonic() - begun_s, 1),
+        "bit-equal to one host": drill.sums("slurm", 4) == drill.oracle(),
+    }
 
 
 def cut(drill: Drill, *, seconds: float, name: str = "cut") -> None:
@@ -447,10 +484,16 @@ def can_have_nodes() -> str:
 
 PARTS: Mapping[str, Callable[[Drill], None]] = {
     "recipe": recipe,
+    "slurm": slurm,
     "cut": partial(cut, seconds=20.0),
     "elastic": leaves_and_joins,
     "folders": folders_apart,
 }
+
+
+def usual_parts() -> list[str]:
+    """Name the parts that can be had here: Slurm's, where there is one."""
+    return [part for part in PARTS if part != "slurm" or not missing_tools()]
 
 
 def run_drill(*, only: Sequence[str] = (), short: bool = False) -> dict[str, Any]:
@@ -464,7 +507,7 @@ def run_drill(*, only: Sequence[str] = (), short: bool = False) -> dict[str, Any
             if short:
                 cut(drill, seconds=8.0)
             else:
-                for part in only or PARTS:
+                for part in only or usual_parts():
                     PARTS[part](drill)
         return drill.found
 
