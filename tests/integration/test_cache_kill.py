@@ -162,7 +162,7 @@ def test_mending_killed_at_many_lines_is_mended_again() -> None:
 
 
 def in_a_small_process(scenes: Callable[..., None], *args: object) -> None:
-    """Play scenes that fork at every line where a fork is cheap: nothing but the cache is imported.
+    """Play scenes that fork again and again where a fork is cheap: only the cache is imported.
 
     This process has torch, and whatever the tests before this one left behind.
     """
@@ -269,6 +269,16 @@ def test_ten_kills_under_load_leave_no_hang_no_wrong_byte_no_memory(policy: Poli
     assert memories_open() == before
 
 
+def two_hundred_kills(policy: Policy, method: str, folder: Path) -> None:
+    before = memories_open()
+    with SharedCache(BUDGET, policy, folder=folder if method == "forkserver" else None) as cache:
+        if policy == "epoch":
+            cache.set_order(random.Random(0).choices(range(120), k=5000))
+        storm(cache, 200, method)
+        assert_sound(cache)
+    assert memories_open() == before
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "method"),
@@ -277,14 +287,7 @@ def test_ten_kills_under_load_leave_no_hang_no_wrong_byte_no_memory(policy: Poli
 def test_two_hundred_kills_under_load_leave_nothing_behind(
     policy: Policy, method: str, tmp_path: Path
 ) -> None:
-    before = memories_open()
-    folder = tmp_path if method == "forkserver" else None
-    with SharedCache(BUDGET, policy, folder=folder) as cache:
-        if policy == "epoch":
-            cache.set_order(random.Random(0).choices(range(120), k=5000))
-        storm(cache, 200, method)
-        assert_sound(cache)
-    assert memories_open() == before
+    in_a_small_process(two_hundred_kills, policy, method, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
