@@ -34,3 +34,12 @@ def assert_cases_hold_under_the_interpreter(cases: Path) -> None:
         "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases), TRITON_INTERPRET="1"
     )
     assert " passed" in said
+
+
+def said_by_the_compiler(script: Path, *arguments: str) -> str:
+    """Run a script that compiles kernels for GPUs that are not here, and give what it said.
+
+    Triton keeps what it compiled, by a hash of the source, the settings and its own version: a
+    kernel that nobody has changed since is not compiled again.
+    """
+    return in_a_process_of_its_own(str(script), *arguments, TRITON_INTERPRET="0")

@@ -11,8 +11,8 @@ from pitstop.kernels.flow_warp import bilinear_reference, join_reference
 from pitstop.kernels.pairs import in_rows, neighbour_pairs, pixel_stride
 from tests.interpreted import (
     assert_cases_hold_under_the_interpreter,
-    in_a_process_of_its_own,
     needs_triton,
+    said_by_the_compiler,
 )
 
 torch.set_num_threads(1)
@@ -32,12 +32,8 @@ def test_kernels_of_alignment_keep_their_claims_under_the_interpreter() -> None:
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("capability", [86, 89, 90, 120])
-def test_the_compiler_takes_the_kernels_for_devices_that_are_not_here(
-    capability: int, tmp_path: Path
-) -> None:
-    script = str(HERE / "alignment_compiled.py")
-    environment = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    said = in_a_process_of_its_own(script, str(capability), **environment)
+def test_the_compiler_takes_the_kernels_for_devices_that_are_not_here(capability: int) -> None:
+    said = said_by_the_compiler(HERE / "alignment_compiled.py", str(capability))
     assert said.count("compiled") == 18
     products = [int(number) for number in re.findall(r"_convolve.*, (\d+) products", said)]
     assert len(products) == 8

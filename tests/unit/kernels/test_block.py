@@ -10,8 +10,8 @@ from pitstop.errors import ConfigError
 from pitstop.kernels.block import FORMULAS, REFERENCE, Layer, Norm, dispatch, fits, stacked
 from tests.interpreted import (
     assert_cases_hold_under_the_interpreter,
-    in_a_process_of_its_own,
     needs_triton,
+    said_by_the_compiler,
 )
 
 torch.set_num_threads(1)
@@ -31,7 +31,7 @@ def test_the_fused_half_keeps_its_claims_under_the_interpreter() -> None:
 @pytest.mark.slow
 @needs_triton
 def test_all_kernels_compile_for_gpus_that_are_not_here() -> None:
-    said = in_a_process_of_its_own(str(HERE / "block_compiled.py"), TRITON_INTERPRET="0")
+    said = said_by_the_compiler(HERE / "block_compiled.py")
     lines = said.splitlines()
     assert len(lines) == 3 * 35 + 2 * 3
     for line in lines:

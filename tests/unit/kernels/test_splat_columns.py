@@ -21,8 +21,8 @@ from pitstop.kernels.splat_columns_plan import (
 )
 from tests.interpreted import (
     assert_cases_hold_under_the_interpreter,
-    in_a_process_of_its_own,
     needs_triton,
+    said_by_the_compiler,
 )
 
 torch.set_num_threads(1)
@@ -38,9 +38,8 @@ def test_the_splat_of_columns_keeps_its_claims_under_the_interpreter() -> None:
 
 @pytest.mark.slow
 @needs_triton
-def test_the_compiler_takes_the_kernels_for_a_device_that_is_not_here(tmp_path: Path) -> None:
-    script = str(HERE / "splat_columns_compiled.py")
-    said = in_a_process_of_its_own(script, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+def test_the_compiler_takes_the_kernels_for_a_device_that_is_not_here() -> None:
+    said = said_by_the_compiler(HERE / "splat_columns_compiled.py")
     assert said.count("compiled") == 9
 
 

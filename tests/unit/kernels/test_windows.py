@@ -16,8 +16,8 @@ from pitstop.kernels.windows import (
 )
 from tests.interpreted import (
     assert_cases_hold_under_the_interpreter,
-    in_a_process_of_its_own,
     needs_triton,
+    said_by_the_compiler,
 )
 
 torch.set_num_threads(1)
@@ -33,9 +33,8 @@ def test_fused_attention_in_windows_keeps_its_claims_under_the_interpreter() -> 
 
 @pytest.mark.slow
 @needs_triton
-def test_the_compiler_takes_the_kernels_for_a_device_that_is_not_here(tmp_path: Path) -> None:
-    script = str(HERE / "windows_compiled.py")
-    said = in_a_process_of_its_own(script, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+def test_the_compiler_takes_the_kernels_for_a_device_that_is_not_here() -> None:
+    said = said_by_the_compiler(HERE / "windows_compiled.py")
     assert said.count("compiled") == 8
     assert said.count(" 0 products") == 2, "float32 alone goes without matrix units"
 
