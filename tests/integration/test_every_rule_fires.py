@@ -53,9 +53,13 @@ def test_every_script_is_there(case: Fires) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.quiet
 @pytest.mark.parametrize(
-    "case", [case for case in FIRES if case.device == "cpu"], ids=lambda case: case.code
+    "case",
+    [
+        pytest.param(case, id=case.code, marks=[] if case.by_counts else [pytest.mark.quiet])
+        for case in FIRES
+        if case.device == "cpu"
+    ],
 )
 def test_a_rule_speaks_on_a_real_script(case: Fires) -> None:
     said = measured(case)

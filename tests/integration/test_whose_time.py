@@ -84,7 +84,6 @@ def test_gradients_without_an_update_are_called_that() -> None:
     assert "not training" not in said.stderr
 
 
-@pytest.mark.quiet
 def test_a_compiled_model_that_is_thrown_away_is_found() -> None:
     said = doctor(command("odd/compile_thrown_away.py"), steps=1_000)
     assert said.exit_code == 0, said.stderr
@@ -93,7 +92,6 @@ def test_a_compiled_model_that_is_thrown_away_is_found() -> None:
     assert "compile_thrown_away.py:8" in found["evidence"][0]
 
 
-@pytest.mark.quiet
 def test_a_sampler_that_yields_less_than_it_promises_is_found() -> None:
     said = shared_doctor(command("odd/sampler_promises_more.py"), steps=1_000)
     assert said.exit_code == 0, said.stderr
