@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -150,14 +149,9 @@ class PackWriter:
             )
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
-            if kind is None:
+            if error is None:
                 self._finish()
         except OSError as failure:
             raise self._cannot_write(failure) from failure

@@ -102,16 +102,6 @@ class StepTiming:
             return None
         return self.wall_us - sum(us for path, us in self.host_us.items() if len(path) == 1)
 
-    def self_us(self, path: SpanPath) -> int:
-        """Host time inside a span and in none of its children."""
-        depth = len(path)
-        inside = sum(
-            us
-            for other, us in self.host_us.items()
-            if len(other) == depth + 1 and other[:depth] == path
-        )
-        return self.host_us[path] - inside
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTable:

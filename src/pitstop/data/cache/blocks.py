@@ -10,7 +10,6 @@ the lock and finds that its last owner died inside builds them anew.
 """
 
 import platform
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -131,14 +130,9 @@ class Blocks:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         # What an exception interrupted is as half-done as what a death interrupted.
-        if kind is None:
+        if error is None:
             self.words[DIRTY] = 0
         self.arena.unlock()
 

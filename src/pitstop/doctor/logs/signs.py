@@ -19,8 +19,6 @@ from pitstop.records.run import ScalarSeries
 from pitstop.records.units import bytes_text, logged_text, share_text
 from pitstop.records.verdict import Finding
 
-_MIB = 1 << 20
-
 _FEWEST_LOSSES = 20
 _FEWEST_RATES = 10
 _FEWEST_MEMORY = 12

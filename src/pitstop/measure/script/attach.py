@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from pitstop.measure.script.record_folder import fresh_folder, record_in
@@ -43,12 +42,7 @@ class Attached:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None or self._measurement is None:
             self.close()
         else:
