@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from pitstop.records.script import (
+    DeviceTrack,
+    Kept,
     KernelTotal,
     ModuleKind,
+    ModuleMemory,
     Modules,
     ModuleTime,
     OperationSource,
@@ -161,6 +164,7 @@ def _readings() -> Iterator[tuple[str, Any]]:
     yield "kernels", replace(
         KERNELS, step=30, wall_us=98_400.0, launches=1_460, busy_us=96_700.0,
         matmul_us=62_000.0, tensor_core_us=62_000.0, other_us=33_000.0, top=top, classes=CLASSES,
+        track=_track(),
     )  # fmt: skip
     sources = tuple(
         OperationSource(operation=operation, file="/home/me/nanogpt/model.py", line=line,
@@ -170,7 +174,7 @@ def _readings() -> Iterator[tuple[str, Any]]:
     yield "work", replace(
         WORK, step=31, flops=14_300_000_000_000, flops_by_dtype={"bfloat16": 14_300_000_000_000},
         bytes_moved=190 * 10**9, pointwise_bytes=120 * 10**9, pointwise_bytes_fused=50 * 10**9,
-        sources=sources,
+        sources=sources, kept=_kept(),
     )  # fmt: skip
     yield "rates", Rates(
         device="cuda:0", flops_per_s={"fp32": 5.1e13, "tf32": 3.6e14, "bf16": 7.3e14},
@@ -212,3 +216,44 @@ def _modules() -> Modules:
         kinds=(ModuleKind(kind="Block", places=12, forward_us=24_000, backward_us=44_400),
                ModuleKind(kind="MLP", places=12, forward_us=11_640, backward_us=21_600)),
     )  # fmt: skip
+
+
+def _kept() -> Kept:
+    """What the same blocks made and backward found held, a fifth of it by the model's own lines."""
+    found = [
+        ModuleMemory(name="lm_head", kind="Linear", num_bytes=6 * GIB),
+        ModuleMemory(name="transformer", kind="ModuleDict", num_bytes=LAYERS * 2 * GIB),
+        ModuleMemory(name="transformer.h", kind="ModuleList", num_bytes=LAYERS * 2 * GIB, parent=1),
+    ]
+    for layer in range(LAYERS):
+        block = len(found)
+        name = f"transformer.h.{layer}"
+        found.append(ModuleMemory(name=name, kind="Block", num_bytes=2 * GIB, parent=2))
+        for part, kind, sixteenths in (
+            ("ln_1", "LayerNorm", 2),
+            ("attn", "CausalSelfAttention", 10),
+            ("ln_2", "LayerNorm", 2),
+            ("mlp", "MLP", 16),
+        ):
+            found.append(ModuleMemory(name=f"{name}.{part}", kind=kind,
+                                      num_bytes=sixteenths * GIB // 16, parent=block))  # fmt: skip
+    return Kept(num_bytes=36 * GIB, modules=tuple(found))
+
+
+def _track() -> DeviceTrack:
+    """Kernels of a profiled step: products, element-wise work and attention in turn."""
+    classes = ("attention", "element-wise", "matrix products", "optimizer", "transfers")
+    pieces = [(150.0, 240.0, 4, 1)]
+    at_us = 2_600.0
+    for _ in range(3 * LAYERS):
+        for place, took_us, count in ((2, 1_380.0, 8), (1, 550.0, 3), (0, 353.0, 1)):
+            pieces.append((at_us, at_us + took_us, place, count))
+            at_us += took_us + 40.0
+    pieces.append((at_us, at_us + 5_200.0, 3, 18))
+    host, begin = [], 0.0
+    for name, host_us, _ in _PARTS:
+        host.append((name, begin, begin + 2.0 * host_us))
+        begin += 2.0 * host_us
+    host.append(("wait", begin, 98_000.0))
+    return DeviceTrack(step=11, wall_us=98_400, host=tuple(host), classes=classes,
+                       pieces=tuple(pieces))  # fmt: skip

@@ -16,6 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+# A step of eleven days is damage, not data.
+_MOST_US: Final = 1e12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSetup:
@@ -197,6 +200,14 @@ class DeviceTrack:
     """Kernels of one class in a row: start, end, place in `classes`, how many."""
     left_out: int = 0
     """Pieces too short to be written."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        spans = [span[1:] for span in self.host] + [piece[:2] for piece in self.pieces]
+        if not all(0 <= start <= end < _MOST_US for start, end in spans):
+            raise ValueError("a piece that ends before it begins, or never")
+        if not all(0 <= piece[2] < len(self.classes) for piece in self.pieces):
+            raise ValueError("a piece of no class")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Steps as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 One process a rank. Tracks: all steps; the parts of sampled steps on the host, one inside the other;
-the same on the device; what lies outside steps. Memory and load are counters. The format is
+the same on the device; what lies outside steps; host and device of a profiled step, transfers and
+communication apart. Memory and load are counters. The format is
 Chrome's Trace Event Format, in which times are microseconds and the slices of a track lie one
 inside the other or apart: a slice that would reach over another one's end goes to a further track
 of the same name.
@@ -16,13 +17,26 @@ from typing import Any, Final, TypeVar
 from pitstop.errors import RecordError
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.run import RankRecord, RunRecord, StepTable, Timeline
+from pitstop.records.script import DeviceTrack, Kernels
 from pitstop.records.store import decode, write_text
 
 MOST_STEPS: Final = 20_000
 """The last steps that are written; a viewer becomes slow with many more."""
 
-_TRACKS: Final = ("steps", "host, sampled steps", "device, sampled steps", "outside steps")
-_STEPS, _HOST, _DEVICE, _OUTSIDE = _TRACKS
+_TRACKS: Final = (
+    "steps",
+    "host, sampled steps",
+    "device, sampled steps",
+    "outside steps",
+    "host, profiled step",
+    "kernels, profiled step",
+    "transfers, profiled step",
+    "communication, profiled step",
+)
+_STEPS, _HOST, _DEVICE, _OUTSIDE, _PROFILED_HOST, _KERNELS, _TRANSFERS, _COMMUNICATION = _TRACKS
+_BESIDE: Final = {"transfers": _TRANSFERS, "communication": _COMMUNICATION}
+_SLOWED: Final = "pitstop"
+"""What a step that was slowed down for a profile is called among events."""
 # Numbers between two tracks, for slices that do not fit into the first of a name.
 _LANES: Final = 1_000
 _MIB: Final = 2**20
@@ -113,6 +127,41 @@ def _slices(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
         if event.wall_us:
             start_us = offsets[event.attempt] + event.start_us
             yield _slice(rank, _OUTSIDE, event.name, (start_us, event.wall_us), step=event.step)
+    yield from _profiled(rank, offsets)
+
+
+def _profiled(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
+    """Give host and device of profiled steps, each where its event lies."""
+    begun = {
+        (event.attempt, event.step): offsets[event.attempt] + event.start_us
+        for event in rank.events
+        if event.name == _SLOWED
+    }
+    for reading in rank.readings:
+        if reading.kind != "kernels":
+            continue
+        try:
+            track = decode(reading, Kernels).track
+        except RecordError:
+            continue  # counted in the verdict's notes
+        begin_us = None if track is None else begun.get((reading.attempt, track.step))
+        if track is not None and begin_us is not None:
+            yield from _track(rank, track, begin_us)
+
+
+def _track(rank: RankRecord, track: DeviceTrack, begin_us: int) -> Iterator[Event]:
+    for part, start, end in track.host:
+        yield _slice(rank, _PROFILED_HOST, part, _place_us(begin_us, start, end), step=track.step)
+    for start, end, place, count in track.pieces:
+        name = track.classes[place]
+        where = _place_us(begin_us, start, end)
+        row = _BESIDE.get(name, _KERNELS)
+        yield _slice(rank, row, name, where, step=track.step, kernels=count)
+
+
+def _place_us(begin_us: int, start: float, end: float) -> tuple[int, int]:
+    """Give start and length in whole microseconds; two that follow each other still do."""
+    return begin_us + round(start), round(end) - round(start)
 
 
 def _last(steps: StepTable) -> Iterator[Mapping[str, int]]:

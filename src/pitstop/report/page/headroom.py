@@ -1,10 +1,11 @@
-"""The section of a page on how far a step is from its device."""
+"""How far a step is from its device, and what the device did in a profiled one."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pitstop.records.headroom import Headroom, KernelSource
-from pitstop.records.units import rate_text, share_text, us_text
+from pitstop.records.script import DeviceTrack, Kernels
+from pitstop.records.units import count_text, rate_text, seconds_text, share_text, us_text
 from pitstop.report.headroom import headroom_text, kernel_line, kernel_name
 from pitstop.report.page.blocks import (
     Block,
@@ -19,7 +20,10 @@ from pitstop.report.page.blocks import (
     text_cell,
 )
 from pitstop.report.page.charts import Segment, bar
+from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.run import RunView
+from pitstop.report.page.spans import Lane, Piece, lanes
+from pitstop.report.page.svg import Described
 
 _COLOURS: Final[Mapping[str, str]] = {
     "matrix products": "c2",
@@ -32,9 +36,13 @@ _COLOURS: Final[Mapping[str, str]] = {
     "optimizer": "c7",
     "copies and layout": "c1",
     "communication": "c5",
+    "transfers": "c8",
 }
 """The same in every run, so that two pages can be held side by side."""
 _OTHER: Final = "c10"
+_BESIDE: Final = ("transfers", "communication")
+"""What a device does beside its other work, each in a row of its own."""
+_MOST_PIECES: Final = 600
 
 
 def headroom_section(view: RunView) -> Section | None:
@@ -146,3 +154,62 @@ def _launched_by(kernel: KernelSource) -> str:
     if kernel.operation == kernel.name:
         return ""
     return kernel.operation or "not known"
+
+
+def device_track_chart(view: RunView) -> Chart | None:
+    """Host and device in a profiled step, kernel by kernel; None where it was not kept."""
+    tracks = [one.track for one in view.readings("kernels", Kernels) if one.track is not None]
+    track = tracks[-1] if tracks else None
+    if track is None or not track.pieces or track.wall_us <= 0:
+        return None
+    longest = sorted(track.pieces, key=lambda piece: piece[0] - piece[1])[:_MOST_PIECES]
+    host = tuple(
+        _track_piece(part, (start, end), view.colours.get(part, HATCHED), track.wall_us)
+        for part, start, end in track.host[:_MOST_PIECES]
+    )
+    rows = [Lane(name="host", pieces=host), *_device_lanes(track, sorted(longest))]
+    title = f"Step {track.step:,}, profiled, {us_text(track.wall_us)}"
+    described = Described(
+        key=f"track-{track.step}",
+        title=title,
+        description=f"On the device: {', '.join(track.classes)}.",
+    )
+    ticks = [seconds_text(share * track.wall_us / 1e6) for share in (0, 0.5, 1)]
+    colours = {name: _COLOURS.get(name, _OTHER) for name in track.classes}
+    colours |= {part: view.colours.get(part, HATCHED) for part, *_ in track.host}
+    return Chart(
+        caption=title,
+        svg=lanes(described, rows, ticks=ticks, span_us=track.wall_us),
+        legend=tuple(LegendEntry(name=name, colour=each) for name, each in colours.items()),
+        note=_track_note(len(track.pieces) - len(longest) + track.left_out),
+    )
+
+
+def _device_lanes(
+    track: DeviceTrack, pieces: Iterable[tuple[float, float, int, int]]
+) -> Iterable[Lane]:
+    rows: dict[str, list[Piece]] = {"device": []}
+    for start, end, place, count in pieces:
+        name = track.classes[place]
+        said = name if count == 1 else f"{name}, {count_text(count, 'kernel')}"
+        piece = _track_piece(said, (start, end), _COLOURS.get(name, _OTHER), track.wall_us)
+        rows.setdefault(name if name in _BESIDE else "device", []).append(piece)
+    for name in ("device", *_BESIDE):
+        if name in rows:
+            yield Lane(name=name, pieces=tuple(rows[name]))
+
+
+def _track_piece(said: str, ends_us: tuple[float, float], colour: str, whole_us: int) -> Piece:
+    start, end = (min(max(us, 0.0), whole_us) for us in ends_us)
+    return Piece(
+        name=said,
+        start=start / whole_us,
+        end=max(start, end) / whole_us,
+        colour=colour,
+        text=f"{said}: {us_text(end - start)}, from {us_text(start)}",
+    )
+
+
+def _track_note(left_out: int) -> str:
+    note = "A profile slows the host down: gaps on the device are longer here than in other steps."
+    return note if not left_out else f"{note} {count_text(left_out, 'shorter piece')} left out."

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import Final
+from typing import Final, TypeVar
 
 from pitstop.errors import RecordError
 from pitstop.records.pictures import (
@@ -15,9 +15,9 @@ from pitstop.records.pictures import (
     picture_bytes,
     read_pictures,
 )
-from pitstop.records.script import Modules, ModuleTime
+from pitstop.records.script import Kept, ModuleMemory, Modules, ModuleTime, Work
 from pitstop.records.summary import SpanSummary
-from pitstop.records.units import count_text, share_text, us_text
+from pitstop.records.units import bytes_text, count_text, share_text, us_text
 from pitstop.report.page.blocks import (
     Block,
     Cell,
@@ -50,52 +50,93 @@ _TAGS_BYTES: Final = 200
 
 
 def modules_section(view: RunView) -> Section | None:
-    """Time of each part of the model, forward and backward."""
+    """Time of each part of the model, forward and backward, and what it keeps for backward."""
     readings = view.readings("modules", Modules)
-    table = _sampled(readings[-1]) if readings else _named_parts(view)
+    kept = _kept(view)
+    table = _sampled(readings[-1], kept) if readings else _named_parts(view)
     if table is None:
         return None
     modules = view.verdict.modules
     said = None if modules is None or modules.covers_forward is None else coverage(modules)
     lead = None if said is None else f"The outermost parts: {said}."
-    drawn = sampled_icicle(readings[-1]) if readings else _named_icicle(view)
+    drawn = sampled_icicle(readings[-1], kept) if readings else _named_icicle(view)
     blocks = (*drawn, table, *(_by_kind(readings[-1]) if readings else ()))
     return Section(key="modules", title="Parts of the model", lead=lead, blocks=blocks)
 
 
-def sampled_icicle(modules: Modules) -> Iterable[Chart]:
+def _kept(view: RunView) -> Kept | None:
+    works = [work.kept for work in view.readings("work", Work) if work.kept is not None]
+    return works[-1] if works else None
+
+
+def sampled_icicle(modules: Modules, kept: Kept | None = None) -> Iterable[Chart]:
     """Modules inside modules, each kind in its colour."""
     kinds = kind_colours(modules.modules)
-    inside: dict[int | None, list[int]] = {}
-    for place, one in enumerate(modules.modules):
-        inside.setdefault(one.parent, []).append(place)
 
-    def levels(parent: int | None, time_us: Callable[[ModuleTime], int]) -> tuple[Level, ...]:
-        return tuple(
-            Level(
-                name=one.name.rpartition(".")[2] if one.parent is not None else one.name,
-                us=time_us(one),
-                colour=kinds.get(one.kind, _OTHER_KINDS),
-                text=f"{one.name} ({one.kind}): {us_text(time_us(one))}",
-                inside=levels(place, time_us),
-            )
-            for place in _by_number(modules.modules, inside.get(parent, ()))
-            if time_us(one := modules.modules[place])
-        )
+    def colour(kind: str) -> str:
+        return kinds.get(kind, _OTHER_KINDS)
 
     legend = [LegendEntry(name=kind, colour=colour) for kind, colour in kinds.items()]
     if len(kinds) < len({one.kind for one in modules.modules}):
         legend.append(LegendEntry(name="other kinds", colour=_OTHER_KINDS))
-    yield from _icicle_chart(
-        {
-            "forward": levels(None, lambda one: one.forward_us),
-            "backward": levels(None, lambda one: one.backward_us or 0),
-        },
-        legend,
-    )
+    passes = [
+        Pass(name="forward", outermost=_levels(modules.modules, _forward_us, us_text, colour)),
+        Pass(name="backward", outermost=_levels(modules.modules, _backward_us, us_text, colour)),
+    ]
+    if kept is not None and kept.num_bytes > 0:
+        passes.append(
+            Pass(
+                name=f"held for backward, {bytes_text(kept.num_bytes)}",
+                outermost=_levels(kept.modules, _num_bytes, bytes_text, colour),
+                whole=kept.num_bytes,
+            )
+        )
+    yield from _icicle_chart(passes, legend)
 
 
-def _by_number(modules: Sequence[ModuleTime], places: Sequence[int]) -> list[int]:
+ModuleT = TypeVar("ModuleT", ModuleTime, ModuleMemory)
+
+
+def _forward_us(one: ModuleTime) -> int:
+    return one.forward_us
+
+
+def _backward_us(one: ModuleTime) -> int:
+    return one.backward_us or 0
+
+
+def _num_bytes(one: ModuleMemory) -> int:
+    return one.num_bytes
+
+
+def _levels(
+    modules: Sequence[ModuleT],
+    size: Callable[[ModuleT], int],
+    size_text: Callable[[float], str],
+    colour: Callable[[str], str],
+) -> tuple[Level, ...]:
+    """Lay modules inside those around them, but for those without a size."""
+    inside: dict[int | None, list[int]] = {}
+    for place, one in enumerate(modules):
+        inside.setdefault(one.parent, []).append(place)
+
+    def below(parent: int | None) -> tuple[Level, ...]:
+        return tuple(
+            Level(
+                name=one.name.rpartition(".")[2] if one.parent is not None else one.name,
+                size=size(one),
+                colour=colour(one.kind),
+                text=f"{one.name} ({one.kind}): {size_text(size(one))}",
+                inside=below(place),
+            )
+            for place in _by_number(modules, inside.get(parent, ()))
+            if size(one := modules[place]) > 0
+        )
+
+    return below(None)
+
+
+def _by_number(modules: Sequence[ModuleT], places: Sequence[int]) -> list[int]:
     """Put what is numbered in order: the record has the longest first, which means less.
 
     Names that differ by the number at their end alone (3 and 12, stage3 and stage12) stand where
@@ -126,7 +167,8 @@ def _named_icicle(view: RunView) -> Iterable[Chart]:
     if facts is None:
         return
     spans = facts.summary.spans
-    passes = {name: _named_levels(view, spans, (name,)) for name in ("forward", "loss", "backward")}
+    names = ("forward", "loss", "backward")
+    passes = [Pass(name=name, outermost=_named_levels(view, spans, (name,))) for name in names]
     yield from _icicle_chart(passes, ())
 
 
@@ -137,7 +179,7 @@ def _named_levels(
     return tuple(
         Level(
             name=span.path[-1],
-            us=span.host.total_us,
+            size=span.host.total_us,
             colour=view.colours.get(span.path[0], HATCHED),
             text=f"{' / '.join(span.path)}: {share_text(span.share)}",
             inside=_named_levels(view, spans, span.path),
@@ -147,27 +189,31 @@ def _named_levels(
     )
 
 
-def _icicle_chart(
-    passes: Mapping[str, tuple[Level, ...]], legend: Sequence[LegendEntry]
-) -> Iterable[Chart]:
-    drawn = [Pass(name=name, outermost=levels) for name, levels in passes.items() if levels]
+def _icicle_chart(passes: Iterable[Pass], legend: Sequence[LegendEntry]) -> Iterable[Chart]:
+    drawn = [one for one in passes if one.outermost]
     if not drawn:
         return
-    longest = [max(one.outermost, key=lambda level: level.us) for one in drawn]
+    largest = [max(one.outermost, key=lambda level: level.size) for one in drawn]
     described = Described(
         key="modules-icicle",
         title="Parts of the model inside one another",
         description="; ".join(
             f"longest of {one.name}: {level.text}"
-            for one, level in zip(drawn, longest, strict=True)
+            for one, level in zip(drawn, largest, strict=True)
         )
         + ".",
     )
+    note = "Both passes are on one scale."
+    if any(one.whole is not None for one in drawn):
+        note += (
+            " Held is what a module made in one counted step and the backward pass found still "
+            "there, on a scale of its own; the rest of the width was made by the model's own lines."
+        )
     yield Chart(
         caption="Parts inside parts, as wide as their time",
         svg=icicle(described, drawn, most_levels=_MOST_LEVELS),
         legend=tuple(legend),
-        note="Both passes are on one scale.",
+        note=note,
     )
 
 
@@ -194,15 +240,17 @@ def _by_kind(modules: Modules) -> Iterable[Block]:
     )
 
 
-def _sampled(modules: Modules) -> Table:
+def _sampled(modules: Modules, kept: Kept | None) -> Table:
     outermost = [one for one in modules.modules if one.parent is None]
     whole = (modules.forward_us or 0) + (modules.backward_us or 0)
     whole = whole or sum(one.both_us for one in outermost) or 1
     shown = sorted(modules.modules, key=lambda one: -one.both_us)[:_MOST_MODULES]
     recomputes = any(one.recompute_us for one in shown)
-    rows = tuple(_module_row(one, whole, recomputes=recomputes) for one in shown)
+    held = None if kept is None else {one.name: one.num_bytes for one in kept.modules}
+    rows = tuple(_module_row(one, whole, held, recomputes=recomputes) for one in shown)
     again = ("recomputed",) if recomputes else ()
-    columns = named_columns("module", "kind", "forward", "backward", *again, "of all")
+    memory = () if held is None else ("held for backward",)
+    columns = named_columns("module", "kind", "forward", "backward", *again, "of all", *memory)
     note = "Measured once, on the host's clock, in a step that is left out of all other numbers."
     if modules.forward_us is not None:
         note = (
@@ -219,8 +267,12 @@ def _sampled(modules: Modules) -> Table:
     )
 
 
-def _module_row(one: ModuleTime, whole_us: int, *, recomputes: bool) -> tuple[Cell, ...]:
+def _module_row(
+    one: ModuleTime, whole_us: int, held: Mapping[str, int] | None, *, recomputes: bool
+) -> tuple[Cell, ...]:
     back = "not split" if one.backward_us is None else us_text(one.backward_us)
+    num_bytes = 0 if held is None else held.get(one.name, 0)
+    memory = () if held is None else (number_cell(bytes_text(num_bytes), num_bytes),)
     again = number_cell(us_text(one.recompute_us), one.recompute_us)
     return (
         text_cell(one.name),
@@ -229,6 +281,7 @@ def _module_row(one: ModuleTime, whole_us: int, *, recomputes: bool) -> tuple[Ce
         number_cell(back, one.backward_us),
         *((again,) if recomputes else ()),
         number_cell(share_text(one.both_us / whole_us), one.both_us),
+        *memory,
     )
 
 

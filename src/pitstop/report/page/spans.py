@@ -72,7 +72,8 @@ class Level:
     """A module, or another part, with those inside it."""
 
     name: str
-    us: float
+    size: float
+    """Its time, or its memory."""
     colour: str
     text: str
     inside: tuple["Level", ...] = ()
@@ -84,16 +85,18 @@ class Pass:
 
     name: str
     outermost: tuple[Level, ...]
+    whole: float | None = None
+    """What the whole width stands for; None for a time, of which all passes have one scale."""
 
     @property
-    def us(self) -> float:
+    def size(self) -> float:
         """All of them together."""
-        return sum(level.us for level in self.outermost)
+        return sum(level.size for level in self.outermost)
 
 
 def icicle(described: Described, passes: Sequence[Pass], *, most_levels: int) -> Svg:
-    """Draw what lies inside what, each part as wide as its time; all passes on one scale."""
-    span_us = max(one.us for one in passes)
+    """Draw what lies inside what, each part as wide as its size; all times on one scale."""
+    span_us = max((one.size for one in passes if one.whole is None), default=1.0)
     still: list[Svg] = []
     pieces: list[Svg] = []
     y = 0.0
@@ -101,7 +104,8 @@ def icicle(described: Described, passes: Sequence[Pass], *, most_levels: int) ->
         still.append(element("text", {"x": 0, "y": y + 11, "class_": "label"}, one.name))
         y += _LABEL_HEIGHT
         deepest = 0
-        for depth, piece in _placed(one.outermost, span_us=span_us, most_levels=most_levels):
+        whole = span_us if one.whole is None else one.whole
+        for depth, piece in _placed(one.outermost, whole=whole, most_levels=most_levels):
             pieces += _named_rectangle(piece, y + depth * _LEVEL_HEIGHT)
             deepest = max(deepest, depth)
         y += (deepest + 1) * _LEVEL_HEIGHT + _ROW_GAP
@@ -111,14 +115,14 @@ def icicle(described: Described, passes: Sequence[Pass], *, most_levels: int) ->
 def _placed(
     levels: Sequence[Level],
     *,
-    span_us: float,
+    whole: float,
     most_levels: int,
     depth: int = 0,
-    start_us: float = 0.0,
+    begin: float = 0.0,
 ) -> Iterator[tuple[int, Piece]]:
-    """Lay parts side by side from `start_us` on, and those inside them below."""
+    """Lay parts side by side from `begin` on, and those inside them below."""
     for level in levels:
-        start, end = start_us / span_us, (start_us + level.us) / span_us
+        start, end = begin / whole, (begin + level.size) / whole
         if end - start >= _THINNEST:
             yield (
                 depth,
@@ -127,12 +131,12 @@ def _placed(
             if depth + 1 < most_levels:
                 yield from _placed(
                     level.inside,
-                    span_us=span_us,
+                    whole=whole,
                     most_levels=most_levels,
                     depth=depth + 1,
-                    start_us=start_us,
+                    begin=begin,
                 )
-        start_us += level.us
+        begin += level.size
 
 
 def _zoom_window(pieces: Iterable[Svg], height: float, span_us: float) -> Svg:

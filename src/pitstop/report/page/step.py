@@ -25,6 +25,7 @@ from pitstop.report.page.blocks import (
     text_cell,
 )
 from pitstop.report.page.charts import Segment, bar, meter
+from pitstop.report.page.headroom import device_track_chart
 from pitstop.report.page.palette import HATCHED, UNACCOUNTED
 from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.spans import Lane, Piece, lanes
@@ -343,9 +344,12 @@ def _shares_of_a_log(view: RunView) -> Section | None:
 def timeline_section(view: RunView) -> Section | None:
     """Host and device over a few sampled steps."""
     timelines = [one for one in view.rank.timelines if one.spans][-_MOST_TIMELINES:]
-    if not timelines:
-        return None
+    track = device_track_chart(view)
     charts = [_timeline_chart(view, one) for one in timelines]
+    if track is not None:
+        charts.append(track)
+    if not charts:
+        return None
     with_device = any(_has_device(one) for one in timelines)
     lead = (
         "Where the parts lay in sampled steps: above on the host's clock, below on the device's."

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop.errors import RecordError
-from pitstop.records.run import Event, RankRecord, RunRecord, Timeline, TimelineSpan
-from pitstop.records.store import read_run
+from pitstop.records.run import (
+    Event,
+    RankRecord,
+    Reading,
+    RunRecord,
+    Timeline,
+    TimelineSpan,
+)
+from pitstop.records.script import DeviceTrack, Kernels
+from pitstop.records.store import decode, read_run
 from pitstop.report.export.trace import trace_events, write_trace
 from tests.browser.gpu_record import on_gpu
 from tests.browser.records import ranks, write_run
-from tests.unit.doctor.records import rank, raw, run_of
+from tests.unit.doctor.records import KERNELS, rank, raw, run_of
 from tests.unit.report.export.trace_rules import violations
 
 
@@ -169,3 +177,57 @@ def test_a_record_without_steps_makes_no_empty_trace(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no measured step"):
         write_trace(run_of(rank({}, steps=0)), tmp_path / "trace.json")
     assert not (tmp_path / "trace.json").exists()
+
+
+TRACK = DeviceTrack(
+    step=2,
+    wall_us=5_000,
+    host=(("forward", 0.0, 2_000.0), ("backward", 2_000.0, 4_000.5)),
+    classes=("communication", "matrix products", "transfers"),
+    pieces=(
+        (10.4, 60.2, 2, 1),
+        (1_000.0, 1_500.0, 1, 3),
+        (1_200.0, 1_800.0, 0, 1),
+        (1_500.0, 1_900.0, 1, 1),
+    ),
+)
+
+
+def test_a_profiled_step_has_host_and_device_where_it_lay(tmp_path: Path) -> None:
+    kernels = replace(KERNELS, step=3, track=TRACK)
+    record = rank({"forward": 900}, apart={"pitstop": {2: 5_000}}, readings=[kernels])
+    begun = next(event for event in record.events if event.name == "pitstop").start_us
+    write_trace(run_of(record), tmp_path / "trace.json")
+    text = (tmp_path / "trace.json").read_text(encoding="utf-8")
+    assert violations(text) == []
+    rows: dict[str, list[tuple[str, int, int]]] = {}
+    for event in json.loads(text)["traceEvents"]:
+        if event["ph"] == "X" and "profiled" in event["cat"]:
+            place = (event["name"], event["ts"] - begun, event["dur"])
+            rows.setdefault(event["cat"].partition(",")[0], []).append(place)
+    assert rows == {
+        "host": [("forward", 0, 2_000), ("backward", 2_000, 2_000)],
+        "kernels": [("matrix products", 1_000, 500), ("matrix products", 1_500, 400)],
+        "transfers": [("transfers", 10, 50)],
+        "communication": [("communication", 1_200, 600)],
+    }
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"pieces": ((5.0, 1.0, 0, 1),)},
+        {"pieces": ((0.0, float("inf"), 0, 1),)},
+        {"pieces": ((0.0, float("nan"), 0, 1),)},
+        {"pieces": ((0.0, 1.0, 3, 1),)},
+        {"host": (("forward", -1.0, 1.0),)},
+    ],
+)
+def test_a_damaged_track_is_a_damaged_reading(changed: dict[str, Any]) -> None:
+    values = asdict(replace(KERNELS, track=TRACK))
+    values["track"].update(changed)
+    damaged = Reading(attempt=0, kind="kernels", at_us=0, values=values)
+    with pytest.raises(RecordError):
+        decode(damaged, Kernels)
+    record = replace(rank({"forward": 900}), readings=(damaged,))
+    assert not [one for one in trace_events(run_of(record)) if "profiled" in one.get("cat", "")]

@@ -11,8 +11,9 @@ from pitstop.cli.report import page_of
 from pitstop.doctor.judge import judge_record
 from pitstop.records.host.memory import DeviceMemory
 from pitstop.records.run import Reading, Timeline, TimelineSpan
-from pitstop.records.script import KernelTotal, Modules
+from pitstop.records.script import DeviceTrack, KernelTotal, Modules
 from pitstop.records.store import read_run
+from pitstop.records.units import bytes_text
 from pitstop.report.page.blocks import Block, Chart, Section, Table
 from pitstop.report.page.headroom import headroom_section
 from pitstop.report.page.host import load_section, memory_section
@@ -247,3 +248,65 @@ def test_numbered_modules_stand_in_order_where_the_longest_of_them_does(view: Ru
     [chart] = sampled_icicle(Modules(step=1, modules=found))
     drawn = re.findall(r"<title>([\w.]+) \(", chart.svg.text)
     assert drawn[: len(names)] == ["stage1", "stage8", "stage12", "head", "norm", "h.9", "h.10"]
+
+
+def test_what_modules_hold_for_backward_is_a_row_of_the_icicle_on_its_own_scale(
+    view: RunView,
+) -> None:
+    section = modules_section(view)
+    chart = charts(section)["modules-icicle"]
+    assert ">held for backward, 36.0 GiB<" in chart.svg.text
+    found = re.findall(
+        r'<rect x="([\d.]+)%" width="([\d.]+)%"[^>]*><title>([^<]*)</title>', chart.svg.text
+    )
+    width = {said: float(share) for _, share, said in found}
+    assert width["transformer (ModuleDict): 24.0 GiB"] == pytest.approx(100 * 24 / 36, abs=0.02)
+    assert width["transformer.h.3.mlp (MLP): 1.00 GiB"] == pytest.approx(100 / 36, abs=0.02)
+    assert chart.note is not None
+    assert "on a scale of its own" in chart.note
+    assert section is not None
+    modules = table(section.blocks, "Modules in step 32")
+    held = {row[0].text: row[-1].text for row in modules.rows}
+    assert modules.columns[-1].name == "held for backward"
+    assert held["transformer.h.3.attn"] == "640 MiB"
+    assert held["(model)"] == bytes_text(0), "not a module that holds anything of its own"
+
+
+def test_a_record_without_memory_of_modules_has_times_alone(view: RunView) -> None:
+    modules = view.readings("modules", Modules)[-1]
+    [chart] = sampled_icicle(modules)
+    assert "held" not in chart.svg.text
+    assert chart.note == "Both passes are on one scale."
+
+
+def test_a_profiled_step_has_kernels_and_transfers_below_the_host(view: RunView) -> None:
+    found = charts(timeline_section(view))["track-11"]
+    drawn = found.svg.text
+    rows = re.findall(r'class="label">([\w ]+)</text>', drawn)
+    assert rows == ["host", "device", "transfers"]
+    assert "matrix products, 8 kernels: 1.38 ms, from 2.60 ms" in drawn
+    assert {"matrix products", "transfers", "forward"} <= {entry.name for entry in found.legend}
+    ends = [float(x) + float(w) for x, w in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', drawn)]
+    assert max(ends) <= 100.01
+
+
+def test_a_track_alone_is_a_timeline() -> None:
+    track = DeviceTrack(
+        step=4, wall_us=100, host=(), classes=("softmax",), pieces=((0.0, 50.0, 0, 2),)
+    )
+    kernels = replace(KERNELS, track=track)
+    found = view_of(judge_record(run_of(rank({"forward": 900}, readings=[SETUP, kernels]))))
+    assert list(charts(timeline_section(found))) == ["track-4"]
+
+
+def test_of_very_many_kernels_the_page_has_the_longest() -> None:
+    pieces = tuple((10.0 * n, 10.0 * n + 1 + n / 1_000, 0, 1) for n in range(2_000))
+    track = DeviceTrack(
+        step=4, wall_us=20_000, host=(), classes=("softmax",), pieces=pieces, left_out=5
+    )
+    kernels = replace(KERNELS, track=track)
+    found = view_of(judge_record(run_of(rank({"forward": 900}, readings=[SETUP, kernels]))))
+    chart = charts(timeline_section(found))["track-4"]
+    assert chart.svg.text.count("<title>softmax") == 600
+    assert chart.note is not None
+    assert chart.note.endswith("1,405 shorter pieces left out.")

@@ -33,7 +33,7 @@ def levels(most_us: int, depth: int) -> st.SearchStrategy[tuple[Level, ...]]:
         inside = [st.just(()) if depth == 1 else levels(us, depth - 1) for us in times]
         return st.tuples(*inside).map(
             lambda found: tuple(
-                Level(name=f"p{n}", us=us, colour="c2", text=f"{depth}.{n}: {us}", inside=within)
+                Level(name=f"p{n}", size=us, colour="c2", text=f"{depth}.{n}: {us}", inside=within)
                 for n, (us, within) in enumerate(zip(times, found, strict=True))
             )
         )
@@ -57,7 +57,7 @@ def test_a_part_lies_inside_the_one_above_it_and_is_as_wide_as_its_time(
     outermost: tuple[Level, ...],
 ) -> None:
     drawn = icicle(DESCRIBED, [Pass(name="forward", outermost=outermost)], most_levels=3)
-    whole = sum(level.us for level in outermost)
+    whole = sum(level.size for level in outermost)
     rows: dict[float, list[tuple[float, float]]] = {}
     for start, end, y, said in rectangles(drawn.text):
         us = int(said.partition(": ")[2])
@@ -74,8 +74,8 @@ def test_a_part_lies_inside_the_one_above_it_and_is_as_wide_as_its_time(
 
 
 def test_both_passes_are_on_one_scale() -> None:
-    half = Level(name="a", us=50, colour="c2", text="half")
-    whole = Level(name="a", us=100, colour="c2", text="whole")
+    half = Level(name="a", size=50, colour="c2", text="half")
+    whole = Level(name="a", size=100, colour="c2", text="whole")
     passes = [Pass(name="forward", outermost=(half,)), Pass(name="backward", outermost=(whole,))]
     drawn = icicle(DESCRIBED, passes, most_levels=3)
     widths = {said: end - start for start, end, _, said in rectangles(drawn.text)}
@@ -83,8 +83,8 @@ def test_both_passes_are_on_one_scale() -> None:
 
 
 def test_levels_beyond_the_deepest_are_left_out() -> None:
-    inner = Level(name="inner", us=10, colour="c2", text="inner")
-    outer = Level(name="outer", us=10, colour="c2", text="outer", inside=(inner,))
+    inner = Level(name="inner", size=10, colour="c2", text="inner")
+    outer = Level(name="outer", size=10, colour="c2", text="outer", inside=(inner,))
     one = Pass(name="forward", outermost=(outer,))
     assert "inner" not in icicle(DESCRIBED, [one], most_levels=1).text
     assert "inner" in icicle(DESCRIBED, [one], most_levels=2).text
