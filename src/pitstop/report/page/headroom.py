@@ -175,8 +175,9 @@ def device_track_chart(view: RunView) -> Chart | None:
         description=f"On the device: {', '.join(track.classes)}.",
     )
     ticks = [seconds_text(share * track.wall_us / 1e6) for share in (0, 0.5, 1)]
-    colours = {name: _COLOURS.get(name, _OTHER) for name in track.classes}
-    colours |= {part: view.colours.get(part, HATCHED) for part, *_ in track.host}
+    # Host and device have names of their own, and not colours enough for both.
+    colours = {f"host: {part}": view.colours.get(part, HATCHED) for part, *_ in track.host}
+    colours |= {f"device: {name}": _COLOURS.get(name, _OTHER) for name in track.classes}
     return Chart(
         caption=title,
         svg=lanes(described, rows, ticks=ticks, span_us=track.wall_us),

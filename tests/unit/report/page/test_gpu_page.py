@@ -285,7 +285,8 @@ def test_a_profiled_step_has_kernels_and_transfers_below_the_host(view: RunView)
     rows = re.findall(r'class="label">([\w ]+)</text>', drawn)
     assert rows == ["host", "device", "transfers"]
     assert "matrix products, 8 kernels: 1.38 ms, from 2.60 ms" in drawn
-    assert {"matrix products", "transfers", "forward"} <= {entry.name for entry in found.legend}
+    named = {entry.name for entry in found.legend}
+    assert {"device: matrix products", "device: transfers", "host: forward"} <= named
     ends = [float(x) + float(w) for x, w in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', drawn)]
     assert max(ends) <= 100.01
 
