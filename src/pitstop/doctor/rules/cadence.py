@@ -232,8 +232,15 @@ def host_work(facts: Facts) -> Finding | None:
         summary="other Python code takes much of the step",
         evidence=(f"{first} steps", *evidence),
         bound=replace(most, error=both),
-        remedy=((if_it_loads(facts),) if loads else ()) + fix,
+        remedy=_with_loading(facts, fix) if loads else fix,
     )
+
+
+def _with_loading(facts: Facts, fix: tuple[str, ...]) -> tuple[str, ...]:
+    """Add what to do with lines that make batches: last where a loader makes those of training."""
+    loaders = () if facts.setup is None else facts.setup.loaders
+    loading = (if_it_loads(facts),)
+    return fix + loading if any(loader.trains for loader in loaders) else loading + fix
 
 
 def _watching_share(facts: Facts) -> float:

@@ -15,7 +15,7 @@ from pitstop.doctor.rules.cadence import (
     logging,
     time_outside_steps,
 )
-from pitstop.records.script import HostLine
+from pitstop.records.script import HostLine, Setup
 from tests.unit.doctor.records import (
     KERNELS,
     ON_CPU,
@@ -188,17 +188,22 @@ def test_python_that_does_not_log_is_named_line_by_line() -> None:
 
 
 def test_lines_that_may_load_are_told_how_loading_is_done() -> None:
-    def advice(line: HostLine) -> str:
+    loads = "if it makes the next batch"
+    alone = replace(ON_CPU, loaders=())
+
+    def places(line: HostLine, setup: Setup = alone) -> list[int]:
         loop = replace(host_line("loss.backward()", 900, part="backward"), line=60)
-        found = host_work(facts(LOGGED, readings=[ON_CPU, host_lines(loop, line)]))
+        found = host_work(facts(LOGGED, readings=[setup, host_lines(loop, line)]))
         assert found is not None
-        return found.remedy[0]
+        last = len(found.remedy) - 1
+        return [at - last for at, text in enumerate(found.remedy) if text.startswith(loads)]
 
     line = host_line("x, y = get_batch()", 400)
-    loads = "if it makes the next batch"
-    assert advice(replace(line, line=50)).startswith(loads), "before the passes"
-    assert advice(replace(line, function="get_batch", line=90)).startswith(loads), "elsewhere"
-    assert not advice(replace(line, line=70)).startswith(loads), "below the passes"
+    before, elsewhere = replace(line, line=50), replace(line, function="get_batch", line=90)
+    assert places(before) == places(elsewhere) == [-2], "first of three"
+    # Where a loader makes the batches of training, such a line most likely does something else.
+    assert places(before, ON_CPU) == places(elsewhere, ON_CPU) == [0], "last"
+    assert places(replace(line, line=70)) == [], "below the passes"
     engine = facts(LOGGED, applied={"loader.workers": {"workers": 2}})
     found = host_work(engine)
     assert found is not None
