@@ -58,7 +58,7 @@ def test_what_the_fixed_run_shows_is_changed_as_well_and_told() -> None:
     assert [finding.code for finding in after.findings] == ["LOG001"]
     more = changes_for(after, settings, cores=2)
     assert list(command.again_lines(after, more)) == [
-        "   now that it is faster, LOG001 logging takes much of the step: log.every_steps 1 -> 50"
+        "   in the fixed run, LOG001 logging takes much of the step: log.every_steps 1 -> 50"
     ]
     assert not list(command.again_lines(after, ()))
 

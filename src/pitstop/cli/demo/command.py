@@ -235,7 +235,7 @@ def again_lines(after: "Verdict", more: "Sequence[Change]") -> "Iterator[str]":
             for change in more
             if change.code == code
         ]
-        yield f"   now that it is faster, {code} {summary}: {', '.join(fixes)}"
+        yield f"   in the fixed run, {code} {summary}: {', '.join(fixes)}"
 
 
 def _shown(value: object) -> str:
