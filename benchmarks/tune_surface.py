@@ -1,9 +1,10 @@
 """Records the speed of every point of a small space many times, and lets the tuner's search at it.
 
-    python -m benchmarks.tune_surface --record --seconds 80 --hardware "..."
+    python -m benchmarks.tune_surface --record --cores 8-11 --seconds 150 --hardware "..."
     python -m benchmarks.tune_surface             # the search on what was recorded
 
-Recording times every point in turns until the time is over, then lets the search at it live.
+Recording times every point in turns until the time is over, on each of the cores by itself, then
+lets the search at it live, a few times on every core.
 
 A trial is a few steps of a small convolutional network in this process: 72 ways to train it. Each
 step is followed by one of a reference, and the time of a trial is the median ratio of the two, for
@@ -15,11 +16,15 @@ replayed trial answers with one round, drawn at random, so that its noise is wha
 import argparse
 import itertools
 import json
+import multiprocessing
+import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +49,8 @@ NEAR: Final = 1.03
 BATCH: Final = 16
 REFERENCE: Final = (0, 0, 0, 0, 0)
 FEWEST_ROUNDS: Final = 4
+LIVE_SEARCHES: Final = 3
+"""On every core."""
 
 
 Step = Callable[[], None]
@@ -91,19 +98,59 @@ def training(point: Point) -> Step:
     return step
 
 
-def record(rounds: int, steps: int, seconds: float) -> dict[Point, list[float]]:
-    """Time every point in every round, whole rounds only, until the time is over."""
-    end_s = time.monotonic() + seconds
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What one core is asked for."""
+
+    core: int | None
+    """None for whichever there is."""
+    rounds: int
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What one core gave."""
+
+    surface: dict[Point, list[float]]
+    live: list[Point]
+    """What searches of the running program chose."""
+
+
+def record_on_cores(cores: Sequence[int], asked: Recording) -> Recorded:
+    """Record on every core by itself; put the rounds of all together."""
+    recordings = [
+        Recording(core=core, rounds=asked.rounds, steps=asked.steps, seconds=asked.seconds)
+        for core in cores
+    ] or [asked]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(recordings), mp_context=context) as pool:
+        parts = list(pool.map(record, recordings))
+    surface = {point: [t for part in parts for t in part.surface[point]] for point in POINTS}
+    return Recorded(surface=surface, live=[chosen for part in parts for chosen in part.live])
+
+
+def record(asked: Recording) -> Recorded:
+    """Time every point in every round, whole rounds only, until the time is over; then search."""
+    if asked.core is not None:
+        os.sched_setaffinity(0, {asked.core})
+    torch.set_num_threads(1)
+    end_s = time.monotonic() + asked.seconds
     trainings = {point: training(point) for point in POINTS}
     reference = training(REFERENCE)
     found: dict[Point, list[float]] = {point: [] for point in POINTS}
-    dice = random.Random(0)
-    for done in range(rounds):
+    dice = random.Random(asked.core)
+    for done in range(asked.rounds):
         if done >= FEWEST_ROUNDS and time.monotonic() > end_s:
             break
         for point in dice.sample(POINTS, len(POINTS)):
-            found[point].append(relative_time(trainings[point], reference, steps))
-    return found
+            found[point].append(relative_time(trainings[point], reference, asked.steps))
+    live = [
+        searched(lambda point: relative_time(training(point), reference, asked.steps))[0]
+        for _ in range(LIVE_SEARCHES)
+    ]
+    return Recorded(surface=found, live=live)
 
 
 def truth(surface: dict[Point, list[float]]) -> dict[Point, float]:
@@ -149,10 +196,43 @@ def near_share(ratios: Sequence[float]) -> float:
     return sum(ratio <= NEAR for ratio in ratios) / len(ratios)
 
 
+def cores_named(text: str) -> list[int]:
+    """Read cores as ``taskset -c`` names them: 8-11,14."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def write_recorded(options: argparse.Namespace) -> None:
+    """Record, and write it down with what the live searches chose."""
+    asked = Recording(
+        core=None, rounds=options.rounds, steps=options.steps, seconds=options.seconds
+    )
+    found = record_on_cores(cores_named(options.cores), asked)
+    true = truth(found.surface)
+    best = min(true.values())
+    known = {
+        "hardware": options.hardware,
+        "torch": torch.__version__,
+        "cores": options.cores,
+        "axes": [axis.name for axis in AXES],
+        "live_over_best": [round(true[point] / best, 4) for point in found.live],
+        "points": [
+            {"point": list(point), "times": [round(taken, 4) for taken in times]}
+            for point, times in found.surface.items()
+        ],
+    }
+    options.out.write_text(json.dumps(known) + "\n", encoding="utf-8")
+    print(f"live over best: {known['live_over_best']}")
+
+
 def main() -> None:
     """Record where asked, then search and say how near it came."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--cores", default="", help="as taskset names them; each records by itself")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=600.0)
@@ -161,30 +241,20 @@ def main() -> None:
     parser.add_argument("--hardware", default="2-core AMD EPYC, torch 2.13")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    known: dict[str, Any] = {}
     if options.record:
-        surface = record(options.rounds, options.steps, options.seconds)
-        rows = [{"point": list(p), "times": [round(s, 4) for s in t]} for p, t in surface.items()]
-        reference = training(REFERENCE)
-        live, _ = searched(lambda point: relative_time(training(point), reference, options.steps))
-        true = truth(surface)
-        known = {
-            "hardware": options.hardware,
-            "axes": [axis.name for axis in AXES],
-            "live_over_best": true[live] / min(true.values()),
-            "points": rows,
-        }
-        options.out.write_text(json.dumps(known) + "\n", encoding="utf-8")
+        write_recorded(options)
+    if not options.repeats:
+        return
     surface = read_surface(options.out)
     found = list(replays(surface, options.repeats))
     ratios = [ratio for ratio, _ in found]
     own = truth(surface)[tuple(axis.own for axis in AXES)]
-    print(f"{len(surface)} points; own over best {own / min(truth(surface).values()):.2f}")
+    rounds = len(next(iter(surface.values())))
+    print(f"{len(surface)} points, {rounds} rounds")
+    print(f"own over best {own / min(truth(surface).values()):.2f}")
     print(f"noise of a trial {spread(surface):.1%}; most trials {max(n for _, n in found)}")
     print(f"within {NEAR - 1:.0%}: {near_share(ratios):.0%} of {len(ratios)}")
     print(f"median {statistics.median(ratios):.3f}, worst {max(ratios):.3f}")
-    if known:
-        print(f"live over best: {known['live_over_best']:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A study of a configuration: its space on this machine, its journal, and the file it ends in."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -27,8 +27,16 @@ from pitstop.verify.claims import changed_settings, claim_of
 from pitstop.workloads.catalogue import outside_kinds
 
 JOURNAL: Final = "journal.jsonl"
-_MEMORY_KEYS: Final = ("train.batch_size", "train.recompute", "train.precision", "optimizer.kind")
-"""What decides whether a step fits; other settings get no plan of their own."""
+_MEMORY_KEYS: Final = (
+    "train.batch_size",
+    "train.recompute",
+    "train.precision",
+    "model.kernels",
+    "optimizer.kind",
+)
+"""What decides how much a step takes."""
+_TAKES_MORE: Final = ("train.batch_size", "train.recompute")
+"""What may take more than the configuration does; without one of these nothing is planned."""
 _ALIKE_IN_PORTIONS: Final = frozenset({"vrt", "vrt_spike"})
 """Models without batch normalisation, and without a loss over pairs of a micro-batch."""
 
@@ -65,10 +73,13 @@ def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning
     gpu = Gpu(name=place.gpu_name, num_bytes=place.gpu_bytes) if place.has_gpu else None
     head = StudyHead(config=to_yaml(config, kinds=kinds), steps=study.steps)
     journal = TrialJournal(study.folder / JOURNAL, head)
-    journaled = JournaledTrials(journal=journal, trials=_trials(study))
+    trials = _trials(study)
+    if gpu is not None:
+        trials = FittingTrials(trials=trials, study=study, gpu=gpu)
+    journaled = JournaledTrials(journal=journal, trials=trials)
     return Tuner(
         source=str(study.config),
-        space=open_space(KNOBS, situation, partial(objection_to, study, gpu)),
+        space=open_space(KNOBS, situation, partial(objection_to, study)),
         claim_of=partial(claim_of_choice, study),
         trials=journaled
         if study.cluster is None
@@ -150,16 +161,42 @@ def _pace(row: GainRow) -> str:
     return "not measured" if math.isnan(row.wall_s) else f"{seconds_text(row.wall_s)} a sample"
 
 
-def objection_to(study: TuningRequest, gpu: Gpu | None, choice: Choice) -> str | None:
-    """Hold a choice against the configuration's rules, what it may claim, and the GPU's memory."""
+def objection_to(study: TuningRequest, choice: Choice) -> str | None:
+    """Hold a choice against the configuration's rules and what it may claim."""
     try:
         claim = claim_of_choice(study, choice)
     except ConfigProblems as problems:
         return problems.problems[0].message
-    if claim not in study.allowed:
-        return f"changes the {claim}"
-    needs_plan = any(one.startswith(_MEMORY_KEYS) for one in choice)
-    return _does_not_fit(study, gpu, choice) if gpu is not None and needs_plan else None
+    return None if claim in study.allowed else f"changes the {claim}"
+
+
+@dataclass(slots=True, kw_only=True)
+class FittingTrials:
+    """Trials of what fits into the GPU by its plan; the others are refused without being run.
+
+    A point is planned as a whole and when it is wanted: what does not fit beside the given settings
+    may fit beside better ones, and a plan of a large network takes as long as a short trial.
+    """
+
+    trials: Trials
+    study: TuningRequest
+    gpu: Gpu
+    _reasons: dict[tuple[str, ...], str | None] = field(default_factory=dict, init=False)
+
+    def run(self, overrides: Sequence[str]) -> Trial:
+        """Try settings, unless they are known not to fit."""
+        reason = self._objection(tuple(overrides))
+        if reason is not None:
+            return Trial(overrides=tuple(overrides), end="out of memory", reason=reason)
+        return self.trials.run(overrides)
+
+    def _objection(self, overrides: tuple[str, ...]) -> str | None:
+        if not any(one.startswith(_TAKES_MORE) for one in overrides):
+            return None
+        decisive = tuple(one for one in overrides if one.startswith(_MEMORY_KEYS))
+        if decisive not in self._reasons:
+            self._reasons[decisive] = _does_not_fit(self.study, self.gpu, overrides)
+        return self._reasons[decisive]
 
 
 def _does_not_fit(study: TuningRequest, gpu: Gpu, choice: Choice) -> str | None:

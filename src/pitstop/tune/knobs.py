@@ -126,11 +126,14 @@ def _worker_lives(at: Situation) -> tuple[Choice, ...]:
 
 
 def _caches(at: Situation) -> tuple[Choice, ...]:
-    """Nothing, or half of what is free; what fits stays, which no order of reading defeats."""
+    """Nothing, or at most half of what is free; what fits stays, which no order of reading defeats.
+
+    A power of two, for a study that goes on later, when other memory is free, tries the same.
+    """
     half_mib = (at.free_bytes or 0) // 2**21
     if at.config.cache.budget or not half_mib:
         return ()
-    return (OWN, (f"cache.budget={half_mib}MiB", "cache.policy=keep"))
+    return (OWN, (f"cache.budget={2 ** (half_mib.bit_length() - 1)}MiB", "cache.policy=keep"))
 
 
 def _records(at: Situation) -> tuple[Choice, ...]:
@@ -169,28 +172,30 @@ def _around(own: int, counts: list[int], key: str) -> tuple[Choice, ...]:
     return tuple(OWN if count == own else (f"{key}={count}",) for count in counts)
 
 
+# Where nothing is promised: first what gains most and takes less memory, so that the trials after it
+# are short and fit; last of what changes a step the dear start of compiling.
 KNOBS: Final[tuple[Knob[Situation], ...]] = (
-    Knob(
-        name="micro-batch",
-        choices=_batches,
-        ordered=True,
-        asked_by=("LAUNCH001", "BATCH001"),
-    ),
     Knob(
         name="precision",
         choices=_precisions,
         asked_by=("PREC001", "TENSOR001"),
     ),
+    Knob(name="kernels", choices=_kernels, asked_by=("TRAFFIC001",)),
     Knob(
         name="recompute",
         choices=_recomputing,
         ordered=True,
         asked_by=("RECOMP001",),
     ),
-    Knob(name="kernels", choices=_kernels, asked_by=("TRAFFIC001",)),
-    Knob(name="compile", choices=_compiling),
+    Knob(
+        name="micro-batch",
+        choices=_batches,
+        ordered=True,
+        asked_by=("LAUNCH001", "BATCH001"),
+    ),
     Knob(name="channels-last", choices=_layouts),
     Knob(name="optimizer", choices=_optimizers, asked_by=("OPT001",)),
+    Knob(name="compile", choices=_compiling),
     Knob(
         name="workers",
         choices=_workers,

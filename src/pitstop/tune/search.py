@@ -97,6 +97,8 @@ class Search:
         self._most_trials = most_trials
         self._answers: dict[Point, list[StepTimes]] = {}
         self._failed: set[Point] = set()
+        self._lacked_memory: set[Point] = set()
+        self._tried_again: set[tuple[int, int]] = set()
         self._answered = 0
         self._own: Point = tuple(axis.own for axis in self._axes)
         self._screened: set[int] = set()
@@ -136,11 +138,15 @@ class Search:
         """Give the point to measure next; None where nothing is left or allowed."""
         return None if self._answered >= self._most_trials else self._next
 
-    def tell(self, answer: StepTimes | None) -> None:
-        """Answer what was asked last; None where the point cannot be run."""
+    def tell(self, answer: StepTimes | None, *, for_want_of_memory: bool = False) -> None:
+        """Answer what was asked last; None where the point cannot be run.
+
+        What could not for want of memory may fit beside other choices, and is tried once more.
+        """
         assert self._next is not None, "nothing was asked"
         if answer is None:
             self._failed.add(self._next)
+            self._lacked_memory |= {self._next} if for_want_of_memory else set()
         else:
             self._answers.setdefault(self._next, []).append(answer)
             self._model = self._fastest = None
@@ -158,6 +164,7 @@ class Search:
                 self._screened.add(index)
                 yield from self._screen(index)
                 continue
+            yield from self._second_chances()
             point = self._most_promising()
             if point is None:
                 return
@@ -203,6 +210,17 @@ class Search:
         point = self._beside(self._incumbent(), index, place)
         if point not in self._answers and point not in self._failed:
             yield point
+
+    def _second_chances(self) -> Generator[Point, None, None]:
+        """Try beside the incumbent, once, what lacked memory beside a lesser one."""
+        choices = {(i, point[i]) for point in self._lacked_memory for i in self._changed(point)}
+        for index, place in sorted(choices - self._tried_again):
+            if self._never_ran(index, place):
+                self._tried_again.add((index, place))
+                yield from self._new(index, place)
+
+    def _never_ran(self, index: int, place: int) -> bool:
+        return all(point[index] != place for point in self._answers)
 
     def _most_promising(self) -> Point | None:
         """Give the point that is expected to gain most over the incumbent; None below the least."""

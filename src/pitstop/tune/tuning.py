@@ -88,11 +88,11 @@ class Tuner:
             )
         axes = self.space.axes(first.promises)
         search = Search(axes, most_trials=self.budget.most_trials)
-        search.tell(_answer(first))
+        _tell(search, first)
         while (point := search.ask()) is not None:
             if self.budget.is_over:
                 return search, "the time is over"
-            search.tell(_answer(self._try(point)))
+            _tell(search, self._try(point))
         spent = len(self._tried) >= self.budget.most_trials
         return search, "all trials are spent" if spent else "nothing that is left promises a gain"
 
@@ -164,10 +164,11 @@ class Tuner:
         )
 
 
-def _answer(trial: Trial) -> StepTimes | None:
+def _tell(search: Search, trial: Trial) -> None:
     if trial.wall_s is None or trial.compute_s is None:
-        return None
-    return StepTimes(wall_s=trial.wall_s, compute_s=trial.compute_s)
+        search.tell(None, for_want_of_memory=trial.end == "out of memory")
+    else:
+        search.tell(StepTimes(wall_s=trial.wall_s, compute_s=trial.compute_s))
 
 
 def _without(way: Sequence[Point], at: int) -> list[Point]:

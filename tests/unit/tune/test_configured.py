@@ -1,13 +1,21 @@
 """What choices claim of a real configuration, and what a tuned file holds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
 from pitstop.config.load import load_config
-from pitstop.records.tuning.study import GainRow, Tuning
-from pitstop.tune.configured import TuningRequest, claim_of_choice, objection_to, write_tuned
+from pitstop.plan.memory import Gpu
+from pitstop.records.tuning.study import GainRow, Trial, Tuning
+from pitstop.tune.configured import (
+    FittingTrials,
+    TuningRequest,
+    claim_of_choice,
+    objection_to,
+    write_tuned,
+)
 from pitstop.tune.node import describe_place
 from pitstop.tune.tuning import Budget
 
@@ -50,9 +58,45 @@ def test_a_choice_claims_what_it_will_be_held_to(
 
 def test_what_does_not_go_together_or_claims_too_little_is_objected_to() -> None:
     one = study("deblur/demo.yaml", "loader.workers=0")
-    assert objection_to(one, None, ("log.every_steps=50",)) is None
-    assert "has no effect" in str(objection_to(one, None, ("loader.prefetch=4",)))
-    assert objection_to(one, None, ("optimizer.kind=adamw_bf16",)) == "changes the training"
+    assert objection_to(one, ("log.every_steps=50",)) is None
+    assert "has no effect" in str(objection_to(one, ("loader.prefetch=4",)))
+    assert objection_to(one, ("optimizer.kind=adamw_bf16",)) == "changes the training"
+
+
+class Measured:
+    """Answers every trial, and keeps what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def run(self, overrides: Sequence[str]) -> Trial:
+        self.asked.append(tuple(overrides))
+        return Trial(overrides=tuple(overrides), end="measured", wall_s=1.0, compute_s=1.0)
+
+
+def fitting(num_bytes: int) -> tuple[FittingTrials, Measured]:
+    inner = Measured()
+    one = study("deblur/demo.yaml", "train.accumulate=4", "data.root=nowhere")
+    gpu = Gpu(name="small", num_bytes=num_bytes)
+    return FittingTrials(trials=inner, study=one, gpu=gpu), inner
+
+
+def test_what_does_not_fit_by_its_plan_is_not_run_and_said_to_lack_memory() -> None:
+    trials, inner = fitting(2**20)
+    larger = ("train.batch_size=4", "train.accumulate=1")
+    for overrides in (larger, (*larger, "log.every_steps=50")):
+        trial = trials.run(overrides)
+        assert trial.end == "out of memory"
+        assert trial.reason.startswith("does not fit")
+    assert trials.run(("log.every_steps=50",)).end == "measured"
+    assert inner.asked == [("log.every_steps=50",)]
+
+
+def test_what_fits_by_its_plan_is_run() -> None:
+    trials, inner = fitting(64 * 2**30)
+    larger = ("train.batch_size=4", "train.accumulate=1")
+    assert trials.run(larger).end == "measured"
+    assert inner.asked == [larger]
 
 
 def place_text() -> str:

@@ -153,6 +153,39 @@ def test_a_point_that_cannot_be_run_is_asked_for_once_and_never_chosen() -> None
     assert search.best[0] == 3
 
 
+def test_what_lacked_memory_is_tried_once_more_beside_the_best() -> None:
+    axes = [
+        Axis(name="kept", choices=2, promise=0.5),
+        Axis(name="small", choices=2, promise=0.1),
+        Axis(name="never", choices=2, promise=0.3),
+    ]
+    search = Search(axes, most_trials=1000)
+    failed = []
+    while (point := search.ask()) is not None:
+        kept, small, never = point
+        if never or (kept and not small):
+            failed.append(point)
+            search.tell(None, for_want_of_memory=True)
+        else:
+            taken_s = 1.0 - 0.3 * kept - 0.2 * small
+            search.tell(StepTimes(wall_s=taken_s, compute_s=taken_s))
+    assert search.best == (1, 1, 0)
+    assert len(failed) <= 3
+
+
+def test_what_failed_otherwise_is_not_tried_again() -> None:
+    axes = [Axis(name="kept", choices=2, promise=0.5), Axis(name="small", choices=2)]
+
+    def answer(point: Point) -> StepTimes | None:
+        taken_s = 1.0 - 0.2 * point[1]
+        return None if point[0] else StepTimes(wall_s=taken_s, compute_s=taken_s)
+
+    search = Search(axes, most_trials=1000)
+    asked = run(search, answer)
+    assert [point for point in asked if point[0]] == [(1, 0)]
+    assert search.best == (0, 1)
+
+
 def test_a_configuration_that_cannot_be_run_is_not_tuned() -> None:
     search = Search(AXES, most_trials=1000)
     asked = run(search, lambda _: None)
