@@ -1,7 +1,8 @@
-"""Tunes scripts of others from outside, then runs each bare, as chosen, and as edited, in turns.
+r"""Tunes scripts of others from outside, then runs each bare, as chosen, and as edited, in turns.
 
     python -m benchmarks.tune_scripts --accept FOLDER --public CHECKOUTS [--only NAME ...]
-    python -m benchmarks.tune_scripts --accept FOLDER --public CHECKOUTS --lanes --seconds 320
+    python -m benchmarks.tune_scripts --accept FOLDER --public CHECKOUTS --lanes cpu --cores 2-15 \
+        --seconds 230
 
 `FOLDER` holds the acceptance scripts, `CHECKOUTS` the repositories of `tests/zoo/public.toml` at
 their commits, a folder each. Each script's study has a journal under `--work-dir`: what was cut off
@@ -9,8 +10,9 @@ goes on. The turns come after the study and are not part of it: the untouched sc
 changed from outside, and a copy beside it into which the printed diff was put. Every turn is
 written down when it has ended.
 
-With `--lanes` seven scripts run in two halves of the time, side by side on cores of their own (16
-are needed), one of each half on the GPU.
+With `--lanes cpu` six scripts run side by side, each on cores of its own; with `--lanes gpu` those
+for a GPU one after the other, each for its share of the time. A script whose time is over is ended;
+the same command goes on with it.
 """
 
 import argparse
@@ -22,11 +24,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
+
+from benchmarks.tune_surface import cores_named
 
 from pitstop.records.store import to_dict
 from pitstop.records.tuning.script import ScriptTuning
@@ -38,20 +43,32 @@ from pitstop.tune.script.trial import ScriptTrials
 from pitstop.tune.tuning import Budget
 from pitstop.verify.numbers import loss_distance
 from tests.zoo.generate import generate
-from tests.zoo.table import PUBLIC, STANDINS, read_table
+from tests.zoo.table import PUBLIC, STANDINS, Row, read_table
 
 RESULT: Final = Path(__file__).parent / "results" / "tune_scripts_h200.json"
 ACCEPTED: Final = ("cpu_module_transform", "cpu_noop_compile", "cpu_prefetch_between")
 PICTURES: Final = "gpu_pictures"
-OF_THE_ZOO: Final = ("mnist", "CVAE", "SRCNN")
-ON_GPU: Final = ("mnist", PICTURES)
-"""Those that are given the GPU where there is one; the others are kept from it."""
+SMALL: Final = "gpu_small"
+SMALL_ARGS: Final = ["workers", "fork"]
+OF_THE_ZOO: Final = ("mnist", "CVAE", "SRCNN", "nanoGPT", "makemore")
 EDITED: Final = "_edited"
-PHASES: Final[tuple[tuple[tuple[int, int, str], ...], ...]] = (
-    ((0, 4, "cpu_module_transform"), (4, 3, "cpu_noop_compile"), (7, 4, "SRCNN"), (11, 4, "mnist")),
-    ((0, 10, PICTURES), (10, 3, "CVAE"), (13, 3, "cpu_prefetch_between")),
-)
-"""First core, cores and script of each lane; core 15 is left free in the first half."""
+Lane = tuple[int, tuple[str, ...]]
+LANES: Final[dict[str, tuple[Lane, ...]]] = {
+    "cpu": (
+        (4, ("cpu_module_transform",)),
+        (2, ("cpu_noop_compile",)),
+        (2, ("SRCNN",)),
+        (2, ("mnist",)),
+        (2, ("CVAE",)),
+        (2, ("cpu_prefetch_between",)),
+    ),
+    "gpu": ((12, (PICTURES, "mnist", "nanoGPT", "makemore", SMALL)),),
+}
+"""Most cores of each lane, and its scripts, one after the other."""
+OWN_ARGS: Final = {"nanoGPT": ("--compile=False",)}
+"""Beside those of the zoo on a GPU: what its authors name for who cannot compile."""
+SEARCH_SHARE: Final = 0.4
+"""Of a script's time; then come the table and the turns."""
 
 Side = Literal["bare", "outside", "edited"]
 
@@ -76,21 +93,27 @@ def scripts(options: argparse.Namespace) -> list[Script]:
         Script(name=name, command=(sys.executable, f"{name}.py"), folder=accept, env=hidden)
         for name in ACCEPTED
     ]
-    command = (sys.executable, f"{PICTURES}.py", str(options.pictures.absolute()))
-    found.append(Script(name=PICTURES, command=command, folder=accept, env={}))
-    for row in read_table(PUBLIC):
-        if row.name in OF_THE_ZOO:
-            on_gpu = options.gpu and row.name in ON_GPU
-            command = (sys.executable, *row.words("cuda" if on_gpu else "cpu"))
-            path = os.pathsep.join((str(STANDINS), os.environ.get("PYTHONPATH", "")))
-            # The seed is that of the stand-ins' pictures.
-            env = {**row.env, "ZOO_SEED": "0", "PYTHONPATH": path}
-            env |= dict(row.cuda_env) if on_gpu else hidden
-            folder = row.working_folder(public)
-            found.append(
-                Script(name=row.name, command=command, folder=folder, env=env, data=row.data)
-            )
-    return found
+    for name, words in ((PICTURES, [str(options.pictures.absolute())]), (SMALL, SMALL_ARGS)):
+        command = (sys.executable, f"{name}.py", *words)
+        found.append(Script(name=name, command=command, folder=accept, env={}))
+    rows = [row for row in read_table(PUBLIC) if row.name in OF_THE_ZOO]
+    return found + [_public(row, public, on_gpu=options.gpu) for row in rows]
+
+
+def _public(row: Row, public: Path, *, on_gpu: bool) -> Script:
+    device = "cuda" if on_gpu and "cuda" in row.devices else "cpu"
+    words = row.words(device) + (OWN_ARGS.get(row.name, ()) if on_gpu else ())
+    path = os.pathsep.join((str(STANDINS), os.environ.get("PYTHONPATH", "")))
+    # The seed is that of the stand-ins' pictures.
+    env = {**row.env, "ZOO_SEED": "0", "PYTHONPATH": path}
+    env |= dict(row.cuda_env) if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    return Script(
+        name=row.name,
+        command=(sys.executable, *words),
+        folder=row.working_folder(public),
+        env=env,
+        data=row.data,
+    )
 
 
 @contextmanager
@@ -235,63 +258,78 @@ def _line(script: Script, trial: Trial) -> str:
 
 
 def run_lanes(options: argparse.Namespace) -> None:
-    """Run the lanes of each half side by side; keep what there is every few seconds."""
-    begun_s = time.monotonic()
+    """Run the lanes side by side, what is in a lane one after the other."""
     parts = options.work_dir.absolute() / "parts"
     parts.mkdir(parents=True, exist_ok=True)
-    for half, lanes in enumerate(PHASES, start=1):
-        end_s = begun_s + options.seconds * half / len(PHASES)
-        left_s = end_s - time.monotonic()
-        wanted = [lane for lane in lanes if not options.only or lane[2] in options.only]
-        started = [_start(lane, options, parts, left_s) for lane in wanted]
-        _wait(started, options, end_s)
-    _merge(parts, options.out)
+    end_s = time.monotonic() + options.seconds
+    free = cores_named(options.cores) or sorted(os.sched_getaffinity(0))
+    with ThreadPoolExecutor() as pool:
+        running: list[Future[None]] = []
+        for count, names in LANES[options.lanes]:
+            wanted = [name for name in names if not options.only or name in options.only]
+            cores, free = (free[:count], free[count:]) if wanted else ([], free)
+            if wanted and not cores:
+                print(f"no cores are left for {', '.join(wanted)}", flush=True)
+                continue
+            running.append(pool.submit(_run_lane, wanted, cores, options, end_s))
+        while not all(each.done() for each in running):
+            wait(running, timeout=3)
+            _merge(parts, options)
+    _merge(parts, options)
+    for each in running:
+        each.result()
+
+
+def _run_lane(
+    names: Sequence[str], cores: Sequence[int], options: argparse.Namespace, end_s: float
+) -> None:
+    """Give each script its share of what is left; end it when that is over."""
+    for at, name in enumerate(names):
+        share_s = (end_s - time.monotonic()) / (len(names) - at)
+        started = _start(name, cores, options, share_s)
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                started.wait(share_s)
+        finally:
+            _end(started)
 
 
 def _start(
-    lane: tuple[int, int, str], options: argparse.Namespace, parts: Path, left_s: float
+    name: str, cores: Sequence[int], options: argparse.Namespace, share_s: float
 ) -> subprocess.Popen[bytes]:
-    first, count, name = lane
-    cores = set(range(first, first + count)) & os.sched_getaffinity(0)
-    cores = cores or os.sched_getaffinity(0)
-    words = ["taskset", "-c", ",".join(map(str, sorted(cores)))]
+    parts = options.work_dir.absolute() / "parts"
+    words = ["taskset", "-c", ",".join(map(str, cores))]
     words += [sys.executable, "-m", "benchmarks.tune_scripts", "--only", name]
     for option in ("accept", "public", "pictures", "steps", "trials", "turns", "trial_seconds"):
         words += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
-    words += ["--seconds", str(left_s), "--search-seconds", str(options.search_seconds)]
+    words += ["--seconds", str(share_s), "--search-seconds", str(SEARCH_SHARE * share_s)]
     words += ["--work-dir", str(options.work_dir), "--out", str(parts / f"{name}.json")]
-    words += ["--gpu"] if options.gpu else []
+    words += ["--gpu"] if options.lanes == "gpu" else []
     with (parts / f"{name}.log").open("ab") as log:
         return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
 
-def _wait(
-    started: Sequence[subprocess.Popen[bytes]], options: argparse.Namespace, end_s: float
-) -> None:
-    try:
-        while any(each.poll() is None for each in started) and time.monotonic() < end_s:
-            time.sleep(3)
-            _merge(options.work_dir.absolute() / "parts", options.out)
-    finally:
-        for each in started:
-            if each.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(each.pid, signal.SIGTERM)
-                with suppress(subprocess.TimeoutExpired):
-                    each.wait(3)
-                with suppress(ProcessLookupError):
-                    os.killpg(each.pid, signal.SIGKILL)
+def _end(started: subprocess.Popen[bytes]) -> None:
+    if started.poll() is not None:
+        return
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            started.wait(3)
 
 
-def _merge(parts: Path, out: Path) -> None:
+def _merge(parts: Path, options: argparse.Namespace) -> None:
     """Put the results of all lanes into one file, and their logs beside it."""
     found: dict[str, Any] = {}
     for path in sorted(parts.glob("*.json")):
         with suppress(ValueError):
             found |= json.loads(path.read_text(encoding="utf-8"))
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    head = {"hardware": options.hardware, "cores": options.cores}
+    text = json.dumps({**head, "scripts": found}, indent=1)
+    options.out.write_text(f"{text}\n", encoding="utf-8")
     logs = [path.read_text(errors="replace") for path in sorted(parts.glob("*.log"))]
-    out.with_suffix(".log").write_text("\n".join(logs), encoding="utf-8")
+    options.out.with_suffix(".log").write_text("\n".join(logs), encoding="utf-8")
 
 
 def run_some(options: argparse.Namespace) -> None:
@@ -323,8 +361,10 @@ def main() -> None:
     parser.add_argument("--public", type=Path, required=True)
     parser.add_argument("--pictures", type=Path, default=Path("pics"))
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--lanes", action="store_true")
-    parser.add_argument("--gpu", action="store_true", help="mnist and pictures on the GPU")
+    parser.add_argument("--lanes", choices=sorted(LANES))
+    parser.add_argument("--cores", default="", help="for the lanes, as taskset names them")
+    parser.add_argument("--gpu", action="store_true", help="what can, on the GPU")
+    parser.add_argument("--hardware", default="")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--trials", type=int, default=18)
     parser.add_argument("--trial-seconds", type=float, default=240.0)

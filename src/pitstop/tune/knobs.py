@@ -172,7 +172,7 @@ def _around(own: int, counts: list[int], key: str) -> tuple[Choice, ...]:
     return tuple(OWN if count == own else (f"{key}={count}",) for count in counts)
 
 
-# Where nothing is promised: first what gains most and takes less memory, so that the trials after it
+# Where nothing is promised: first what gains most and takes less memory, so that trials after it
 # are short and fit; last of what changes a step the dear start of compiling.
 KNOBS: Final[tuple[Knob[Situation], ...]] = (
     Knob(
