@@ -1,6 +1,7 @@
 """``pitstop tune``: the fastest settings of a configuration or of a script, with their gains."""
 
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from pitstop.cli.output import JsonPath, Overrides, require_place, require_torch
 from pitstop.errors import PitstopError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pitstop.records.tuning.study import Tuning
     from pitstop.records.verify.verification import Claim
@@ -159,6 +160,17 @@ def _name_of(command: "Sequence[str]") -> str:
     return Path(scripts[0] if scripts else command[0]).stem
 
 
+@contextmanager
+def _going_on(folder: Path) -> "Iterator[None]":
+    """Tell who interrupts a study that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = f"finished trials are kept in {folder}; the same command goes on from there"
+        typer.echo(text, err=True)
+        raise
+
+
 def _tune_script(study: "ScriptStudy", outputs: _Outputs) -> None:
     from pitstop.records.store import write_text
     from pitstop.report.script_tuning import change_lines, script_tuning_report
@@ -168,7 +180,8 @@ def _tune_script(study: "ScriptStudy", outputs: _Outputs) -> None:
 
     outputs.require_writable()
     console = make_console(sys.stderr)
-    found = run_script_study(study, lambda trial: console.print(trial_line(trial, of="steps")))
+    with _going_on(study.folder):
+        found = run_script_study(study, lambda trial: console.print(trial_line(trial, of="steps")))
     if outputs.file is not None:
         is_diff = outputs.file.suffix in _DIFFS
         lines = "".join(f"{line}\n" for line in change_lines(found))
@@ -184,7 +197,8 @@ def _tune_config(study: "TuningRequest", tuned: Path, outputs: _Outputs) -> None
 
     outputs.require_writable()
     console = make_console(sys.stderr)
-    tuning = run_study(study, lambda trial: console.print(trial_line(trial)))
+    with _going_on(study.folder):
+        tuning = run_study(study, lambda trial: console.print(trial_line(trial)))
     gained = len(tuning.rows) > 1
     if gained:
         write_tuned(tuning, study, tuned)

@@ -83,8 +83,13 @@ def _precisions(at: Situation) -> tuple[Choice, ...]:
 
 
 def _recomputing(at: Situation) -> tuple[Choice, ...]:
-    """From all to nothing: each saves arithmetic and takes memory."""
+    """From all to nothing: each saves arithmetic and takes memory.
+
+    Where nothing is recomputed, doing so gains only what a larger micro-batch does.
+    """
     own = at.config.train.recompute
+    if own == "none" and at.config.train.accumulate == 1:
+        return ()
     ways = ("full", "ffn", "attention", "none")
     return tuple(OWN if way == own else (f"train.recompute={way}",) for way in ways) + (
         () if own in ways else (OWN,)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from pitstop.cli.main import app
 from pitstop.records.store import from_json
 from pitstop.records.tuning.study import Tuning
 from tests.unit.tune.planted import CONFIG, install, path_of
@@ -45,6 +47,20 @@ def test_what_was_meant_is_said(tmp_path: Path, words: tuple[str, ...], said: st
     assert answer.returncode == 2
     # What is too long for a terminal is wrapped, some of it in a frame.
     assert said in " ".join(answer.stderr.replace("\u2502", " ").split())
+
+
+def test_who_interrupts_a_study_is_told_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pitstop.tune.script.study.run_script_study", interrupted)
+    words = ["tune", "--work-dir", str(tmp_path), "--", sys.executable, "train.py"]
+    answer = CliRunner().invoke(app, words)
+    assert answer.exit_code == 130
+    said = f"kept in {tmp_path / 'train'}; the same command goes on from there"
+    assert said in " ".join(answer.stderr.split())
 
 
 @pytest.mark.slow

@@ -218,3 +218,25 @@ def test_every_choice_is_a_setting_that_loads(
         changed = line_config(tmp_path, **base | values)
         assert changed.train.batch_size * changed.train.accumulate == 6
         assert (changed != config) == (choice != OWN)
+
+
+@pytest.mark.parametrize(
+    ("own", "accumulate", "is_tried"), [("none", 1, False), ("none", 2, True), ("full", 1, True)]
+)
+def test_recomputing_is_tried_where_it_can_gain(
+    own: str, accumulate: int, tmp_path: Path, *, is_tried: bool
+) -> None:
+    config = line_config(tmp_path, train__recompute=own, train__accumulate=accumulate)
+    knob = next(each for each in KNOBS if each.name == "recompute")
+    offered = knob.choices(Situation(config=config, cores=4, has_gpu=True))
+    assert bool(offered) == is_tried
+
+
+def test_a_study_that_goes_on_with_other_free_memory_tries_the_same_cache(tmp_path: Path) -> None:
+    config = line_config(tmp_path)
+    knob = next(each for each in KNOBS if each.name == "cache")
+    offered = {
+        knob.choices(Situation(config=config, cores=4, has_gpu=True, free_bytes=free * 2**30))
+        for free in (100, 118, 127)
+    }
+    assert offered == {(OWN, ("cache.budget=32768MiB", "cache.policy=keep"))}
