@@ -18,6 +18,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+
 from pitstop.tune.surface import Point, SurfaceModel
 
 Side = Literal["step", "run"]
@@ -25,9 +27,11 @@ Side = Literal["step", "run"]
 
 _WORTH: Final = 0.005
 """A gain below this is not worth a setting that is not the user's own."""
-_BEYOND: Final = 0.5
-"""Standard errors of a gain that a setting of ours must have."""
-_EXPECTED: Final = 0.002
+_BEYOND: Final = 0.15
+"""Standard errors of a gain that a setting of ours must have, beside others that gain surely."""
+_BEYOND_TOGETHER: Final = 1.0
+"""Standard errors of what all settings of ours gain together; below it none is chosen."""
+_EXPECTED: Final = 0.0005
 """A trial that is expected to gain less than this is not made."""
 _LITTLE: Final = 0.03
 """Share of the wall clock that is too little to tune."""
@@ -109,8 +113,17 @@ class Search:
 
     @property
     def best(self) -> Point:
-        """What is chosen: the fastest by all trials, less what gains nothing that is sure."""
-        point = self._incumbent()
+        """What is chosen: the fastest by all trials, less what gains nothing that is sure.
+
+        The fastest of many noisy points looks faster than it is: so all changes together are held
+        to more than each of them.
+        """
+        point = self._without_the_idle(self._incumbent())
+        together = self._sure_gain(self._own, point, beyond=_BEYOND_TOGETHER)
+        return point if together > _WORTH else self._own
+
+    def _without_the_idle(self, point: Point) -> Point:
+        """Take back changes, the least first, whose gain is too small or not sure."""
         changed = self._changed(point)
         while changed:
             gains = {index: self._sure_gain(self._beside(point, index), point) for index in changed}
@@ -223,14 +236,21 @@ class Search:
         return all(point[index] != place for point in self._answers)
 
     def _most_promising(self) -> Point | None:
-        """Give the point that is expected to gain most over the incumbent; None below the least."""
+        """Give the point of whose trial most gain is expected; None below the least.
+
+        A trial moves an estimate by less than its error, and by little where noise is large: of a
+        point that was measured often another trial says nothing.
+        """
         points = [each for each in self._candidates() if self._is_open(each)]
         if not points:
             return None
-        estimate = self._fitted().estimate([self._incumbent(), *points])
+        model = self._fitted()
+        estimate = model.estimate([self._incumbent(), *points])
         level = float(estimate.log[0])
-        pairs = zip(estimate.log[1:], estimate.error[1:], strict=True)
-        expected = [_expected_gain(level - float(log), float(error)) for log, error in pairs]
+        variance = estimate.error[1:] ** 2
+        moves = variance / np.sqrt(variance + model.noise**2)
+        pairs = zip(estimate.log[1:], moves, strict=True)
+        expected = [_expected_gain(level - float(log), float(move)) for log, move in pairs]
         most = max(expected)
         return points[expected.index(most)] if most > _EXPECTED else None
 
@@ -280,10 +300,12 @@ class Search:
             self._model = SurfaceModel(points, logs, [axis.ordered for axis in self._axes])
         return self._model
 
-    def _sure_gain(self, before: Point, after: Point) -> float:
+    def _sure_gain(self, before: Point, after: Point, *, beyond: float = _BEYOND) -> float:
         """Give the share that `after` saves, less its standard errors."""
+        if before == after or not self._answers:
+            return 0.0
         log, error = self._fitted().difference(before, after)
-        return log - _BEYOND * error
+        return log - beyond * error
 
     def _changed(self, point: Point) -> list[int]:
         return self._different(point, self._own)

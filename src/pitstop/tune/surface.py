@@ -3,7 +3,8 @@
 The logarithm of a time is modelled as a sum: one part for the choice on every axis, a smaller one
 for every pair of choices, and the noise of a trial (a Gaussian process on the grid). So every trial
 says something of each of its choices, whatever the others were, and noise averages out over trials
-of different points. How large parts and noise are is taken from the trials themselves.
+of different points. How large parts and noise are is taken from the trials themselves, as far as
+they tell.
 """
 
 import itertools
@@ -21,13 +22,17 @@ Point = tuple[int, ...]
 _LEVEL: Final = 1.0
 """Spread of the time of the whole surface around the mean of the trials, as a logarithm."""
 _PARTS: Final = (0.01, 0.03, 0.1, 0.3, 0.8)
-"""Usual size of what a choice changes, of which the likeliest is taken."""
+"""Usual size of what a choice changes, as far as it is looked at."""
 _PAIRS: Final = (0.2, 0.6)
 """Size of what a pair of choices changes beside that."""
 _NOISES: Final = (0.003, 0.007, 0.015, 0.03, 0.06, 0.12)
 _USUAL_NOISE: Final = 0.015
 _NOISE_DOUBT: Final = 1.0
 """Spread of the logarithm of the noise before anything was measured twice."""
+_MOST_FITS: Final = 8
+"""Sizes that are averaged over, the likeliest."""
+_RARE: Final = 0.02
+"""Sizes less likely than this are left out."""
 _NEIGHBOURS: Final = 0.5
 """How alike neighbours on an ordered axis are: 1 were the same, 0 strangers."""
 
@@ -42,10 +47,34 @@ class Estimate:
     error: Numbers
 
 
-class SurfaceModel:
-    """Fitted to trials; estimates any points.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How large things are on a surface."""
 
-    `sizes` are the usual size of a part, that of a pair over it, and the noise of a trial.
+    part: float
+    """What a choice usually changes."""
+    pair: float
+    """What a pair of choices changes beside that, over a part."""
+    noise: float
+    """Of a trial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The trials, as they are understood with certain sizes."""
+
+    sizes: Sizes
+    share: float
+    """How likely these sizes are among those that are kept."""
+    root: Numbers
+    """Of the covariance of the trials."""
+    weights: Numbers
+
+
+class SurfaceModel:
+    """Fitted to trials; estimates any points, as an average over sizes that are likely.
+
+    A dozen trials do not say how large noise is; to believe in one size is to be too sure.
 
     Args:
         points: One a trial; a point may come often.
@@ -59,33 +88,50 @@ class SurfaceModel:
         self._points = np.array(points)
         self._ordered = tuple(ordered)
         self._mean = float(np.mean(logs))
-        sizes = list(itertools.product(_PARTS, _PAIRS, _NOISES))
         same = self._same(self._points, self._points)
-        kinds = np.stack([_covariance(same, part, pair) for part, pair, _ in sizes])
-        noises = np.array([noise for _, _, noise in sizes])
-        fit = _likeliest(kinds, noises, np.array(logs) - self._mean)
-        self._root, self._weights = fit.root, fit.weights
-        self.sizes = sizes[fit.at]
+        self.fits = _likely(same, np.array(logs) - self._mean)
+        self._shares = np.array([fit.share for fit in self.fits])
+
+    @property
+    def noise(self) -> float:
+        """What the logarithm of a time usually scatters by from trial to trial."""
+        squares = np.array([fit.sizes.noise**2 for fit in self.fits])
+        return math.sqrt(float(self._shares @ squares))
 
     def estimate(self, points: Sequence[Point]) -> Estimate:
         """Estimate points, measured or not."""
-        wanted = np.array(points)
-        across = _covariance(self._same(wanted, self._points), *self.sizes[:2])
-        solved = np.linalg.solve(self._root, across.T)
-        one = [np.ones((1, 1)) for _ in self._ordered]
-        own = float(_covariance(one, *self.sizes[:2])[0, 0])
-        error = np.sqrt(np.maximum(own - (solved**2).sum(axis=0), 0.0))
-        return Estimate(log=self._mean + across @ self._weights, error=error)
+        across = self._same(np.array(points), self._points)
+        own = [np.ones((1, 1)) for _ in self._ordered]
+        logs: list[Numbers] = []
+        squares: list[Numbers] = []
+        for fit in self.fits:
+            shared = _covariance(across, fit.sizes)
+            solved = np.linalg.solve(fit.root, shared.T)
+            logs.append(shared @ fit.weights)
+            squares.append(_covariance(own, fit.sizes)[0, 0] - (solved**2).sum(axis=0))
+        log, error = self._averaged(np.array(logs), np.array(squares))
+        return Estimate(log=self._mean + log, error=error)
 
     def difference(self, before: Point, after: Point) -> tuple[float, float]:
         """Give the logarithm of the time of one point over that of another, and its error."""
         both = np.array([before, after])
-        across = _covariance(self._same(both, self._points), *self.sizes[:2])
-        within = _covariance(self._same(both, both), *self.sizes[:2])
-        solved = np.linalg.solve(self._root, across.T)
-        left = within - solved.T @ solved
-        log = float((across[0] - across[1]) @ self._weights)
-        return log, math.sqrt(max(left[0, 0] + left[1, 1] - 2 * left[0, 1], 0.0))
+        across, within = self._same(both, self._points), self._same(both, both)
+        logs: list[float] = []
+        squares: list[float] = []
+        for fit in self.fits:
+            shared = _covariance(across, fit.sizes)
+            solved = np.linalg.solve(fit.root, shared.T)
+            left = _covariance(within, fit.sizes) - solved.T @ solved
+            logs.append(float((shared[0] - shared[1]) @ fit.weights))
+            squares.append(float(left[0, 0] + left[1, 1] - 2 * left[0, 1]))
+        log, error = self._averaged(np.array(logs), np.array(squares))
+        return float(log), float(error)
+
+    def _averaged(self, logs: Numbers, squares: Numbers) -> tuple[Numbers, Numbers]:
+        """Average over sizes; where they disagree, that is an error too."""
+        log = self._shares @ logs
+        spread = np.maximum(squares, 0.0) + (logs - log) ** 2
+        return log, np.sqrt(self._shares @ spread)
 
     def _same(self, some: NDArray[np.int_], others: NDArray[np.int_]) -> list[Numbers]:
         """For each axis, how alike the choices of all pairs of points are."""
@@ -96,7 +142,7 @@ class SurfaceModel:
         return found
 
 
-def _covariance(same: Sequence[Numbers], part: float, pair: float) -> Numbers:
+def _covariance(same: Sequence[Numbers], sizes: Sizes) -> Numbers:
     """Add up the shared parts of points; each pair of axes once."""
     total = np.zeros_like(same[0])
     squares = np.zeros_like(same[0])
@@ -104,23 +150,34 @@ def _covariance(same: Sequence[Numbers], part: float, pair: float) -> Numbers:
         total += each
         squares += each**2
     pairs = (total**2 - squares) / 2
-    return _LEVEL**2 + part**2 * total + (pair * part) ** 2 * pairs
+    return _LEVEL**2 + sizes.part**2 * total + (sizes.pair * sizes.part) ** 2 * pairs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fit:
-    at: int
-    root: Numbers
-    weights: Numbers
-
-
-def _likeliest(kinds: Numbers, noises: Numbers, rest: Numbers) -> _Fit:
-    """Find the sizes of parts and noise with which the trials are likeliest, all at once."""
+def _likely(same: Sequence[Numbers], rest: Numbers) -> tuple[Fit, ...]:
+    """Try all sizes at once; keep those with which the trials are likely."""
+    tried = [
+        Sizes(part=part, pair=pair, noise=noise)
+        for part, pair, noise in itertools.product(_PARTS, _PAIRS, _NOISES)
+    ]
+    noises: Numbers = np.array([sizes.noise for sizes in tried])
     size = len(rest)
+    kinds: Numbers = np.stack([_covariance(same, sizes) for sizes in tried])
     roots = np.linalg.cholesky(kinds + noises[:, None, None] ** 2 * np.eye(size))
     halves = np.linalg.solve(roots, np.broadcast_to(rest[:, None], (len(noises), size, 1)))
     logs = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
     doubts = np.log(noises / _USUAL_NOISE) / _NOISE_DOUBT
     likelihoods = -0.5 * (halves[..., 0] ** 2).sum(axis=1) - logs - doubts**2 / 2
-    at = int(likelihoods.argmax())
-    return _Fit(at=at, root=roots[at], weights=np.linalg.solve(roots[at].T, halves[at, :, 0]))
+    shares = np.exp(likelihoods - likelihoods.max())
+    shares /= shares.sum()
+    kept = [at for at in np.argsort(-shares)[:_MOST_FITS] if shares[at] > _RARE]
+    kept = kept or [int(shares.argmax())]
+    known = float(shares[kept].sum())
+    return tuple(
+        Fit(
+            sizes=tried[at],
+            share=float(shares[at]) / known,
+            root=roots[at],
+            weights=np.linalg.solve(roots[at].T, halves[at, :, 0]),
+        )
+        for at in kept
+    )
