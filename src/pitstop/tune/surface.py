@@ -159,9 +159,9 @@ def _likely(same: Sequence[Numbers], rest: Numbers) -> tuple[Fit, ...]:
         Sizes(part=part, pair=pair, noise=noise)
         for part, pair, noise in itertools.product(_PARTS, _PAIRS, _NOISES)
     ]
-    noises: Numbers = np.array([sizes.noise for sizes in tried])
+    noises = np.array([sizes.noise for sizes in tried])
     size = len(rest)
-    kinds: Numbers = np.stack([_covariance(same, sizes) for sizes in tried])
+    kinds = np.stack([_covariance(same, sizes) for sizes in tried])
     roots = np.linalg.cholesky(kinds + noises[:, None, None] ** 2 * np.eye(size))
     halves = np.linalg.solve(roots, np.broadcast_to(rest[:, None], (len(noises), size, 1)))
     logs = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
@@ -169,8 +169,8 @@ def _likely(same: Sequence[Numbers], rest: Numbers) -> tuple[Fit, ...]:
     likelihoods = -0.5 * (halves[..., 0] ** 2).sum(axis=1) - logs - doubts**2 / 2
     shares = np.exp(likelihoods - likelihoods.max())
     shares /= shares.sum()
-    kept = [at for at in np.argsort(-shares)[:_MOST_FITS] if shares[at] > _RARE]
-    kept = kept or [int(shares.argmax())]
+    likeliest: list[int] = np.argsort(-shares)[:_MOST_FITS].tolist()
+    kept = [at for at in likeliest if shares[at] > _RARE] or likeliest[:1]
     known = float(shares[kept].sum())
     return tuple(
         Fit(
