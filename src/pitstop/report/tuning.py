@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pitstop.records.tuning.study import GainRow, Trial, Tuning
+from pitstop.records.tuning.study import OTHER_SEEDS, GainRow, Trial, Tuning
 from pitstop.records.units import bytes_text, count_text, rate_text, seconds_text, speedup_text
 from pitstop.report.printable import literal
 
@@ -45,6 +45,8 @@ def result_line(tuning: Tuning) -> str:
 def trial_line(trial: Trial, *, of: str = "samples") -> str:
     """Say what came of one trial; its times are of samples, or of steps."""
     settings = literal(" ".join(trial.overrides)) or "as given"
+    if trial.overrides == OTHER_SEEDS:
+        settings = "as given, other seeds"
     if trial.wall_s is None:
         return f"{settings}: {trial.end}: {literal(trial.reason)}"
     return f"{settings}: {rate_text(1 / trial.wall_s, f'{of}/s')}"

@@ -1,6 +1,6 @@
 """What a study says on a terminal."""
 
-from pitstop.records.tuning.study import GainRow, Trial, Tuning
+from pitstop.records.tuning.study import OTHER_SEEDS, GainRow, Trial, Tuning
 from pitstop.report.terminal import make_console
 from pitstop.report.tuning import result_line, trial_line, tuning_report
 
@@ -75,6 +75,8 @@ def test_where_nothing_was_gained_no_file_is_named() -> None:
 
 def test_a_trial_is_one_line_without_escapes() -> None:
     assert trial_line(tuning(FIRST).trials[0]) == "as given: 2.00 samples/s"
+    again = Trial(overrides=OTHER_SEEDS, end="measured", wall_s=0.25, compute_s=0.25)
+    assert trial_line(again, of="steps") == "as given, other seeds: 4.00 steps/s"
     failed = Trial(overrides=("a=1",), end="crashed", reason="\x1b[2J gone")
     assert trial_line(failed) == "a=1: crashed: \\x1b[2J gone"
     assert result_line(tuning(FIRST)).startswith("no setting")

@@ -1,10 +1,13 @@
 """Trials of settings: what each took, how each ended, and what the chosen ones gained."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from pitstop.records.verify.trial import TrialStatus
 from pitstop.records.verify.verification import Claim
+
+OTHER_SEEDS: Final = ("seed=1",)
+"""Settings of a trial of an untouched script that draws other random numbers."""
 
 TrialEnd = Literal["measured", "refused", "loss differs", "lost"] | TrialStatus
 """``lost``: the machine that ran it was lost, or the process there; the settings are not judged."""

@@ -15,7 +15,7 @@ from pitstop.errors import PitstopError, RecordError
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.records.store import from_json
 from pitstop.records.tuning.script import CodeChange, ScriptSeen, ScriptTuning
-from pitstop.records.tuning.study import CodePlace, GainRow, Trial, Tuning
+from pitstop.records.tuning.study import OTHER_SEEDS, CodePlace, GainRow, Trial, Tuning
 from pitstop.records.verify.verification import Claim
 from pitstop.tune.journal import JournaledTrials, StudyHead, TrialJournal
 from pitstop.tune.knobs import OWN
@@ -28,13 +28,12 @@ from pitstop.tune.script.interventions import (
     open_script_space,
 )
 from pitstop.tune.script.losses import CheckedTrials, LossMeasure
-from pitstop.tune.script.trial import SEED, ScriptTrials
+from pitstop.tune.script.trial import ScriptTrials
 from pitstop.tune.tuning import Budget, Tuner
 from pitstop.verify.numbers import loss_distance
 
 JOURNAL: Final = "journal.jsonl"
 SEEN: Final = "seen.json"
-_OTHER_SEED: Final = (f"{SEED}=1",)
 _MOST_OF_MEMORY: Final = 0.8
 
 
@@ -61,6 +60,7 @@ def run_script_study(study: ScriptStudy, progress: Callable[[Trial], None]) -> S
     Raises:
         PitstopError: The script cannot be measured as it is, or the folder is another's.
     """
+    tell = _once(progress)
     limits = read_host_limits()
     free_bytes = min(psutil.virtual_memory().available, limits.memory_bytes)
     trials = ScriptTrials(
@@ -74,10 +74,11 @@ def run_script_study(study: ScriptStudy, progress: Callable[[Trial], None]) -> S
     journal = TrialJournal(study.folder / JOURNAL, _head(study))
     journaled = JournaledTrials(journal=journal, trials=trials)
     first = _first(journaled, study)
+    tell(first)
     seen = _read_seen(trials.seen_path)
     trials.loaders = tuple(site.place for site in seen.train_loaders)
     at = At(seen=seen, cores=limits.cores, is_linux=sys.platform == "linux")
-    checked = _checked(journaled, first, seen, progress)
+    checked = _checked(journaled, first, seen, tell)
     tuning = Tuner(
         source=shlex.join(study.command),
         space=open_script_space(at, study.allowed),
@@ -85,9 +86,21 @@ def run_script_study(study: ScriptStudy, progress: Callable[[Trial], None]) -> S
         trials=checked,
         budget=study.budget,
         holds=_holds,
-        progress=progress,
+        progress=tell,
     ).run()
     return _described(tuning, seen, checked.measure, script_of(study.command))
+
+
+def _once(progress: Callable[[Trial], None]) -> Callable[[Trial], None]:
+    """Tell of each trial when it has ended; the tuner is given the first ones a second time."""
+    told: list[Trial] = []
+
+    def tell(trial: Trial) -> None:
+        if not any(trial is one for one in told):
+            told.append(trial)
+            progress(trial)
+
+    return tell
 
 
 def script_of(command: Sequence[str]) -> Path | None:
@@ -137,8 +150,10 @@ def _checked(
     trials: JournaledTrials, first: Trial, seen: ScriptSeen, progress: Callable[[Trial], None]
 ) -> CheckedTrials:
     """Run the script as it is once more, and with other seeds: the measure of every loss."""
-    again, other = trials.run(OWN), trials.run(_OTHER_SEED)
-    progress(other)  # the tuner reports the others, as its first
+    again = trials.run(OWN)
+    progress(again)
+    other = trials.run(OTHER_SEEDS)
+    progress(other)
     measure = LossMeasure(
         base=first.losses,
         repeat_distance=loss_distance(first.losses, again.losses),

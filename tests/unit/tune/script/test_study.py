@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from pitstop.errors import PitstopError
+from pitstop.records.tuning.study import OTHER_SEEDS
 from pitstop.tune.script.study import JOURNAL, ScriptStudy, run_script_study
 from pitstop.tune.tuning import Budget
 
@@ -57,6 +58,9 @@ def test_every_planted_trial_is_recorded_as_what_it_was(tmp_path: Path) -> None:
     tried: list[Trial] = []
     wanted = study(tmp_path, sys.executable, str(PLANTED), trials=9, limit_s=40.0)
     found = run_script_study(wanted, tried.append)
+    # The untouched runs are told of as they end, each once.
+    assert [trial.overrides for trial in tried[:3]] == [(), (), OTHER_SEEDS]
+    assert len({id(trial) for trial in tried}) == len(tried)
     ends = {trial.overrides: trial.end for trial in tried if trial.overrides in ENDS}
     assert ends == {one: ENDS[one] for one in ends}
     assert len(ends) == len(ENDS)
