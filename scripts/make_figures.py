@@ -395,27 +395,51 @@ def _counted(part: str) -> str:
 
 
 def shards_equal() -> str:
-    """How far a divided model ends from a whole one, and what a rank holds."""
+    """How far a divided model ends from a whole one, what rounding comes to, what a rank holds."""
+    pairs = (
+        *("float64 divided", "float64 nudged"),
+        *("float32 divided", "float32 nudged", "float32 small buckets"),
+    )
+
+    def apart(found: Json) -> str:
+        values = (found.get("whole"), found.get("tensor"))
+        return " / ".join("-" if value is None else f"{value:.1e}" for value in values)
 
     def row(name: str, found: Json) -> list[str]:
         held = found["held"]
         share = found["applied"]["held_bytes"] / found["applied"]["parameters_bytes"]
         return [
             name,
-            str(found["steps"]),
-            f"{found['float64_distance']:.1e}",
-            f"{found['float32_distance']:.1e}",
-            f"{found['float32_buckets_distance']:.1e}",
+            *(apart(found[pair]) if pair in found else "" for pair in pairs),
             f"{share:.0%}",
             f"{held['planned_optimizer_bytes']:,} / {held['optimizer_bytes']:,}",
         ]
 
     head = (
-        *("preset", "steps", "float64", "float32", "DDP, two sizes of buckets", "weights held"),
+        *("preset, 50 steps", "float64: divided", "DDP, a rounding away"),
+        *("float32: divided", "DDP, a rounding away", "DDP, other buckets", "weights held"),
         "optimizer state, bytes planned / measured",
     )
     runs = results("shards_epyc_cpu")["runs"]
-    return table(head, (row(name, found) for name, found in runs.items()))
+    return table(head, (row(name, found) for name, found in sorted(runs.items())))
+
+
+def shard_cost() -> str:
+    """What dividing costs a rank that is alone, against a plain run in turns with it."""
+    if not (RESULTS / "shard_cost_h200.json").exists():
+        return "Not measured yet.\n"
+    found = results("shard_cost_h200")
+    head = ("preset", "plain step", "divided step", "ratio: median (lowest to highest)", "pairs")
+    rows = (
+        [
+            name,
+            *(f"{each[way]['step_ms_median']:.1f} ms" for way in ("plain", "divided")),
+            f"{each['ratio_median']:.3f} ({each['ratio_low']:.3f} to {each['ratio_high']:.3f})",
+            str(len(each["ratios"])),
+        ]
+        for name, each in found["presets"].items()
+    )
+    return table(head, rows) + f"\n*{found['hardware']}, torch {found['torch']}.*\n"
 
 
 def drill_soak() -> str:
@@ -478,6 +502,7 @@ def nodes() -> str:
     """Two nodes in two network namespaces: what was done to them, and what came of it."""
     found = results("nodes_epyc_cpu")
     alone, cut = found["two nodes, left alone"], found["cable pulled for 20 s"]
+    slurm = found["slurm"]
     elastic, apart = (
         found["a node leaves and another joins"],
         found["records apart, checkpoints together"],
@@ -490,7 +515,13 @@ def nodes() -> str:
     return table(
         ("what was done", "what came of it"),
         (
-            (f"the recipe above, {alone['steps']} steps", _equal(alone)),
+            (f"the first recipe above, {alone['steps']} steps", _equal(alone)),
+            (
+                f"the recipe for Slurm ({slurm['version']}), {slurm['steps']} steps, told in "
+                "mid-training that its time is over",
+                f"queued again {slurm['queued again']} time; lives began at steps "
+                f"{', '.join(map(str, slurm['began at steps']))}; {_equal(slurm)}",
+            ),
             (
                 f"the cable pulled for 20 s, `run.rank_timeout_s` {cut['rank_timeout_s']:g}",
                 f"all {cut['ranks']} ranks gone after {cut['all ranks gone after s']:.1f} s, "
@@ -784,6 +815,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "reid-quality": reid_quality,
     "reid-ranking": reid_ranking,
     "reid-step": reid_step,
+    "shard-cost": shard_cost,
     "shards-equal": shards_equal,
     "verify-rates": verify_rates,
     "verify-ratios": verify_ratios,
