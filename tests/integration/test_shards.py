@@ -12,11 +12,19 @@ from torch import Tensor, nn
 
 from pitstop.config.sections import RunConfig
 from pitstop.train.optim.local_part import local_parts
-from pitstop.train.ranks import join_ranks, leave_ranks
+from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
 from pitstop.train.setup import build_trainer
 from pitstop.train.step import Trainer
 from tests.integration.ranks import exit_codes, launch
-from tests.integration.shard_runs import CPU, InFloat64, distance, do_steps, whole_state
+from tests.integration.shard_runs import (
+    CPU,
+    InFloat64,
+    compare,
+    distance,
+    do_steps,
+    idle_weights,
+    whole_state,
+)
 from tests.unit.train.runs import LineSamples, LineTask, line_config
 
 pytestmark = pytest.mark.slow
@@ -147,6 +155,16 @@ def test_a_divided_model_learns_what_a_whole_one_does(
     # The first rank has the larger share of what cannot be divided evenly.
     assert width * found["held"] == applied["held_bytes"]
     assert whole / in_copy <= found["held"] < whole / in_copy * 1.5
+
+
+def test_a_bias_that_a_norm_takes_off_again_is_no_measure_of_who_trained(tmp_path: Path) -> None:
+    state, _ = trained(line_config(tmp_path), Ranks(), is_float64=True)
+    assert idle_weights(state) == {"start.bias"}
+    moved = {**state, "start.bias": state["start.bias"] + 1}
+    assert distance(state, moved) == 0
+    assert compare(state, moved).tensor_name == "start.bias"
+    wrong = {**state, "end.bias": state["end.bias"] * (1 + 1e-6)}
+    assert distance(state, wrong) == pytest.approx(1e-6)
 
 
 class SpoiledTrainer(Trainer[Any]):
