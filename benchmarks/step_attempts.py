@@ -287,7 +287,7 @@ def totals(
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
     }
-    return float(loss.total), float(loss.count), found
+    return float(loss.total.detach()), float(loss.count), found
 
 
 def in_chunks(task: Any, batch: Any) -> Iterator[Any]:
