@@ -82,7 +82,8 @@ class DeblurData(DataSection):
     """Clips of blurred and sharp frames, and the spikes recorded beside them."""
 
     crop: MultipleOf8 | None = 256
-    """Side in pixels of the random square cut for training; null for whole frames."""
+    """Side in pixels of the random square cut for training, of the sharp frames where the network
+    enlarges; null for whole frames."""
 
     eval_crop: MultipleOf8 | None = None
     """Side in pixels of the centre square used in evaluation; null for whole frames, which is
@@ -105,6 +106,18 @@ class DeblurData(DataSection):
 
     image_types: tuple[Name, ...] = ("png", "jpg", "jpeg")
     """Endings of image files."""
+
+    input: Literal["files", "bicubic", "noise"] = "files"
+    """Frames to restore: those of `data.blur` (`files`), or made of the sharp ones, which are then
+    all that a clip needs: smaller by `model.upscale` (`bicubic`), or with Gaussian noise."""
+
+    noise_levels: tuple[NonNegative, NonNegative] = (0.0, 50.0)
+    """Least and largest standard deviation of the noise of `data.input: noise`, in levels of 255;
+    drawn anew for every training sample."""
+
+    eval_noise: NonNegative = 30.0
+    """Standard deviation of that noise in evaluation, in levels of 255. With `model.noise_map` the
+    network is told so in evaluation and inference, and of files in training, too."""
 
     frames: FilePath | None = None
     """Folder of blurred frames that `pitstop infer` restores instead of the evaluation split; no
@@ -221,8 +234,17 @@ class VrtModel(ModelSection):
     """Probability of leaving out the deepest block in training."""
 
     pa_frames: Annotated[Literal[0, 2, 4, 6], BeforeValidator(whole)] = 2
-    """Neighbouring frames each frame is aligned with; 0 for none, as VRT has it for denoising: no
-    flow is estimated, and nothing is warped."""
+    """Neighbouring frames each frame is aligned with; 0 for none: no flow is estimated, and nothing
+    is warped."""
+
+    upscale: Annotated[Literal[1, 4], BeforeValidator(whole)] = 1
+    """How many times larger restored frames are along each side: 4 for super-resolution.
+    `eval.tile` is of the frames that come in, `data.crop` and `data.eval_crop` of the sharp ones;
+    vrt only."""
+
+    noise_map: bool = False
+    """Tell the network how much noise there is, as a further channel: non-blind denoising, VRT's
+    model 008; vrt only."""
 
     deformable_groups: Count = 16
     """Groups of the deformable convolution."""
@@ -417,7 +439,64 @@ _TILE_INERT: Final = (
     ),
 )
 
+_INPUT_INERT: Final = (
+    Rule(
+        key="data.blur",
+        reads=("data.input",),
+        broken=lambda c: _data(c).input != "files",
+        why="has no effect: data.input is {c.data.input}, so frames are made of the sharp ones",
+    ),
+    Rule(
+        key="data.noise_levels",
+        reads=("data.input",),
+        broken=lambda c: _data(c).input != "noise",
+        why="has no effect: data.input is {c.data.input}, so no noise is made",
+    ),
+    Rule(
+        key="data.eval_noise",
+        reads=("data.input", "model.noise_map"),
+        broken=lambda c: _data(c).input != "noise" and not _model(c).noise_map,
+        why="has no effect: no noise is made (data.input is {c.data.input}), and the network is "
+        "told of none (model.noise_map)",
+    ),
+)
+
+_INPUT_CONFLICTS: Final = (
+    Rule(
+        key="model.upscale",
+        reads=("model.kind",),
+        broken=lambda c: not _sees_no_spikes(c) and _model(c).upscale != 1,
+        why="must be 1: networks of kind vrt_spike restore frames at their own size",
+    ),
+    Rule(
+        key="model.noise_map",
+        reads=("model.kind",),
+        broken=lambda c: not _sees_no_spikes(c) and _model(c).noise_map,
+        why="must be false: networks of kind vrt_spike are not told the noise",
+    ),
+    Rule(
+        key="data.input",
+        reads=("model.kind",),
+        broken=lambda c: not _sees_no_spikes(c) and _data(c).input != "files",
+        why="must be files: spikes of model.kind vrt_spike were recorded beside blurred frames",
+    ),
+    Rule(
+        key="data.input",
+        reads=("model.upscale",),
+        broken=lambda c: (_data(c).input, _model(c).upscale) in (("bicubic", 1), ("noise", 4)),
+        why="is {c.data.input}, which does not go with model.upscale {c.model.upscale}: bicubic "
+        "makes frames smaller, noise leaves them as large as they are",
+    ),
+    Rule(
+        key="data.noise_levels",
+        reads=(),
+        broken=lambda c: _data(c).noise_levels[0] > _data(c).noise_levels[1],
+        why="must have the smaller level first",
+    ),
+)
+
 _INERT: Final = (
+    *_INPUT_INERT,
     _START_INERT,
     _GROUPS_INERT,
     *_SPIKE_INERT,
@@ -446,7 +525,7 @@ _INERT: Final = (
         broken=lambda c: (
             c.eval.tile is not None
             and (crop := _data(c).eval_crop) is not None
-            and crop <= c.eval.tile
+            and crop // _model(c).upscale <= c.eval.tile
         ),
         why="has no effect: data.eval_crop is {c.data.eval_crop}, which fits into one tile",
     ),
@@ -526,6 +605,7 @@ _TILE_CONFLICTS: Final = (
 _CONFLICTS: Final = (
     *_SPIKE_CONFLICTS,
     *_TILE_CONFLICTS,
+    *_INPUT_CONFLICTS,
     Rule(
         key="model.depths",
         reads=(),

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.dataset import ClipBatch
+from pitstop.workloads.deblur.data.inputs import enlarged
 
 LEVELS: Final = 255.0
 SSIM_WINDOW: Final = 11
@@ -126,7 +127,7 @@ class FrameQuality:
             psnr(luma(levels), luma(wanted)),
             ssim(levels, wanted),
             ssim(luma(levels)[None], luma(wanted)[None]),
-            psnr(blurred.double(), wanted),
+            psnr(enlarged(blurred[None], wanted.shape)[0], wanted),
         ]
         if self._lpips is not None:
             colours = [(image / LEVELS).float()[None] for image in (levels, wanted)]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pitstop.records.pictures import PictureCell, PictureRow
 from pitstop.workloads.deblur.data.dataset import ClipBatch, ClipSamples
+from pitstop.workloads.deblur.data.inputs import enlarged
 from pitstop.workloads.deblur.data.voxels import NO_PLANE, resize
 from pitstop.workloads.deblur.metrics import LEVELS, psnr, to_levels
 from pitstop.workloads.deblur.outputs import write_png
@@ -39,7 +40,8 @@ def draw_segments(
     """
     middle = restored.shape[1] // 2
     levels = to_levels(restored[:, middle].cpu())
-    views = {"blurry": batch.blur[:, middle], "restored": levels, "sharp": batch.sharp[:, middle]}
+    blurry = enlarged(batch.blur[:, middle], levels.shape).round().clamp(0, LEVELS)
+    views = {"blurry": blurry, "restored": levels, "sharp": batch.sharp[:, middle]}
     if batch.spikes is not None:
         views["spikes"] = spike_view(batch.spikes[:, middle], levels.shape[-2:])
     rows = []

@@ -13,6 +13,7 @@ from pitstop.config.workloads.deblur import TilesSection
 from pitstop.errors import ConfigError
 from pitstop.records.units import bytes_text
 from pitstop.workloads.deblur.data.dataset import ClipBatch
+from pitstop.workloads.deblur.data.inputs import COLOURS
 from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.recorded import Forward, RecordedForward
 from pitstop.workloads.deblur.tiling import (
@@ -42,16 +43,24 @@ class WholeFrames:
         to_device: Copies a batch.
         tiles: How tiles meet, and the budget they may be chosen by.
         evaluation: Side and overlap of tiles.
+        upscale: How many times larger restored frames are, along each side.
     """
 
     def __init__(
-        self, forward: Forward, to_device: ToDevice, *, tiles: TilesSection, evaluation: EvalSection
+        self,
+        forward: Forward,
+        to_device: ToDevice,
+        *,
+        tiles: TilesSection,
+        evaluation: EvalSection,
+        upscale: int = 1,
     ) -> None:
         self._forward = forward
         self._recorded = RecordedForward(forward)
         self._to_device = to_device
         self._tiles = tiles
         self._evaluation = evaluation
+        self._upscale = upscale
         self._choices: dict[tuple[int, ...], TileChoice] = {}
 
     @property
@@ -87,13 +96,18 @@ class WholeFrames:
             border=self._tiles.border,
             step=spike_step(batch),
         )
-        out = torch.zeros(batch.blur.shape, dtype=torch.float32, device=device)
+        out = torch.zeros(self._out_shape(batch), dtype=torch.float32, device=device)
         return restore_tiles(
             lambda windows: restore(self._to_device(cut_tiles(batch, windows), device)),
             out,
             tiling,
             at_once=choice.at_once,
+            scale=self._upscale,
         )
+
+    def _out_shape(self, batch: ClipBatch) -> tuple[int, ...]:
+        clips, frames, _, height, width = batch.blur.shape
+        return clips, frames, COLOURS, height * self._upscale, width * self._upscale
 
     def _choice(
         self, model: nn.Module, batch: ClipBatch, device: torch.device
@@ -137,7 +151,7 @@ class WholeFrames:
         except torch.OutOfMemoryError:
             return None
         # Beside every tile stand the frames it is added to, and as many that wait to be written.
-        beside_bytes = 2 * beside.blur.numel() * _FLOAT_BYTES
+        beside_bytes = 2 * math.prod(self._out_shape(beside)) * _FLOAT_BYTES
         return torch.cuda.max_memory_allocated(device) + beside_bytes
 
     def _reason(self, choice: TileChoice) -> str:
@@ -156,15 +170,16 @@ def spike_step(batch: ClipBatch) -> int:
 def cut_batch(batch: ClipBatch, window: Window) -> ClipBatch:
     """Cut the same part out of frames and spikes; a window that reaches beyond them ends there."""
     step = spike_step(batch)
+    larger = batch.sharp.shape[-1] // batch.blur.shape[-1]
 
-    def cut(frames: Tensor, step: int) -> Tensor:
-        top, left, height, width = (length // step for length in window)
+    def cut(frames: Tensor, step: int, *, times: int = 1) -> Tensor:
+        top, left, height, width = (length * times // step for length in window)
         return frames[..., top : top + height, left : left + width]
 
     return replace(
         batch,
         blur=cut(batch.blur, 1),
-        sharp=cut(batch.sharp, 1),
+        sharp=cut(batch.sharp, 1, times=larger),
         spikes=None if batch.spikes is None else cut(batch.spikes, step),
     )
 

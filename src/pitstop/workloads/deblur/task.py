@@ -30,6 +30,7 @@ from pitstop.workloads.deblur.data.dataset import (
     eval_clips,
     train_clips,
 )
+from pitstop.workloads.deblur.data.inputs import COLOURS, Inputs, eval_inputs, train_inputs
 from pitstop.workloads.deblur.data.packing import check_clips, pack_clips
 from pitstop.workloads.deblur.data.planes import spike_eval_samples, spike_train_samples
 from pitstop.workloads.deblur.data.voxels import Voxels, join_planes
@@ -84,7 +85,11 @@ class DeblurTask:
         self.higher_is_better: Mapping[str, bool] = MappingProxyType(known)
         self._voxels = voxel_settings(data)
         self._whole_frames = WholeFrames(
-            self.forward, self.to_device, tiles=data.tiles, evaluation=evaluation
+            self.forward,
+            self.to_device,
+            tiles=data.tiles,
+            evaluation=evaluation,
+            upscale=model.upscale,
         )
         self._eval_samples: ClipSamples | None = None
         self._folder: FrameFolder | None = None
@@ -138,7 +143,13 @@ class DeblurTask:
         """Look at the training split."""
         if self._sees_spikes:
             return spike_train_samples(self._data, self._crop_schedule, seed=self._seed)
-        return train_clips(self._data, self._crop_schedule, seed=self._seed, with_spikes=False)
+        return train_clips(
+            self._data,
+            self._crop_schedule,
+            seed=self._seed,
+            with_spikes=False,
+            inputs=train_inputs(self._data, self._model),
+        )
 
     def train_batches(self, samples: ClipSamples, deal: Deal) -> Batches:
         """Shuffle samples, or walk through clips side by side (`data.order: sequence`)."""
@@ -152,7 +163,7 @@ class DeblurTask:
             self._eval_samples = (
                 spike_eval_samples(self._data)
                 if self._sees_spikes
-                else eval_clips(self._data, with_spikes=False)
+                else eval_clips(self._data, with_spikes=False, inputs=self._eval_inputs)
             )
         return self._eval_samples
 
@@ -191,7 +202,10 @@ class DeblurTask:
     def _blank_clips(self, batch_size: int, side: int | None) -> ClipBatch:
         data = self._data
         height, width = (side, side) if side is not None else _WHOLE_FRAME
-        frames = torch.zeros(batch_size, data.clip_len, 3, height, width, dtype=torch.uint8)
+        inputs = self._eval_inputs
+        sharp = torch.zeros(batch_size, data.clip_len, COLOURS, height, width, dtype=torch.uint8)
+        size = (height // inputs.scale, width // inputs.scale)
+        blur = torch.zeros(batch_size, data.clip_len, inputs.channels, *size, dtype=inputs.dtype)
         spikes = None
         if self._sees_spikes:
             channels = data.voxel_bins if self._voxels.counted else _PLANES
@@ -199,8 +213,8 @@ class DeblurTask:
             size = (height // scale, width // scale)
             spikes = torch.zeros(batch_size, data.clip_len, channels, *size, dtype=torch.uint8)
         return ClipBatch(
-            blur=frames,
-            sharp=frames.clone(),
+            blur=blur,
+            sharp=sharp,
             spikes=spikes,
             clip=torch.zeros(batch_size, dtype=torch.int64),
             fresh=torch.ones(batch_size, data.clip_len, dtype=torch.bool),
@@ -281,7 +295,9 @@ class DeblurTask:
         self._voxels = replace(self._voxels, counted=False)
         written = restore_folder(
             self._folder,
-            lambda batch: self._whole_frames(model, batch),
+            lambda batch: self._whole_frames(
+                model, replace(batch, blur=self._eval_inputs.with_map(batch.blur))
+            ),
             folder,
             clip_len=self._data.clip_len,
             overlap=self._data.tiles.frame_overlap,
@@ -331,6 +347,10 @@ class DeblurTask:
         return blocks + model.branch_blocks() if isinstance(model, VRTSpike) else blocks
 
     @property
+    def _eval_inputs(self) -> Inputs:
+        return eval_inputs(self._data, self._model)
+
+    @property
     def _sees_spikes(self) -> bool:
         return self._model.kind == "vrt_spike"
 
@@ -366,6 +386,8 @@ def network_settings(section: VrtModel) -> VRTSettings:
         "drop_path_rate": section.drop_path,
         "pa_frames": section.pa_frames,
         "deformable_groups": section.deformable_groups,
+        "upscale": section.upscale,
+        "noise_map": section.noise_map,
     }
 
 

@@ -94,6 +94,7 @@ def restore_tiles(
     tiling: Tiling,
     *,
     at_once: int = 1,
+    scale: int = 1,
 ) -> Tensor:
     """Restore frames tile by tile, or several tiles at once.
 
@@ -101,14 +102,15 @@ def restore_tiles(
         restore: Gives what windows of the frames become, (windows * B, ..., h, w), one window
             behind the other. All calls have the same number of windows, of the same size: where
             tiles do not suffice for the last call, it gets the last tile again.
-        out: (B, ..., H, W) zeros that the tiles are added to.
+        out: (B, ..., H, W) zeros that the tiles are added to, each enlarged.
         tiling: How frames are cut.
         at_once: Most windows of a call.
+        scale: How many times larger restored frames are, along each side.
 
     Returns:
         ``out``.
     """
-    height, width = out.shape[-2:]
+    height, width = (length // scale for length in out.shape[-2:])
     rows, columns = (
         cut_axis(length, tiling.side, tiling.overlap, border=tiling.border, step=tiling.step)
         for length in (height, width)
@@ -125,8 +127,12 @@ def restore_tiles(
         filled = some + some[-1:] * (share - len(some))
         restored = restore([_window(*tile) for tile in filled]).to(out.dtype)
         for (row, column), part in zip(some, restored.split(len(out)), strict=False):
-            weights = row.weights[:, None] * column.weights
-            _part(out, _window(row, column)).add_(part * weights.to(out.dtype))
+            down_weights, weights = (
+                each.weights.repeat_interleave(scale) for each in (row, column)
+            )
+            weights = (down_weights[:, None] * weights).to(out.dtype)
+            window = Window(*(length * scale for length in _window(row, column)))
+            _part(out, window).add_(part * weights)
     return out
 
 

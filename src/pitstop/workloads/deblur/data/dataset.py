@@ -12,7 +12,7 @@ like is a function of seed, epoch and index.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,15 @@ from pitstop.data.cache.shared import SharedCache
 from pitstop.data.loader.stages import stage
 from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.deblur.data.frames import Bytes, FileReader, FrameCache, FrameReader, Size
+from pitstop.workloads.deblur.data.inputs import FROM_FILES, Inputs, noise_entropy
 from pitstop.workloads.deblur.data.spike import Window, count_bins
 from pitstop.workloads.deblur.data.storage import ClipStorage, count_planes, open_storage
 
 _VIEW_STREAM: Final = 0x56494557
 _MOST_PROBLEMS: Final = 5
 _STATED_AT: Final = "config.yaml"
+_SCALES: Final = (1, 4)
+"""How many times larger sharp frames may be than those to restore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,8 @@ class ClipSample:
     """A segment of a clip."""
 
     blur: Tensor
-    """(D, 3, H, W), levels 0 to 255."""
+    """(D, 3, h, w), levels 0 to 255; smaller than the sharp ones where a network enlarges, and with
+    a fourth channel where it is told the noise."""
     sharp: Tensor
     """(D, 3, H, W), levels 0 to 255."""
     spikes: Tensor | None
@@ -127,6 +131,7 @@ class ClipSamples:
     seed: int
     spikes: SpikeFiles | None
     reader: FrameReader = field(default_factory=FileReader)
+    inputs: Inputs = FROM_FILES
     cache: FrameCache | None = None
 
     def __len__(self) -> int:
@@ -140,9 +145,19 @@ class ClipSamples:
         frames = slice(begin, begin + self.clip_len)
         folder = self.index.folder / self.index.clips[clip]
         blur_names, sharp_names = self.index.blur_names[frames], self.index.sharp_names[frames]
+        blur = None
+        if self.inputs.kind == "files":
+            small = replace(view, window=self.inputs.small(view.window))
+            scale = self.inputs.scale
+            blur = self._frames(clip, folder / self.index.blur, blur_names, small, scale=scale)
+            blur = self.inputs.with_map(blur)
+        sharp = self._frames(clip, folder / "sharp", sharp_names, view)
+        if blur is None:
+            with stage("transform"):
+                blur = self.inputs.of_sharp(sharp, noise_entropy(self.seed, epoch, index))
         return ClipSample(
-            blur=self._frames(clip, folder / self.index.blur, blur_names, view),
-            sharp=self._frames(clip, folder / "sharp", sharp_names, view),
+            blur=blur,
+            sharp=sharp,
             spikes=None if self.spikes is None else self._spikes(clip, blur_names, view),
             clip=clip,
             fresh=torch.arange(self.clip_len) >= known,
@@ -159,7 +174,9 @@ class ClipSamples:
         if self.spikes is not None:
             return None
         frames = np.diff(self.index.first_frames)
-        return int((2 * 3 * frames * self.index.sizes.astype(np.int64).prod(axis=1)).sum())
+        pixels = int((frames * self.index.sizes.astype(np.int64).prod(axis=1)).sum())
+        beside = pixels // self.inputs.scale**2 if self.inputs.kind == "files" else 0
+        return 3 * (pixels + beside)
 
     def with_cache(self, cache: SharedCache) -> "ClipSamples":
         """Give the same samples, whose frames and spikes are kept in a cache once they are read."""
@@ -172,7 +189,8 @@ class ClipSamples:
         frames = slice(begin, begin + self.clip_len)
         folder = self.index.folder / self.index.clips[clip]
         blur_names = self.index.blur_names[frames]
-        yield from (str(folder / self.index.blur / str(name)) for name in blur_names)
+        if self.inputs.kind == "files":
+            yield from (str(folder / self.index.blur / str(name)) for name in blur_names)
         yield from (str(folder / "sharp" / str(name)) for name in self.index.sharp_names[frames])
         if self.spikes is not None:
             yield from map(str, spike_paths(folder / self.spikes.folder, blur_names))
@@ -192,9 +210,12 @@ class ClipSamples:
         clip = int(self.starts[index, 0])
         height, width = self.index.sizes[clip].tolist()
         side = self.crop_side(epoch)
-        rows, columns = (height, width) if side is None else (side, side)
-        # On the grid of the coarser spikes, so that both show the same part of the scene.
-        step = 1 if self.spikes is None else height // self.spikes.height
+        scale = self.inputs.scale
+        rows, columns = (
+            (height - height % scale, width - width % scale) if side is None else (side, side)
+        )
+        # On the grid of the coarser spikes or frames, so that both show the same part of the scene.
+        step = scale if self.spikes is None else height // self.spikes.height
         margin = ((height - rows) // step, (width - columns) // step)
         if self.place == "centre":
             return View(window=Window(margin[0] // 2 * step, margin[1] // 2 * step, rows, columns))
@@ -209,9 +230,11 @@ class ClipSamples:
             transpose=self.flips and rows == columns and draws[4] % 2 == 1,
         )
 
-    def _frames(self, clip: int, folder: Path, names: npt.NDArray[np.str_], view: View) -> Tensor:
-        """Read the same part of several frames as (D, 3, H, W)."""
-        height, width = self.index.sizes[clip].tolist()
+    def _frames(
+        self, clip: int, folder: Path, names: npt.NDArray[np.str_], view: View, *, scale: int = 1
+    ) -> Tensor:
+        """Read the same part of several frames as (D, 3, H, W); frames are smaller by the scale."""
+        height, width = (self.index.sizes[clip] // scale).tolist()
         frames = np.empty((len(names), view.window.height, view.window.width, 3), np.uint8)
         for place, name in enumerate(names):
             path = folder / str(name)
@@ -243,7 +266,12 @@ class ClipSamples:
 
 
 def train_clips(
-    data: DeblurData, crop_schedule: SizeByEpoch, *, seed: int, with_spikes: bool
+    data: DeblurData,
+    crop_schedule: SizeByEpoch,
+    *,
+    seed: int,
+    with_spikes: bool,
+    inputs: Inputs = FROM_FILES,
 ) -> ClipSamples:
     """Give every segment of the training split, cut at random.
 
@@ -252,7 +280,7 @@ def train_clips(
         DataError: Where files are missing or do not fit; names them.
     """
     spikes = spike_files(data) if with_spikes else None
-    index = index_clips(data, data.split, spikes=spikes)
+    index = index_clips(data, data.split, spikes=spikes, scale=inputs.file_scale)
     crops = ((0, data.crop), *crop_schedule)
     _refuse_small_clips(index, data.clip_len, [side for _, side in crops])
     starts = [
@@ -270,10 +298,11 @@ def train_clips(
         seed=seed,
         spikes=spikes,
         reader=open_storage(dataset_root(data)).reader,
+        inputs=inputs,
     )
 
 
-def eval_clips(data: DeblurData, *, with_spikes: bool) -> ClipSamples:
+def eval_clips(data: DeblurData, *, with_spikes: bool, inputs: Inputs = FROM_FILES) -> ClipSamples:
     """Give segments that together show every frame of the evaluation split.
 
     The last segment of a clip reaches back where frames are left over, for the model wants all
@@ -284,7 +313,7 @@ def eval_clips(data: DeblurData, *, with_spikes: bool) -> ClipSamples:
         DataError: Where files are missing or do not fit; names them.
     """
     spikes = spike_files(data) if with_spikes else None
-    index = index_clips(data, data.eval_split, spikes=spikes)
+    index = index_clips(data, data.eval_split, spikes=spikes, scale=inputs.file_scale)
     _refuse_small_clips(index, data.clip_len, [data.eval_crop])
     starts = []
     for clip in range(len(index.clips)):
@@ -302,6 +331,7 @@ def eval_clips(data: DeblurData, *, with_spikes: bool) -> ClipSamples:
         seed=0,
         spikes=spikes,
         reader=open_storage(dataset_root(data)).reader,
+        inputs=inputs,
     )
 
 
@@ -352,8 +382,16 @@ def stated_spike_size(storage: ClipStorage, root: Path) -> Size | None:
     return stated["spike_h"], stated["spike_w"]
 
 
-def index_clips(data: DeblurData, split: str, *, spikes: SpikeFiles | None) -> ClipIndex:
+def index_clips(
+    data: DeblurData, split: str, *, spikes: SpikeFiles | None, scale: int = 1
+) -> ClipIndex:
     """Look at every file of a split: headers and sizes, not the pixels.
+
+    Args:
+        data: Where the files are.
+        split: Which part of them.
+        spikes: How spikes are read; None for none.
+        scale: How many times larger sharp frames must be than those beside them.
 
     Raises:
         ConfigError: Where no dataset is named.
@@ -375,12 +413,15 @@ def index_clips(data: DeblurData, split: str, *, spikes: SpikeFiles | None) -> C
             f"generate clips with `pitstop data make deblur {data.root}`"
         )
     clips = [check_clip(storage, path, data, spikes) for path in storage.folders(folder)]
-    _refuse(folder, [problem for clip in clips for problem in clip.problems])
+    problems = [problem for clip in clips for problem in clip.problems]
+    _refuse(folder, problems or [*_problems_of_enlarging(clips, data, scale)])
     if not clips:
-        raise DataError(f"{folder} holds no clips: each is a folder with {data.blur}/ and sharp/")
+        raise DataError(
+            f"{folder} holds no clips: each is a folder with {input_folder(data)}/ and sharp/"
+        )
     return ClipIndex(
         folder=folder,
-        blur=data.blur,
+        blur=input_folder(data),
         clips=tuple(clip.name for clip in clips),
         first_frames=np.cumsum([0, *(len(clip.blur) for clip in clips)]),
         blur_names=np.array([path.name for clip in clips for path in clip.blur]),
@@ -397,6 +438,9 @@ class ClipFiles:
     blur: Sequence[Path]
     sharp: Sequence[Path]
     size: Size
+    """Of the sharp frames."""
+    scale: int
+    """How many times larger they are than the others."""
     problems: Sequence[str]
 
 
@@ -404,25 +448,76 @@ def check_clip(
     storage: ClipStorage, folder: Path, data: DeblurData, spikes: SpikeFiles | None
 ) -> ClipFiles:
     """Find the files of a clip and hold them against each other, without decoding any."""
-    blur = _images(storage, folder / data.blur, data.image_types)
+    blur = _images(storage, folder / input_folder(data), data.image_types)
     sharp = _images(storage, folder / "sharp", data.image_types)
-    problems = [*_problems_of_pairs(folder, blur, sharp, data.blur)]
-    sizes: dict[Size, Path] = {}
-    for path in (*blur, *sharp):
-        size = storage.frame_size(path)
-        if isinstance(size, str):
-            problems.append(size)
-        else:
-            sizes.setdefault(size, path)
-    if len(sizes) > 1:
-        (one, path), (other, other_path) = list(sizes.items())[:2]
+    problems = [*_problems_of_pairs(folder, blur, sharp, input_folder(data))]
+    # What is said of a file twice, where both are the sharp ones, is said once.
+    small, sizes = _sizes(storage, blur), _sizes(storage, sharp)
+    problems += dict.fromkeys((*small.problems, *sizes.problems))
+    scale = _scale(small, sizes)
+    if scale is None:
+        (one, path), (other, other_path) = list((small.found | sizes.found).items())[:2]
         problems.append(f"{path} is {one[0]}x{one[1]}, but {other_path} is {other[0]}x{other[1]}")
-    size = next(iter(sizes), (0, 0))
-    if spikes is not None and sizes:
+    size = next(iter(sizes.found or small.found), (0, 0))
+    if spikes is not None and size[0]:
         paths = spike_paths(folder / spikes.folder, [path.name for path in blur])
         problems += [*_problems_of_scale(folder, size, spikes)]
         problems += [*_problems_of_spikes(storage, paths, spikes)]
-    return ClipFiles(name=folder.name, blur=blur, sharp=sharp, size=size, problems=problems)
+    return ClipFiles(
+        name=folder.name,
+        blur=blur,
+        sharp=sharp,
+        size=size,
+        scale=scale or 1,
+        problems=problems,
+    )
+
+
+def input_folder(data: DeblurData) -> str:
+    """Name the folder of a clip that frames to restore come from."""
+    return data.blur if data.input == "files" else "sharp"
+
+
+class _Sizes(NamedTuple):
+    """Sizes of frames, each with a file that has it, and files that have none."""
+
+    found: dict[Size, Path]
+    problems: list[str]
+
+
+def _sizes(storage: ClipStorage, paths: Sequence[Path]) -> _Sizes:
+    sizes = _Sizes({}, [])
+    for path in paths:
+        size = storage.frame_size(path)
+        if isinstance(size, str):
+            sizes.problems.append(size)
+        else:
+            sizes.found.setdefault(size, path)
+    return sizes
+
+
+def _scale(small: _Sizes, large: _Sizes) -> int | None:
+    """How many times larger sharp frames are; None where sizes do not fit together."""
+    if len(small.found) > 1 or len(large.found) > 1:
+        return None
+    if not small.found or not large.found:
+        return 1
+    (rows, columns), (height, width) = next(iter(small.found)), next(iter(large.found))
+    return next(
+        (by for by in _SCALES if (rows * by, columns * by) == (height, width)),
+        None,
+    )
+
+
+def _problems_of_enlarging(
+    clips: Sequence["ClipFiles"], data: DeblurData, scale: int
+) -> Iterator[str]:
+    for clip in clips:
+        if clip.scale != scale:
+            yield (
+                f"{clip.name} has sharp frames {clip.scale} times as large as those in "
+                f"{data.blur}, and the network enlarges {scale} times (model.upscale)"
+            )
 
 
 def _images(storage: ClipStorage, folder: Path, endings: Sequence[str]) -> list[Path]:

@@ -19,6 +19,7 @@ from pitstop.workloads.deblur.data.dataset import (
     ClipFiles,
     SpikeFiles,
     check_clip,
+    input_folder,
     spike_paths,
     stated_spike_size,
 )
@@ -45,7 +46,8 @@ class _Clip:
     folder: Path
 
     def by_kind(self) -> dict[str, list[Path]]:
-        kinds = {self.section.blur: list(self.files.blur), "sharp": list(self.files.sharp)}
+        kinds = {input_folder(self.section): list(self.files.blur)}
+        kinds["sharp"] = list(self.files.sharp)
         if self.spikes is not None:
             names = [path.name for path in self.files.blur]
             kinds["spike"] = spike_paths(self.folder / self.spikes.folder, names)

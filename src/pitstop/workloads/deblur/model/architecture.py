@@ -32,6 +32,7 @@ class VRTSettings(TypedDict, total=False):
     pa_frames: int
     deformable_groups: int
     flow_channels: Sequence[int]
+    noise_map: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Architecture:
     """
 
     upscale: int = 1
-    """Factor between input and output size; only 1, restoration at the input's own size."""
+    """Factor between input and output size: 1, or 4 for super-resolution."""
     in_chans: int = 3
     """Channels of a frame; the first three are red, green and blue."""
     out_chans: int = 3
@@ -72,6 +73,8 @@ class Architecture:
     """Slices of the channels that choose their sampling places apart."""
     flow_channels: Sequence[int] = (32, 64, 32, 16)
     """Widths inside the flow estimator; other ones do not fit published weights."""
+    noise_map: bool = False
+    """Whether a further channel tells how much noise there is, over 255 levels."""
 
     def __post_init__(self) -> None:
         problems = [*self._problems_of_lists(), *self._problems_of_numbers()]
@@ -86,8 +89,8 @@ class Architecture:
 
     @property
     def first_channels(self) -> int:
-        """Channels of the first convolution: a frame, and four samples of each neighbour."""
-        return self.in_chans * (9 if self.pa_frames else 1)
+        """Channels of the first convolution: a frame, four samples of each neighbour, the noise."""
+        return self.in_chans * (9 if self.pa_frames else 1) + self.noise_map
 
     def drop_rates(self, index: int) -> list[float]:
         """Rates of the blocks of one entry of ``depths``, on a line from 0 over all blocks."""

@@ -138,8 +138,9 @@ class VRT(nn.Module):
         """Restore a clip.
 
         Args:
-            x: (B, D, in_chans, H, W), colours in [0, 1]. Sizes that are no multiple of 8 are
-                continued by their last row and column, and the result is cut back.
+            x: (B, D, in_chans, H, W), colours in [0, 1], and with `noise_map` one channel more.
+                Sizes that are no multiple of 8 are continued by their last row and column, and the
+                result is cut back.
             fuse: Merges something else into the outputs of stages 1 to 4, before the next stage
                 and the skip connection read them.
 
@@ -203,14 +204,17 @@ class VRT(nn.Module):
         """Append to each frame four samples of its successor and four of its predecessor."""
         if not self.architecture.pa_frames:
             return clip
+        clip, noise = clip.split_with_sizes(
+            (in_chans := self.architecture.in_chans, clip.shape[2] - in_chans), dim=2
+        )
         if not flows:
-            return functional.pad(clip, (0, 0, 0, 0, 0, 8 * self.architecture.in_chans))
+            return torch.cat((functional.pad(clip, (0, 0, 0, 0, 0, 8 * in_chans)), noise), dim=2)
         pairs = neighbour_pairs(clip.shape[0], clip.shape[1], clip.device)
         samples = flow_warp.dispatch(self.kernels).nearest4(
             clip.flatten(0, 1).index_select(0, pairs.neighbours), flows[0].flatten(0, 1)
         )
         after, before = split_ways(samples.unflatten(0, flows[0].shape[:2]))
-        return torch.cat((clip, after, before), dim=2)
+        return torch.cat((clip, after, before, noise), dim=2)
 
     def _deep_features(
         self, shallow: Tensor, flows: tuple[Flows, ...], fuse: Fuse | None
