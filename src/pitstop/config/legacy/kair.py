@@ -372,7 +372,7 @@ _TASKS: Final = {"videofi": "frame interpolation", "videosr": "super-resolution"
 def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
     """Name the networks and tasks that are not built, by the keys that ask for them."""
     found = {
-        key: f"{key} is {values[key]}; built here is {built[0]}"
+        key: f"{key} is {values[key]}; imported here is {built[0]}"
         for key, built in _BUILT.items()
         if values.get(key) is not None and values[key] not in built
     }
@@ -380,13 +380,13 @@ def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
         found = {key: reason for key, reason in found.items() if key not in _LIFTED}
     operator = values.get("netG.fusion.operator")
     if "netG.fusion.enable" in found and operator is not None:
-        found["netG.fusion.enable"] = f"netG.fusion.operator is {operator}; built here is concat"
+        found["netG.fusion.enable"] = f"netG.fusion.operator is {operator}; imported here is concat"
     task = next((name for part, name in _TASKS.items() if part in str(values.get("task"))), None)
     if task is not None:
-        found.setdefault("task", f"task is {values['task']}: {task} is not built, deblurring is")
+        found.setdefault("task", f"task is {values['task']}: {task} is not imported, deblurring is")
     sigma = [key for key in values if key.startswith(f"{_TRAIN}.sigma")]
     if sigma:
-        found.setdefault(sigma[0], f"{sigma[0]} is for denoising, which is not built")
+        found.setdefault(sigma[0], f"{sigma[0]} is for denoising, which is not imported")
     return found
 
 

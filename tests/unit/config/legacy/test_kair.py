@@ -184,7 +184,7 @@ def test_code_that_knew_a_reach_averaged_spikes_around_centres(tmp_path: Path, s
 
 
 def test_a_reconstruction_of_spikes_that_is_not_built_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"spike_reconstruction is middle_tfp; built here is"):
+    with pytest.raises(ConfigError, match=r"spike_reconstruction is middle_tfp; imported here is"):
         convert(tmp_path, netG__in_chans=4, datasets__train__spike_reconstruction="middle_tfp")
 
 
