@@ -517,6 +517,8 @@ def _source(
         confidence=confidence,
         defined_by=reader.defined_by,
         version=builder.version,
+        is_count_defined=reader.is_count_defined,
+        count_name=reader.count_name,
         files=(file,),
         batch_size=builder.batch_size,
         batch_size_from=builder.batch_size_from,

@@ -41,6 +41,7 @@ from pitstop.logs.lines import (
     stream,
 )
 from pitstop.logs.memory_lines import MARK, MemoryLines
+from pitstop.logs.mentions import mentioned
 from pitstop.logs.reader import Feed, Reader
 from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.store import is_run, read_run
@@ -477,7 +478,7 @@ def feed_portion(lines: Sequence[bytes], before: bytes, feed: Feed, builder: Log
 def _as_given(path: Path, rank: RankRecord, batch: int | None, world: int | None) -> Read:
     """Put what the caller said in place of what the log says."""
     assert rank.windows is not None, "a log's record has a table"
-    log = rank.windows.log
+    log = replace(rank.windows.log, mentions=mentioned(path))
     if batch is not None:
         log = replace(log, batch_size=batch, batch_size_from="given")
     if world is not None:

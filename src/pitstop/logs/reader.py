@@ -43,6 +43,10 @@ class Reader:
     scalars: Meaning = "not known"
     rate: Meaning = "not known"
     memory_formula: str = ""
+    is_count_defined: bool = True
+    """Whether the tool itself counts training steps, not whatever its user likes."""
+    count_name: str = ""
+    """Under which name the count is printed, where the format does not define it."""
     counting: str = ""
     """Formula of the step over the whole run, where only the step of the epoch is printed."""
     looks: Callable[[Sequence[bytes]], float] | None = None

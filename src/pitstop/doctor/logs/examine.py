@@ -114,7 +114,7 @@ def _message(primary: Finding | None, case: LogCase, *, enough: bool) -> str:
 
 def _whole_run_hours(case: LogCase) -> float | None:
     log = case.log
-    if log.run_s is None or log.total_steps is None:
+    if log.run_s is None or log.total_steps is None or not case.facts.admission.run:
         return None
     if log.eta is not None:
         return (log.run_s + log.eta.seconds.value) / 3600

@@ -11,26 +11,17 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pitstop.doctor.logs.admit import LEAST, Admission, admit
 from pitstop.doctor.logs.statistics import is_coarse, middle_of, quartiles
 from pitstop.logs.general.tell import NAME as GENERAL
 from pitstop.records.logs.summary import Steady
-from pitstop.records.logs.windows import ColumnNote, Kind, Meaning, WindowTable
+from pitstop.records.logs.windows import TRAINING, ColumnNote, Meaning, WindowTable
 from pitstop.records.run import Array, RankRecord
 
 Mask = npt.NDArray[np.bool_]
 
 Basis = Literal["windows", "epochs"]
 """What steady state was taken of; a mean over an epoch holds the loader's start as well."""
-
-TRAINING: Final[tuple[Kind, ...]] = (
-    "train",
-    "first",
-    "epoch start",
-    "after eval",
-    "after checkpoint",
-    "doubtful",
-)
-"""Kinds of rows that cover training steps, each step once."""
 
 # Means over a window with more than steady steps: its start-up, or all of its past.
 LONG_MEANS: Final[frozenset[Meaning]] = frozenset(
@@ -52,6 +43,8 @@ class LogFacts:
     """Rows at steady state; none where the log does not time its steps."""
     basis: Basis | None
     """None where the log does not time its steps."""
+    admission: Admission
+    """What may be said of the log as a whole."""
 
     @property
     def weights(self) -> Array:
@@ -105,8 +98,10 @@ class LogFacts:
 
     @property
     def first_step(self) -> int | None:
-        """First training step that the log covers."""
-        steps = self.windows.first_step[self.training]
+        """First training step that the log covers, or prints where its count is its author's."""
+        is_defined = self.windows.log.is_count_defined
+        first = self.windows.first_step if is_defined else self.windows.last_step
+        steps = first[self.training]
         return int(np.nanmin(steps)) if np.isfinite(steps).any() else None
 
     @property
@@ -126,7 +121,7 @@ class LogFacts:
     @property
     def counts_the_least(self) -> bool:
         """Whether more steps may have been done than are counted: then no share is known."""
-        return any("the least it can be" in note for note in self.windows.log.notes)
+        return any(LEAST in note for note in self.windows.log.notes)
 
     @property
     def is_done(self) -> bool:
@@ -184,7 +179,9 @@ class LogFacts:
 def facts_of_log(rank: RankRecord, source: str) -> LogFacts:
     """Choose the rows of steady state: those of training steps alone, else whole epochs."""
     assert rank.windows is not None, "rules for logs need the records of a log"
+    rank, admission = admit(rank)
     table = rank.windows
+    assert table is not None, "admission leaves the table"
     steady = table.is_steady
     epochs = table.of_kind("epoch") & np.isfinite(table.step_s)
     is_alone = table.log.format == GENERAL and table.note("step_s").source == "rebuilt"
@@ -193,7 +190,14 @@ def facts_of_log(rank: RankRecord, source: str) -> LogFacts:
     basis: Basis | None = "windows" if steady.any() else None
     if int(steady.sum()) < _FEWEST_WINDOWS and int(epochs.sum()) > int(steady.sum()):
         steady, basis = epochs, "epochs"
-    return LogFacts(source=source, rank=rank, windows=table, steady=steady, basis=basis)
+    return LogFacts(
+        source=source,
+        rank=rank,
+        windows=table,
+        steady=steady,
+        basis=basis,
+        admission=admission,
+    )
 
 
 def row_weights(table: WindowTable) -> Array:

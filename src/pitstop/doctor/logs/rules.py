@@ -151,6 +151,8 @@ def slow_windows(case: LogCase) -> Finding | None:
     facts, level = case.facts, case.level
     if level is None or facts.step is None or facts.basis != "windows" or begins_anew(facts):
         return None
+    if not facts.admission.run:
+        return None  # what else lies between two records is not known, nor of what it is a share
     step_s = facts.windows.step_s[facts.steady]
     slow = (step_s > USUAL * level.step_s) & (level.step_s > 0)
     lost_s = float(np.sum(((step_s - level.step_s) * facts.weights)[slow]))

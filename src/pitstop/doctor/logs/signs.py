@@ -15,7 +15,7 @@ from pitstop.doctor.logs.statistics import change_point, slope
 from pitstop.doctor.rules.remedies import REMEDIES
 from pitstop.logs.memory_lines import HOST, HOST_TOTAL
 from pitstop.records.logs.windows import DisagreementCode
-from pitstop.records.run import ScalarSeries
+from pitstop.records.run import Array, ScalarSeries
 from pitstop.records.units import bytes_text, logged_text, share_text
 from pitstop.records.verdict import Finding
 
@@ -56,7 +56,7 @@ def losses_not_finite(case: LogCase) -> Finding | None:
     found = [item for item in found if item[2]]
     if not found:
         return None
-    evidence = tuple(_not_finite_text(name, series, count) for name, series, count in found[:3])
+    evidence = tuple(_not_finite_text(case, *one) for one in found[:3])
     more = (f"and {len(found) - 3} more values",) if len(found) > 3 else ()
     return Finding(
         code="NAN001",
@@ -76,8 +76,8 @@ def losses_not_finite(case: LogCase) -> Finding | None:
 def loss_is_flat(case: LogCase) -> Finding | None:
     """Report a loss that is at the end of the log where it was at its beginning."""
     found = main_loss(case.facts)
-    if found is None:
-        return None
+    if found is None or not case.facts.admission.attempts:
+        return None  # of several runs in turn, first and last are of different ones
     name, series = found
     good = np.isfinite(series.value)
     value, step = series.value[good], series.step[good]
@@ -97,8 +97,8 @@ def loss_is_flat(case: LogCase) -> Finding | None:
         summary="the loss does not change",
         evidence=(
             f"{name}: {logged_text(first)} in the first third of the log, {logged_text(last)} in "
-            f"the last (medians of {third} of {len(value)} values as printed, "
-            f"steps {int(step[0]):,} to {int(step[-1]):,})",
+            f"the last (medians of {third} of {len(value)} values as printed"
+            f"{_span_text(case, step)})",
             f"IQR of all {logged_text(low)} to {logged_text(high)}",
         ),
         # Speed is not what this run lacks.
@@ -257,15 +257,21 @@ def _losses(facts: LogFacts) -> dict[str, ScalarSeries]:
     return {name: series for name, series in facts.rank.scalars.items() if is_loss(name)}
 
 
-def _not_finite_text(name: str, series: ScalarSeries, count: int) -> str:
+def _span_text(case: LogCase, step: Array) -> str:
+    """Say which steps values are of, where the log's count is known to be of steps."""
+    if case.facts.last_step is None:
+        return ""
+    return f", steps {int(step[0]):,} to {int(step[-1]):,}"
+
+
+def _not_finite_text(case: LogCase, name: str, series: ScalarSeries, count: int) -> str:
     bad = ~np.isfinite(series.value)
     first = int(np.argmax(bad))
     before = series.value[:first]
     good = f", after {logged_text(float(before[-1]))} in the record before" if len(before) else ""
-    return (
-        f"{name}: {count} of {len(bad)} values are not finite, first at step "
-        f"{int(series.step[first]):,}{good}"
-    )
+    is_counted = case.facts.last_step is not None
+    where = f"at step {int(series.step[first]):,}" if is_counted else f"value {first + 1:,}"
+    return f"{name}: {count} of {len(bad)} values are not finite, first {where}{good}"
 
 
 def _schedule_settings(settings: Mapping[str, str]) -> list[str]:

@@ -49,7 +49,8 @@ def summarise_log(facts: LogFacts) -> LogSummary:
         defined_by=log.defined_by,
         version=log.version,
         records=len(table),
-        attempts=len(np.unique(table.attempt)),
+        has_all_records=_has_all_records(facts),
+        attempts=len(np.unique(table.attempt)) if facts.admission.attempts else None,
         first_step=facts.first_step,
         last_step=facts.last_step,
         total_steps=facts.end_step,
@@ -71,6 +72,16 @@ def summarise_log(facts: LogFacts) -> LogSummary:
         gaps=_gaps(facts),
         notes=_notes(facts),
     )
+
+
+def _has_all_records(facts: LogFacts) -> bool:
+    """Whether no epoch is missing among records that count nothing else."""
+    table = facts.windows
+    epoch = table.epoch[table.of_kind("epoch")]
+    if facts.last_step is not None or table.log.is_count_defined or len(epoch) < len(table):
+        return True
+    known = np.unique(epoch[np.isfinite(epoch)])
+    return facts.admission.attempts and len(known) == len(epoch) == 1 + np.ptp(known)
 
 
 def rate_of(facts: LogFacts) -> Steady | None:
@@ -144,8 +155,10 @@ def _rate_gap(facts: LogFacts) -> str:
 
 def untimed_text(facts: LogFacts) -> str:
     """Say why no step time is known."""
-    if facts.windows.of_kind("doubtful").any():
-        return "the log's times contradict themselves"
+    if facts.windows.of_kind("doubtful").any() or facts.admission.withheld:
+        is_doubtful = not facts.admission.withheld
+        too_little = "too little in the log says what its count counts"
+        return "the log's times contradict themselves" if is_doubtful else too_little
     if np.isfinite(facts.windows.step_s[facts.windows.is_steady]).any():
         return "fewer than three windows of the log time steps alone"
     if np.isfinite(facts.windows.printed_step_s).any():
@@ -180,4 +193,5 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
     for word, name in _ELSEWHERE.items():
         if any(word in reason for reason in reasons):
             missing = [one for one in missing if one != name]
-    return (*missing, _NEVER_IN_A_LOG)
+    spoken_of = {*table.log.mentions, *facts.admission.withheld}
+    return (*(name for name in missing if name not in spoken_of), _NEVER_IN_A_LOG)

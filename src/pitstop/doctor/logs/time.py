@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pitstop.doctor.logs.facts import TRAINING, LogFacts, row_weights
+from pitstop.doctor.logs.facts import LogFacts, row_weights
 from pitstop.doctor.logs.statistics import middle_of, quartiles
 from pitstop.logs.general.tell import NAME as GENERAL
 from pitstop.records.logs.summary import Eta, EventTotal
-from pitstop.records.logs.windows import Kind, WindowTable
+from pitstop.records.logs.windows import TRAINING, Kind, WindowTable
 from pitstop.records.quantity import Estimated
 from pitstop.records.run import Array, Event
 from pitstop.records.units import seconds_text, share_text
@@ -17,7 +17,7 @@ from pitstop.records.units import seconds_text, share_text
 _FEWEST_FOR_A_TREND = 9
 _LEAST_ERROR = 0.01  # of the estimate: a step time that is printed in few digits has no spread
 _BY_CLOCK = "first timestamp to last record"
-_FROM_RECORDS = "at least: first timestamp to last record, later attempts from their first record"
+_FROM_RECORDS = "at least: from the first record of each attempt to its last"
 _BREAK_S = 600.0
 _BREAK_TIMES = 10.0
 _RECURRING = ("evaluation", "checkpoint", "epoch boundary")
@@ -49,14 +49,14 @@ class RunTime:
 def run_time(facts: LogFacts) -> RunTime:
     """Take the run's time from the log's clock, else add up steps and timed events."""
     train_s = _train_s(facts)
-    run_s, is_whole = _clock_s(facts.windows)
+    run_s, is_whole = _clock_s(facts.windows, from_record=not facts.admission.run)
     formula = _BY_CLOCK if is_whole else _FROM_RECORDS
     silent_s = _silent_s(facts.windows)
     if silent_s:
         run_s = None  # the run, or a night between two processes: the log does not tell
     is_guessed = silent_s > 0 and facts.windows.log.format == GENERAL
     codes = [one.code for one in facts.windows.log.disagreements]
-    if "steps went back" in codes:
+    if "steps went back" in codes or not facts.admission.attempts:
         run_s = train_s = None  # several runs write into the file: the clock is of them all
     if run_s is None and train_s is not None and not is_guessed:
         apart_s = sum(event.wall_us for event in facts.rank.events if is_timed(event)) / 1e6
@@ -82,7 +82,7 @@ def event_totals(facts: LogFacts, time: RunTime) -> dict[str, EventTotal]:
     """Sum up the time outside steps, by name."""
     names = dict.fromkeys(event.name for event in facts.rank.events)
     return {
-        name: _total([event for event in facts.rank.events if event.name == name], time)
+        name: _total([event for event in facts.rank.events if event.name == name], facts, time)
         for name in names
     }
 
@@ -92,7 +92,7 @@ def shares_of_work(facts: LogFacts, time: RunTime) -> dict[str, float]:
 
     The shares add up to one. Without the run's time nothing is known of its shares.
     """
-    if not time.work_s or time.train_s is None:
+    if not time.work_s or time.train_s is None or not facts.admission.run:
         return {}
     outside = {name: total.total_s for name, total in event_totals(facts, time).items()}
     parts = {name: s for name, s in outside.items() if s > 0 and name != "start-up"}
@@ -112,7 +112,7 @@ def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> 
     """Estimate what is left from recent step times; None when these or the end are not known."""
     left = facts.steps_left
     recent, early = _thirds(facts)
-    if left is None or recent is None or facts.is_done:
+    if left is None or recent is None or facts.is_done or not facts.admission.attempts:
         return None
     if time.silent_s and time.run_s is None:
         return None  # what else the run does between its steps is not known
@@ -150,11 +150,11 @@ def _train_s(facts: LogFacts) -> float | None:
     return float(np.sum((step_s * row_weights(facts.windows))[rows]))
 
 
-def _clock_s(table: WindowTable) -> tuple[float | None, bool]:
+def _clock_s(table: WindowTable, *, from_record: bool) -> tuple[float | None, bool]:
     """Add up an attempt's records on the log's clock; a clock set back loses one record, no more.
 
-    The first attempt began at the log's first timestamp. Later ones began where the steps of their
-    first record did.
+    The first attempt began at the log's first timestamp, unless other processes may have written
+    before its first record. Later ones began where the steps of their first record did.
 
     Returns:
         The time, and whether all such beginnings are known.
@@ -166,8 +166,9 @@ def _clock_s(table: WindowTable) -> tuple[float | None, bool]:
             continue
         total_s += float(np.sum(np.maximum(0.0, np.diff(table.at_s[rows]))))
         first = int(rows[0])
-        begins_s = float(table.at_s[first]) if number == 0 else _covered_s(table, first)
-        is_whole = is_whole and (number == 0 or begins_s > 0)
+        is_first = number == 0 and not from_record
+        begins_s = float(table.at_s[first]) if is_first else _covered_s(table, first)
+        is_whole = is_whole and (is_first or (begins_s > 0 and not from_record))
         total_s += begins_s
     return (total_s if total_s > 0 else None), is_whole
 
@@ -190,7 +191,7 @@ def _covered_s(table: WindowTable, row: int) -> float:
     return covered_s if np.isfinite(covered_s) and covered_s > 0 else 0.0
 
 
-def _total(events: list[Event], time: RunTime) -> EventTotal:
+def _total(events: list[Event], facts: LogFacts, time: RunTime) -> EventTotal:
     timed = [event for event in events if is_timed(event)]
     total_s = sum(event.wall_us for event in timed) / 1e6
     whole_s = time.run_s if events[0].name == "start-up" else time.work_s
@@ -199,7 +200,7 @@ def _total(events: list[Event], time: RunTime) -> EventTotal:
         count=len(events),
         timed=len(timed),
         total_s=total_s,
-        share=min(1.0, total_s / whole_s) if timed and whole_s else None,
+        share=min(1.0, total_s / whole_s) if timed and whole_s and facts.admission.run else None,
         formula="; ".join(formulas),
     )
 

@@ -330,6 +330,7 @@ def _iter_lines(builder: LogBuilder) -> Feed:
 
 BARS = Reader(
     name="tqdm",
+    is_count_defined=False,
     defined_by="tqdm/tqdm: tqdm/std.py (format_meter)",
     start=_bars,
     needle=b"[",
@@ -347,6 +348,8 @@ BARS = Reader(
 )
 ITER_LINES = Reader(
     name="iter= lines",
+    is_count_defined=False,
+    count_name="iter",
     defined_by="a loop's own lines, `iter=50 | loss_seg=0.52 | ...`; no public source defines them",
     start=_iter_lines,
     needle=b"iter=",

@@ -92,6 +92,7 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
     if resumed and plan.counting and plan.main.place("epoch") < 0:
         plan.doubt = "whose count begins anew, in a log that says that it was resumed"
     reader = tell(builder, plan, miner, readings)
+    reader = replace(reader, is_count_defined=bool(hints.step))
     understood = _understanding(plan.main, miner, readings)
     if not is_training(plan.main, plan.step, plan.epoch, doubt=plan.doubt):
         understood = replace(understood, is_sure=False, doubt=plan.doubt)

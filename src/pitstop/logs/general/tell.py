@@ -225,6 +225,7 @@ def _columns(plan: Plan) -> tuple[Reader, dict[str, Array]]:
     reader = replace(
         READER,
         step_formula=formula,
+        count_name=_count_name(plan),
         counting=plan.counting,
         data_name=_name_of(plan, "wait for data"),
         memory_formula=_name_of(plan, "memory"),
@@ -247,6 +248,13 @@ def _columns(plan: Plan) -> tuple[Reader, dict[str, Array]]:
         rebuild = "(mean x steps of the epoch - the same of the record before) / steps between them"
         return replace(reader, rebuild=rebuild, step="last step"), columns
     return reader, columns
+
+
+def _count_name(plan: Plan) -> str:
+    """Say under which name the count is printed; the epoch names one that begins anew with it."""
+    name = plan.main.family.slots[plan.main.place("step")].name
+    is_within = bool(plan.counting) and plan.main.place("epoch") >= 0
+    return name or ("count within the epoch" if is_within else "")
 
 
 def _or(values: Array | None, otherwise: Array) -> Array:
@@ -325,4 +333,5 @@ READER: Final = Reader(
     rate="not known",
     scalars="not known",
     times_events=False,
+    is_count_defined=False,
 )

@@ -82,7 +82,8 @@ class LogSummary:
     version: str | None
     records: int
     """Rows read, evaluations and epoch summaries among them."""
-    attempts: int
+    attempts: int | None
+    """None where the count begins anew and nothing says that another process began."""
     first_step: int | None
     last_step: int | None
     total_steps: int | None
@@ -111,6 +112,8 @@ class LogSummary:
     gaps: tuple[str, ...]
     """What the log does not hold."""
     notes: tuple[str, ...] = ()
+    has_all_records: bool = True
+    """Whether ``records`` are all that the log holds; else there may be more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,16 @@ KINDS: tuple[Kind, ...] = (
     "doubtful",
 )
 
+TRAINING: tuple[Kind, ...] = (
+    "train",
+    "first",
+    "epoch start",
+    "after eval",
+    "after checkpoint",
+    "doubtful",
+)
+"""Kinds of rows that cover training steps, each step once."""
+
 Meaning = Literal[
     "window mean", "running mean of the epoch", "running mean of the run", "EMA", "last step",
     "per epoch", "median of the window", "total", "not known",
@@ -131,6 +141,13 @@ class LogSource:
     """Repository and file whose source defines the format."""
     version: str | None = None
     """Which variant of the format, where the text tells."""
+    is_count_defined: bool = True
+    """Whether the tool that wrote the log counts steps itself, or the caller said what does; a
+    bar, an event file and an author's own lines count whatever their author likes."""
+    count_name: str = ""
+    """Under which name the count of steps is printed, where it has one."""
+    mentions: tuple[str, ...] = ()
+    """What the file speaks of anywhere, in words or times, whether it was understood or not."""
     files: tuple[str, ...] = ()
     batch_size: int | None = None
     """Samples of one optimizer step on one rank."""

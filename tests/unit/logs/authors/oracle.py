@@ -55,7 +55,7 @@ def _counts(said: LogSummary, truth: Truth) -> list[str]:
     is_open = any(
         "several runs" in note or "not counted as attempts" in note for note in said.notes
     )
-    if said.attempts != truth.processes and not is_open:
+    if said.attempts not in (None, truth.processes) and not is_open:
         wrong.append(f"attempts: {said.attempts}, not {truth.processes}")
     if said.batch_size not in (None, truth.batch_size):
         wrong.append(f"batch: {said.batch_size}, not {truth.batch_size}")

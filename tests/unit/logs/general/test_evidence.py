@@ -1,6 +1,7 @@
 """What must hold before a number is stated, on lines of our own in shapes that were misread."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,17 @@ def summary(path: Path, lines: list[str]) -> LogSummary:
     return examine(path, lines).summary
 
 
+def reading(path: Path, lines: list[str]) -> LogSummary:
+    """What follows from the reader's lines before they are asked for a second support."""
+    path.write_text("\n".join(lines) + "\n")
+    (run,) = read_logs([path])
+    windows = run.ranks[0].windows
+    assert windows is not None
+    trusted = replace(windows, log=replace(windows.log, is_count_defined=True))
+    rank = replace(run.ranks[0], windows=trusted)
+    return examine_log(replace(run, ranks=(rank,))).summary
+
+
 def table(path: Path, lines: list[str]) -> WindowTable:
     path.write_text("\n".join(lines) + "\n")
     windows = read_general(path)[0].windows
@@ -37,14 +49,14 @@ def table(path: Path, lines: list[str]) -> WindowTable:
 
 def test_a_total_beside_an_epoch_with_decimals_is_whose_the_decimals_say(log: Path) -> None:
     of_run = [f"Epoch {1 + n / 1000:.2f} / 50, i = {n} / 50000, loss = 0.5" for n in range(1, 700)]
-    assert summary(log, of_run).total_steps == 50_000
+    assert reading(log, of_run).total_steps == 50_000
     of_epoch = [f"Epoch {n / 1000:.3f} / 50, i = {n} / 1000, loss = 0.5" for n in range(1, 700)]
-    assert summary(log, of_epoch).total_steps in (None, 50_000)
+    assert reading(log, of_epoch).total_steps in (None, 50_000)
 
 
 @pytest.mark.parametrize("head", ["[epoch 0], [iter {n} / 1487]", "Epoch 1/40 iter {n}/90000"])
 def test_a_total_that_may_be_the_epochs_or_the_runs_is_not_stated(log: Path, head: str) -> None:
-    found = summary(log, [head.format(n=n) + ", [train loss 0.5]" for n in range(1, 149)])
+    found = reading(log, [head.format(n=n) + ", [train loss 0.5]" for n in range(1, 149)])
     assert found.last_step == 148
     assert found.total_steps is None
     assert found.eta is None
@@ -52,13 +64,13 @@ def test_a_total_that_may_be_the_epochs_or_the_runs_is_not_stated(log: Path, hea
 
 def test_a_count_past_its_share_of_the_run_is_the_epochs(log: Path) -> None:
     lines = [f"Epoch 1/40 iter {n}/500 loss 0.5" for n in range(1, 149)]
-    assert summary(log, lines).total_steps == 40 * 500  # a fortieth of 500 has long passed
+    assert reading(log, lines).total_steps == 40 * 500  # a fortieth of 500 has long passed
 
 
 def test_a_total_beside_lines_of_epochs_is_not_taken_for_the_runs(log: Path) -> None:
     lines = ["Epoch 1/30", *(f"iter {n}/900 loss 0.5" for n in range(1, 200))]
-    assert summary(log, lines).total_steps is None
-    assert summary(log, lines[1:]).total_steps == 900
+    assert reading(log, lines).total_steps is None
+    assert reading(log, lines[1:]).total_steps == 900
 
 
 @pytest.mark.parametrize(
@@ -135,7 +147,7 @@ def test_an_epoch_that_comes_twice_leaves_the_number_of_attempts_open(log: Path)
     epochs = [*range(30), *range(20, 40), 35, 35, *range(36, 50)]
     lines = [f"Epoch: {n} | Train_loss: 0.{at + 10}" for at, n in enumerate(epochs)]
     found = summary(log, lines)
-    assert found.attempts == 1
+    assert found.attempts is None
     assert any("several runs seem to write into one file" in note for note in found.notes)
 
 
@@ -204,7 +216,7 @@ def test_a_full_bar_after_other_lines_is_the_next_epochs(log: Path) -> None:
     for n in range(30):
         lines.append("100%|##########| 3506/3506 [06:16<00:00,  9.32it/s]")
         lines.append(f"#####Train##### Epoch: {n}, UNetR_Loss: 4.{n}")
-    found = summary(log, lines)
+    found = reading(log, lines)
     assert (found.records, found.last_step) == (30, 30 * 3506)
     assert "losses" not in found.gaps
 
@@ -216,7 +228,7 @@ def test_the_time_between_several_runs_is_nobodys(log: Path) -> None:
         for at, epoch in enumerate((1, 1, *range(2, 20)))
     ]
     found = summary(log, lines)
-    assert (found.attempts, found.run_s) == (1, None)
+    assert (found.attempts, found.run_s) == (None, None)
     assert "timestamps" not in found.gaps
 
 
@@ -234,7 +246,7 @@ def test_processes_long_before_the_first_record_are_not_the_runs(log: Path) -> N
     lines += [
         f"2031-03-07 10:{n:02}:30 - INFO - Step {50 * n} | Loss: 0.{n + 10}" for n in range(50)
     ]
-    found = summary(log, lines)
+    found = reading(log, lines)
     assert found.run_s == pytest.approx(50 * 60)  # the first record's steps took a minute too
     assert any("259170 s before the first record" in note for note in found.notes)
 
@@ -269,11 +281,11 @@ def test_a_time_that_rises_on_every_line_is_no_steps_even_where_lines_lack_it(lo
 
 def test_what_is_left_of_a_run_without_a_clock_is_the_least(log: Path) -> None:
     lines = [f"step {n}/400 loss {3 / n:.4f} step_time: 0.5s" for n in range(1, 101)]
-    found = summary(log, lines)
+    found = reading(log, lines)
     assert found.eta is not None
     assert found.eta.is_least
     stamped = [f"2031-03-04 10:{n // 60:02}:{n % 60:02} {line}" for n, line in enumerate(lines)]
-    found = summary(log, stamped)
+    found = reading(log, stamped)
     assert found.eta is not None
     assert not found.eta.is_least
 
@@ -293,7 +305,7 @@ def test_lines_that_count_to_the_same_under_another_name_are_attempts_too(log: P
         f"Elapsed [0:{n:02}:50], Iteration [{500 * n}/9000], loss: 0.{n}" for n in range(1, 17)
     ]
     lines += [f"Elapsed [0:00:{n:02}], Iter [{n}/9000], loss: 0.{n}, avg: 1" for n in range(1, 15)]
-    assert summary(log, lines).attempts == 2
+    assert reading(log, lines).attempts == 2
 
 
 def test_bars_drawn_full_do_not_hide_the_epochs(log: Path) -> None:
@@ -317,7 +329,7 @@ def test_records_that_all_follow_an_evaluation_begin_at_the_first_step(log: Path
     lines = []
     for n in range(1, 9):
         lines += [f"step {500 * n}/4000 loss 0.{n}", f"Saved checkpoint at step {500 * n} to x.pt"]
-    assert summary(log, lines).first_step == 1
+    assert reading(log, lines).first_step == 1
 
 
 def test_what_a_known_format_does_not_read_is_not_called_absent(log: Path) -> None:
@@ -353,7 +365,7 @@ def test_two_trainings_that_take_turns_are_not_one(log: Path) -> None:
     for _ in range(2):
         lines += [f"[Train] Epoch: {n}, Loss:0.0{n + 10}" for n in range(80)]
         lines += [f"[Train Classifier] Epoch: {n}, Accuracy:9{n % 7}.1" for n in range(20)]
-    found = summary(log, lines)
+    found = reading(log, lines)
     assert (found.records, found.attempts) == (160, 2)
 
 
