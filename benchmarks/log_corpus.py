@@ -234,6 +234,8 @@ def answer(path: Path, command: str) -> dict[str, Any] | str:
         [*shlex.split(command), "doctor", str(path), "--json", "-"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+    if "Traceback" in asked.stderr:
+        raise RuntimeError(f"{path}: a crash is no refusal\n{asked.stderr}")
     try:
         return json.loads(asked.stdout)["summary"]
     except (ValueError, KeyError, TypeError):

@@ -81,7 +81,7 @@ def _has_all_records(facts: LogFacts) -> bool:
     if facts.last_step is not None or table.log.is_count_defined or len(epoch) < len(table):
         return True
     known = np.unique(epoch[np.isfinite(epoch)])
-    return facts.admission.attempts and len(known) == len(epoch) == 1 + np.ptp(known)
+    return facts.admission.attempts and len(known) == len(epoch) == int(1 + np.ptp(known))
 
 
 def rate_of(facts: LogFacts) -> Steady | None:

@@ -148,7 +148,7 @@ def test_a_hole_among_epochs_makes_their_number_the_least(tmp_path: Path) -> Non
     for missing, is_all in ((None, True), (17, False)):
         epochs = [n for n in range(1, 41) if n != missing]
         log.write_text("".join(f"Epoch {n}: train loss {3 / n:.4f}\n" for n in epochs))
-        assert examine_log(read_logs([log])[0]).summary.has_all_records == is_all
+        assert examine_log(read_logs([log])[0]).summary.has_all_records is is_all
 
 
 @pytest.mark.parametrize(
