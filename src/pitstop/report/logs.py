@@ -49,11 +49,12 @@ def log_headline(log: LogSummary) -> str:
     version = f" {literal(log.version)}" if log.version else ""
     sure = "as given" if log.confidence >= 1 else f"{min(log.confidence, 0.99):.0%} sure"
     pieces = [f"{literal(log.source)}: {literal(log.format)}{version} ({sure})"]
-    least = "" if log.has_all_records else "at least "
-    pieces.append(f"{least}{count_text(log.records, 'record')}")
-    if log.first_step is not None and log.last_step is not None:
+    if log.records is not None:
+        pieces.append(count_text(log.records, "record"))
+    if log.last_step is not None:
         of = "" if log.total_steps is None else f" of {log.total_steps:,}"
-        pieces.append(f"steps {log.first_step:,} to {log.last_step:,}{of}")
+        since = "" if log.first_step is None else f"{log.first_step:,} "
+        pieces.append(f"steps {since}to {log.last_step:,}{of}")
     if log.attempts is not None and log.attempts > 1:
         pieces.append(count_text(log.attempts, "attempt"))
     return ", ".join(pieces)

@@ -48,6 +48,10 @@ class Admission:
 
     attempts: bool = True
     """Whether their number is known."""
+    first: bool = True
+    """Whether the first count is the run's: the next ones follow it as they follow each other."""
+    records: bool = True
+    """Whether the number of records is that of what they count."""
     run: bool = True
     """Whether the time of the whole run is known; else the least of it, and no shares."""
     withheld: tuple[str, ...] = ()
@@ -80,6 +84,8 @@ def admit(rank: RankRecord) -> tuple[RankRecord, Admission]:
     is_withheld = is_timed and not np.isfinite(table.step_s).any()
     admission = Admission(
         attempts=has_attempts,
+        first=is_defined or _begins_evenly(table),
+        records=is_defined or _has_all_epochs(table, is_one=has_attempts),
         run=is_defined and has_attempts,
         withheld=("time of a step", "wait for data") if is_withheld else (),
         pace=is_defined or _is_paced(table),
@@ -260,8 +266,7 @@ def _are_attempts(rank: RankRecord, table: WindowTable, notes: list[str]) -> boo
     shown = [_shown(table, row, told) for row in begins.tolist()]
     if table.log.is_count_defined or all(ways >= _ENOUGH for ways in shown):
         return True
-    times = "once" if len(begins) == 1 else f"{len(begins)} times"
-    notes.append(f"the count begins anew {times}: another process, or another count of this one")
+    notes.append("the count begins anew: another process, or another count of this one")
     return False
 
 
@@ -281,11 +286,30 @@ def _shown(table: WindowTable, row: int, told: list[str]) -> int:
     )
 
 
+def _begins_evenly(table: WindowTable) -> bool:
+    """Whether the second record follows the first as the others follow each other."""
+    last = table.last_step[counted(table)]
+    rises = np.diff(last)
+    if not len(rises) or last[0] != last.min():
+        return False
+    return bool(abs(rises[0] - np.median(rises[rises > 0])) <= 1)
+
+
+def _has_all_epochs(table: WindowTable, *, is_one: bool) -> bool:
+    """Whether records that count epochs alone leave none out and have none twice."""
+    if counted(table).any() or len(table) > int(table.of_kind("epoch").sum()):
+        return True
+    known = np.unique(table.epoch[np.isfinite(table.epoch)])
+    return is_one and len(known) == len(table) == int(1 + np.ptp(known))
+
+
 def _regular(events: tuple[Event, ...], table: WindowTable) -> tuple[Event, ...]:
-    """Keep events that come once an epoch or evenly: others may have gone unseen."""
-    names = dict.fromkeys(event.name for event in events)
-    kept = [name for name in names if _is_regular([e for e in events if e.name == name], table)]
-    return tuple(event for event in events if event.name in kept)
+    """Keep evaluations that come once an epoch or evenly: others may have gone unseen.
+
+    Start-up and the ends of epochs are worked out from one long record, which shows in one way.
+    """
+    kept = [event for event in events if event.name == "evaluation"]
+    return tuple(kept) if _is_regular(kept, table) else ()
 
 
 def _is_regular(events: list[Event], table: WindowTable) -> bool:

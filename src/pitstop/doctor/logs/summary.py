@@ -48,10 +48,9 @@ def summarise_log(facts: LogFacts) -> LogSummary:
         confidence=log.confidence,
         defined_by=log.defined_by,
         version=log.version,
-        records=len(table),
-        has_all_records=_has_all_records(facts),
+        records=len(table) if facts.admission.records else None,
         attempts=len(np.unique(table.attempt)) if facts.admission.attempts else None,
-        first_step=facts.first_step,
+        first_step=facts.first_step if facts.admission.first else None,
         last_step=facts.last_step,
         total_steps=facts.end_step,
         batch_size=log.batch_size,
@@ -72,16 +71,6 @@ def summarise_log(facts: LogFacts) -> LogSummary:
         gaps=_gaps(facts),
         notes=_notes(facts),
     )
-
-
-def _has_all_records(facts: LogFacts) -> bool:
-    """Whether no epoch is missing among records that count nothing else."""
-    table = facts.windows
-    epoch = table.epoch[table.of_kind("epoch")]
-    if facts.last_step is not None or table.log.is_count_defined or len(epoch) < len(table):
-        return True
-    known = np.unique(epoch[np.isfinite(epoch)])
-    return facts.admission.attempts and len(known) == len(epoch) == int(1 + np.ptp(known))
 
 
 def rate_of(facts: LogFacts) -> Steady | None:

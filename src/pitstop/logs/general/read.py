@@ -279,13 +279,13 @@ def _tell_epochs(builder: LogBuilder, main: Reading, resumed: list[int]) -> None
     # An epoch that comes twice is another attempt or a second line of the same: not known.
     is_mixed = backs > 0 and (stays > 0 or (backs > _RARE and backs > _MIXED * len(epoch)))
     if is_mixed:
-        message = f"epochs go back {backs} times: several runs seem to write into one file"
+        message = "epochs go back: several runs seem to write into one file"
         builder.note(message)
         builder.found.append(Disagreement(code="steps went back", message=message, times=backs))
     elif stays:
         builder.note(
-            f"{stays} epochs come twice: of another process, or two lines of one; they are "
-            "not counted as attempts"
+            "epochs come again: of another process, or two lines of one; they are not counted as "
+            "attempts"
         )
     for row, number in enumerate(epoch.tolist()):
         is_first_again = row and number == epoch[row - 1] == epoch.min()

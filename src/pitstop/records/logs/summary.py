@@ -80,8 +80,9 @@ class LogSummary:
     confidence: float
     defined_by: str
     version: str | None
-    records: int
-    """Rows read, evaluations and epoch summaries among them."""
+    records: int | None
+    """Rows read, evaluations and epoch summaries among them; None of epochs of which some are
+    missing or come again."""
     attempts: int | None
     """None where the count begins anew and nothing says that another process began."""
     first_step: int | None
@@ -112,8 +113,6 @@ class LogSummary:
     gaps: tuple[str, ...]
     """What the log does not hold."""
     notes: tuple[str, ...] = ()
-    has_all_records: bool = True
-    """Whether ``records`` are all that the log holds; else there may be more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,15 @@ def test_two_supports_let_steps_and_their_time_through() -> None:
     assert found.step.middle == pytest.approx(0.5)
 
 
+def test_a_first_count_that_the_next_does_not_follow_is_not_stated() -> None:
+    run = log_record(0.5, notes=REBUILT, clock=True, count_name="iter")
+    steps = np.arange(1, 41) * 50.0
+    assert said(authors_own(run)).first_step == 50
+    steps[0] = 8.0  # "Batch: 8" of a head, under the name of the count
+    found = said(authors_own(run, last_step=steps, first_step=steps - 7))
+    assert (found.first_step, found.last_step) == (None, 2000)
+
+
 def test_a_total_that_was_never_reached_is_quoted() -> None:
     rank = authors_own(
         log_record(0.5, notes=REBUILT, clock=True, count_name="iter", total_steps=9000)
@@ -116,6 +125,11 @@ def test_the_time_of_a_run_is_the_least_and_shares_are_not_stated() -> None:
     assert found.run_formula.startswith("at least: ")
     assert found.events["evaluation"].count == 3
     assert found.events["evaluation"].share is None
+    start = Event(
+        attempt=0, name="start-up", step=1, start_us=0, wall_us=9_000_000, detail={"formula": "x"}
+    )
+    found = said(authors_own(log_record(0.5, **{**given, "events": [start]})))
+    assert dict(found.events) == {}
     defined = examine_log(log_record(0.5, **given)).summary
     assert not defined.run_formula.startswith("at least")
     assert defined.events["evaluation"].share is not None
@@ -143,12 +157,13 @@ def test_a_format_that_a_tool_defines_loses_nothing() -> None:
     assert admission.run
 
 
-def test_a_hole_among_epochs_makes_their_number_the_least(tmp_path: Path) -> None:
+def test_a_hole_among_epochs_leaves_their_number_open(tmp_path: Path) -> None:
     log = tmp_path / "own.log"
     for missing, is_all in ((None, True), (17, False)):
         epochs = [n for n in range(1, 41) if n != missing]
         log.write_text("".join(f"Epoch {n}: train loss {3 / n:.4f}\n" for n in epochs))
-        assert examine_log(read_logs([log])[0]).summary.has_all_records is is_all
+        found = examine_log(read_logs([log])[0]).summary
+        assert found.records == (40 if is_all else None)
 
 
 @pytest.mark.parametrize(
