@@ -127,10 +127,10 @@ def _with_steps(rank: RankRecord, table: WindowTable, notes: list[str]) -> Windo
         return table
     first, last = np.nanmin(table.last_step[rows]), np.nanmax(table.last_step[rows])
     alone = f"only {found[0]} says" if found else "nothing else in the log says"
-    notes.append(
-        f"a count goes from {first:,.0f} to {last:,.0f}; {alone} that these are the run's steps, "
-        "so no steps are stated"
-    )
+    is_printed = table.note("last_step").source == "printed"
+    # Quoted is what is printed: a count over epochs is worked out.
+    count = f"a count goes from {first:,.0f} to {last:,.0f}" if is_printed else "steps are counted"
+    notes.append(f"{count}; {alone} that these are the run's steps, so no steps are stated")
     nothing = {name: np.full(len(table), np.nan) for name in _NUMBERS}
     columns = {name: note for name, note in table.columns.items() if name not in _NUMBERS}
     return replace(table, **nothing, columns=columns)

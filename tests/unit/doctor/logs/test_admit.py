@@ -16,6 +16,7 @@ from pitstop.records.logs.windows import ColumnNote
 from pitstop.records.run import Event, RankRecord, RunRecord
 from tests.unit.doctor.log_tables import PRINTED, log_record
 
+COUNTED = {**PRINTED, "last_step": ColumnNote(meaning="last step", source="printed")}
 REBUILT = {
     **PRINTED,
     "step_s": ColumnNote(meaning="window mean", source="rebuilt", formula="clock"),
@@ -40,7 +41,7 @@ def notes_of(rank: RankRecord) -> str:
 
 
 def test_a_count_alone_is_quoted_and_nothing_follows_from_it() -> None:
-    rank = authors_own(log_record(0.5, rows=40, steps=50, total_steps=2000))
+    rank = authors_own(log_record(0.5, rows=40, steps=50, total_steps=2000, notes=COUNTED))
     found = said(rank)
     # Its total is reached: one support, and the count may still be of anything.
     assert (found.last_step, found.total_steps) == (None, None)
