@@ -32,6 +32,10 @@ NO_MESSAGES = {
     "a loss",  # how a gap of a log begins, by which it is found
     "a learning",
     "a timestamp",
+    "several runs",  # by these the reader's notes are known
+    "not counted as attempts",
+    "the log says",
+    "of the start come again",
     "tuple[ReadingT, ...]",
 }
 
