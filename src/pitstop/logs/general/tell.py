@@ -16,7 +16,6 @@ from pitstop.logs.reader import Feed, Reader
 NAME: Final = "general"
 _GAP_TIMES = 10.0
 _GAP_S = 600.0
-_START_S = 60.0
 _MOST_DIGITS = 6
 _STILL = 0.95
 
@@ -25,7 +24,6 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
     """Tell the builder everything in the order of the file."""
     _tell_run(builder, plan)
     reader, columns = _columns(plan)
-    columns["at"] = columns["at"] - _time_before(builder, plan)
     if plan.no_steps:
         _leave_out_steps(builder, plan, columns)
     gaps = _gaps(plan, columns, miner, readings)
@@ -74,26 +72,6 @@ def _tell_run(builder: LogBuilder, plan: Plan) -> None:
         builder.batch_size, builder.batch_size_from = int(sizes[0]), "printed with each record"
     if main.family.stride > 1:
         builder.note(f"very many records: one of {main.family.stride} is kept")
-
-
-def _time_before(builder: LogBuilder, plan: Plan) -> float:
-    """Give the moment at which the run began, where the log begins long before its first record.
-
-    Nothing tells whether that was start-up or were other processes: it is left out.
-    """
-    at, rows = np.array(plan.main.family.at), np.flatnonzero(plan.keep)
-    moments = at[rows][np.isfinite(at[rows])]
-    if len(moments) < FEWEST_ROWS:
-        return 0.0
-    usual_s = max(float(np.median(np.diff(moments))), 0.0)
-    if moments[0] <= max(_GAP_TIMES * usual_s, _START_S):
-        return 0.0
-    begin = float(moments[0] - usual_s)
-    builder.note(
-        f"{begin:.0f} s before the first record are not counted to the run: start-up, or what "
-        "other processes printed"
-    )
-    return begin
 
 
 def _leave_out_steps(builder: LogBuilder, plan: Plan, columns: dict[str, Array]) -> None:

@@ -246,9 +246,9 @@ def test_processes_long_before_the_first_record_are_not_the_runs(log: Path) -> N
     lines += [
         f"2031-03-07 10:{n:02}:30 - INFO - Step {50 * n} | Loss: 0.{n + 10}" for n in range(50)
     ]
-    found = reading(log, lines)
-    assert found.run_s == pytest.approx(50 * 60)  # the first record's steps took a minute too
-    assert any("259170 s before the first record" in note for note in found.notes)
+    found = summary(log, lines)
+    assert found.run_s == pytest.approx(49 * 60)
+    assert found.run_formula.startswith("at least: from the first record")
 
 
 def test_rates_of_steps_that_were_not_done_are_left_out(tmp_path: Path) -> None:
