@@ -52,6 +52,8 @@ class Admission:
     """Whether the first count is the run's: the next ones follow it as they follow each other."""
     records: bool = True
     """Whether the number of records is that of what they count."""
+    announced: int = 0
+    """Steps that the log announces, stated or not: a run may be early that says how long it is."""
     run: bool = True
     """Whether the time of the whole run is known; else the least of it, and no shares."""
     withheld: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ def admit(rank: RankRecord) -> tuple[RankRecord, Admission]:
     is_withheld = is_timed and not np.isfinite(table.step_s).any()
     admission = Admission(
         attempts=has_attempts,
+        announced=_announced(rank),
         first=is_defined or _begins_evenly(table),
         records=is_defined or _has_all_epochs(table, is_one=has_attempts),
         run=is_defined and has_attempts,
@@ -91,6 +94,12 @@ def admit(rank: RankRecord) -> tuple[RankRecord, Admission]:
         pace=is_defined or _is_paced(table),
     )
     return told, admission
+
+
+def _announced(rank: RankRecord) -> int:
+    assert rank.windows is not None, "a log's record has a table"
+    log = rank.windows.log
+    return log.total_steps or (log.steps_per_epoch or 0) * (log.total_epochs or 1)
 
 
 def counted(table: WindowTable) -> Mask:

@@ -88,7 +88,7 @@ def loss_is_flat(case: LogCase) -> Finding | None:
     if abs(last - first) > _FLAT * abs(first):
         return None
     low, high = np.quantile(value, (0.25, 0.75))
-    total = case.log.total_steps or 0
+    total = case.log.total_steps or case.facts.admission.announced
     begins = step[0] <= max(_FEWEST_STEPS, 0.05 * total)
     is_long = step[-1] - step[0] >= max(_MANY_STEPS, _ENOUGH_OF_THE_RUN * total)
     return Finding(
@@ -121,7 +121,8 @@ def rate_never_moves(case: LogCase) -> Finding | None:
     spanned = float(np.nanmax(steps) - np.nanmin(steps)) if np.isfinite(steps).any() else 0.0
     named = _schedule_settings(case.facts.windows.log.settings)
     total = case.log.total_steps
-    early = total is not None and spanned < _ENOUGH_OF_THE_RUN * total
+    goal = total or case.facts.admission.announced
+    early = spanned < _ENOUGH_OF_THE_RUN * goal
     if spanned < (_FEWEST_STEPS if named else _MANY_STEPS) or (early and not named):
         return None
     of = "" if total is None else f" of {total:,}"
