@@ -69,6 +69,8 @@ _MOST_PENDING = 4 * _HAND_OVER_STEPS
 _TIMELINE_EVERY = 64
 # So many steps a timeline waits for one whose parts are marked on the device.
 _TIMELINE_PATIENCE = 32
+# Regions that a timeline does not show: no time of their own, or no part of the step.
+_UNDRAWN = frozenset((CLOSURE, MODE, *ALWAYS_OUTSIDE))
 _MOST_OUTSIDE = 1024
 _MOST_UNDECIDED = 1 << 14
 # An optimizer that steps this much more rarely than the others does not set the pace.
@@ -453,7 +455,7 @@ class StepTracker:
         parts = [
             (kind, max(start, raw.start), min(end, raw.end))
             for kind, start, end, *_ in raw.regions
-            if kind != CLOSURE and kind not in ALWAYS_OUTSIDE and end > raw.start
+            if kind not in _UNDRAWN and end > raw.start
         ]
         return raw.index, raw.start, raw.end, sorted(parts, key=lambda part: (part[1], -part[2]))
 
@@ -818,7 +820,7 @@ class StepTracker:
     ) -> Tuple[Timeline, ...]:
         rows = []
         for region in regions:
-            if region.kind in (CLOSURE, MODE) or region.kind in ALWAYS_OUTSIDE:
+            if region.kind in _UNDRAWN:
                 continue
             start, end = places.get(id(region.start_mark)), places.get(id(region.end_mark))
             device = (start, end) if start is not None and end is not None else (None, None)
