@@ -1,5 +1,6 @@
 """What a kernel does, by its name: libraries and torch name theirs after it."""
 
+import functools
 import re
 from typing import List, Pattern, Tuple
 
@@ -58,6 +59,9 @@ _TENSOR_CORE = _names(
 )
 
 
+# A step may launch tens of thousands of kernels by a few hundred names. Sought anew for each, the
+# classes of 165,000 took 20 s, in which a training stands still; names of templates are long.
+@functools.lru_cache(maxsize=4096)
 def class_of(kernel: str) -> str:
     """Name the class of a kernel; ``other`` where its name tells nothing."""
     for name, pattern in _CLASSES:
@@ -66,6 +70,7 @@ def class_of(kernel: str) -> str:
     return "other"
 
 
+@functools.lru_cache(maxsize=4096)
 def is_on_tensor_cores(kernel: str) -> bool:
     """Whether the name of a product tells of tensor cores."""
     return _TENSOR_CORE.search(kernel) is not None

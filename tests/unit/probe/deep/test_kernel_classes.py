@@ -2,6 +2,7 @@
 
 import pytest
 
+from pitstop_probe.deep import kernel_classes
 from pitstop_probe.deep.kernel_classes import class_of, is_on_tensor_cores
 from pitstop_probe.deep.kernel_profile import Profiled, kernel_totals, profiled
 
@@ -158,3 +159,22 @@ def test_a_kernel_is_led_back_to_the_operation_that_launched_it() -> None:
     assert [(each["name"], each["operation"]) for each in top] == [
         ("ampere_sgemm_128x64_tn", "aten::addmm")
     ]
+
+
+class CountingPattern:
+    """Fits nothing, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def search(self, _: str) -> None:
+        self.asked += 1
+
+
+def test_a_kernel_that_runs_often_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of templates are long, and a step may launch tens of thousands of kernels."""
+    pattern = CountingPattern()
+    monkeypatch.setattr(kernel_classes, "_CLASSES", [("counted", pattern)])
+    events = [Profiled(f"never seen {n % 7}", True, 10 * n, 5) for n in range(700)]
+    assert kernel_totals(events, 1)["classes"] == {"other": pytest.approx(3.5)}
+    assert pattern.asked == 7
