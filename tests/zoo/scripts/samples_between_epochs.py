@@ -54,6 +54,7 @@ def main() -> None:
     model = Diffusion(16).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loader = DataLoader(TensorDataset(torch.randn(640, 1, 16, 16)), batch_size=16, shuffle=True)
+    loss = torch.zeros(())
     for epoch in range(4):
         model.train()
         for (pictures,) in loader:
