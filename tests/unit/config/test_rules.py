@@ -102,6 +102,9 @@ INERT = [
         "loss.charbonnier.weight=0 loss.perceptual.weight=1",
         "loss.charbonnier.weight=1",
     ),
+    (PLAIN, "data.blur=blur_gamma", "data.input=noise", "data.input=files"),
+    (PLAIN, "data.noise_levels=[5,10]", "", "data.input=noise"),
+    (PLAIN, "data.eval_noise=10", "", "model.noise_map=true"),
     (PLAIN, "data.spikes=live", "", "model.kind=vrt_spike"),
     (PLAIN, "data.spike_dir=s", "", "model.kind=vrt_spike"),
     (PLAIN, "data.spike_height=250", "", "model.kind=vrt_spike"),
@@ -188,6 +191,16 @@ NEVER = [
 ]
 
 CONFLICTS = [
+    (PLAIN, "model.upscale", "model.kind=vrt_spike model.upscale=4", "model.upscale=4"),
+    (PLAIN, "model.noise_map", "model.kind=vrt_spike model.noise_map=true", "model.noise_map=true"),
+    (PLAIN, "data.input", "model.kind=vrt_spike data.input=noise", "data.input=noise"),
+    (PLAIN, "data.input", "data.input=bicubic", "data.input=bicubic model.upscale=4"),
+    (
+        PLAIN,
+        "data.noise_levels",
+        "data.input=noise data.noise_levels=[10,5]",
+        "data.input=noise data.noise_levels=[5,10]",
+    ),
     ({"model": {"kind": "vrt"}}, "train.steps", "", "train.steps=1"),
     (PLAIN, "train.epochs", "train.epochs=2", "train.epochs=2 train.steps=null"),
     (

@@ -5,7 +5,7 @@ its support here, whoever read it, and what has too little is taken out of the r
 that follows from it can be stated either. What was taken out is named in a note, as what it is.
 
 number             what supports it
-steps              what defines the format; the count's name; a loss beside a count of the run;
+steps              what defines the format; the count's name; a loss or a wait for data beside it;
                    its total is reached; epochs are of one length; time passes evenly with it; a
                    printed time agrees with the clock
 totals             what defines the format; the count reaches them
@@ -123,8 +123,11 @@ def support(rank: RankRecord, table: WindowTable) -> list[str]:
 
 
 def _has_values(rank: RankRecord, table: WindowTable) -> bool:
-    """Whether a learning rate or a loss is printed with the count."""
-    return bool(np.isfinite(table.lr).any()) or any("loss" in one.lower() for one in rank.scalars)
+    """Whether a learning rate, a loss or a wait for data is printed with the count."""
+    is_waiting = table.note("data_s").source == "printed" and np.isfinite(table.data_s).any()
+    return bool(is_waiting or np.isfinite(table.lr).any()) or any(
+        "loss" in one.lower() for one in rank.scalars
+    )
 
 
 def _with_steps(rank: RankRecord, table: WindowTable, notes: list[str]) -> WindowTable:
