@@ -31,6 +31,7 @@ from pitstop.train.step import Trainer, takes_flag
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop_probe import Clock, Step, cuda_timer
+from progress import show
 from step_runs import Kept
 
 FRAMES = 6
@@ -153,10 +154,7 @@ def main() -> None:
         "torch": torch.__version__,
         "rows": rows,
     }
-    text = json.dumps(report, indent=2)
-    print(text)
-    if options.output:
-        options.output.write_text(text + "\n")
+    show(report, options.output)
 
 
 if __name__ == "__main__":

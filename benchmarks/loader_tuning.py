@@ -33,6 +33,7 @@ from pitstop.train.task import Loss
 from pitstop.workloads.catalogue import build_task
 from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.synthetic import make_clips
+from progress import show
 
 
 class WaitingTask:
@@ -199,10 +200,7 @@ def main() -> None:
         "same_batches_in_the_same_order": all(order == orders[0] for order in orders),
         "rows": rows,
     }
-    text = json.dumps(report, indent=2)
-    print(text)
-    if args.output is not None:
-        args.output.write_text(text + "\n", encoding="utf-8")
+    show(report, args.output)
 
 
 if __name__ == "__main__":

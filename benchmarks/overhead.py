@@ -15,7 +15,6 @@ for the device ends the benchmark. Losses of bare and measured steps must be equ
 """
 
 import argparse
-import json
 import math
 import platform
 import random
@@ -30,6 +29,7 @@ import torch
 from torch.nn import GELU
 
 from pitstop_probe import Clock, RecordWriter, cuda_timer
+from progress import show
 
 Part = tuple[str, Callable[[], object]]
 SPANS = ("data", "copy", "forward", "loss", "backward", "clip", "optimizer", "log")
@@ -263,10 +263,7 @@ def main() -> None:
             "bit_identical": same_results(device),
             **examine(device, options.pairs),
         }
-    text = json.dumps(report, indent=2)
-    print(text)
-    if options.output:
-        options.output.write_text(text + "\n")
+    show(report, options.output)
 
 
 if __name__ == "__main__":

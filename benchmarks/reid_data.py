@@ -37,6 +37,7 @@ from pitstop.workloads.reid.data.decode import ImageReader
 from pitstop.workloads.reid.data.index import load_index
 from pitstop.workloads.reid.data.layout import find_layout
 from pitstop.workloads.reid.synthetic.make import make_reid
+from progress import processor
 
 PEOPLE = 400
 RGB_ROWS = 18_420
@@ -170,7 +171,7 @@ def main() -> None:
             "benchmark": "reid_data",
             "python": platform.python_version(),
             "numpy": np.__version__,
-            "processor": _processor(),
+            "processor": f"{processor()}, {os.cpu_count()} seen",
             "load_before": os.getloadavg()[0],
             "index_of_18420_rows": measure_index(folder / "names", arguments.repeats),
             "journey": measure_journey(folder / "names"),
@@ -180,15 +181,6 @@ def main() -> None:
     print(text)
     if arguments.output is not None:
         arguments.output.write_text(text + "\n", encoding="utf-8")
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} seen"
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ import torch
 from numpy.typing import NDArray
 
 from pitstop.workloads.reid.ranking import Labels, rank, rank_similarities, summary
+from progress import processor
 
 QUERIES, IMAGES, SHOWN, PEOPLE, CAMERAS, WIDTH = 3368, 15913, 13115, 750, 6, 512
 FEATURES = {"learned": 1.8, "noise": 1000.0}
@@ -263,7 +264,7 @@ def main() -> None:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "torch": torch.__version__,
-        "processor": _processor(),
+        "processor": f"{processor()}, {os.cpu_count()} seen",
         "threads": options.threads,
         "queries": QUERIES,
         "images": IMAGES,
@@ -291,15 +292,6 @@ def main() -> None:
         print("large", results["large"])
     if options.output:
         options.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} seen"
 
 
 if __name__ == "__main__":

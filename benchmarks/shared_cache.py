@@ -38,6 +38,7 @@ import torch
 
 from pitstop.data.cache.shared import SharedCache
 from pitstop.measure.host.process_tree import tree_memory
+from progress import processor, show
 
 MIB = 1 << 20
 ITEM_BYTES = 4 * MIB
@@ -481,14 +482,6 @@ def speedups(costs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def processor() -> str:
-    """Name the processor as the kernel does."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
-
-
 def main() -> None:
     """Run and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -513,10 +506,7 @@ def main() -> None:
         "hit_rates": examine_hit_rates(options.rate_item_kib << 10),
         "memory": examine_memory(options.budget_mib * MIB),
     }
-    text = json.dumps(report, indent=2)
-    print(text)
-    if options.output:
-        options.output.write_text(text + "\n")
+    show(report, options.output)
 
 
 if __name__ == "__main__":

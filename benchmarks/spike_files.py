@@ -10,7 +10,6 @@ clock, and of the processor time of the reading thread, which others cannot leng
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from pitstop.workloads.deblur.data.spike import Window, read_dat, write_dat
+from progress import show
 
 PLANES, HEIGHT, WIDTH, CROP = 88, 360, 640, 128
 
@@ -83,10 +83,7 @@ def main() -> None:
         "repeats": options.repeats,
         **{name: summary(seconds) for name, seconds in taken.items()},
     }
-    text = json.dumps(report, indent=2)
-    print(text)
-    if options.output:
-        options.output.write_text(text + "\n")
+    show(report, options.output)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer hands it over b
 def options(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Makes PyTorch training fast and proves it."""

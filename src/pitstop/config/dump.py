@@ -1,6 +1,6 @@
-"""A configuration as YAML that loads to the same configuration."""
+"""A configuration as YAML that loads to the same configuration, or as one flat list of settings."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -33,6 +33,16 @@ def to_yaml(
     silent = {rule.key for rule in inert}
     values = _pick(config.model_dump(mode="json"), "", silent, only)
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def flat_settings(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Give every setting of a dumped configuration under its whole name."""
+    for name, value in values.items():
+        # Where keys are no names the whole is one value: sizes by epoch.
+        if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
+            yield from flat_settings(value, f"{above}{name}.")
+        else:
+            yield above + name, value
 
 
 class _Dumper(yaml.SafeDumper):

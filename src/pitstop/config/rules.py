@@ -101,18 +101,19 @@ _WEIGHTS_INERT: Final = (
     ),
 )
 
+_NO_WORKERS: Final = "has no effect: loader.workers is 0, so there are no worker processes"
 _LOADER_INERT: Final = (
     Rule(
         key="loader.prefetch_bytes",
         reads=("loader.workers",),
         broken=lambda c: c.loader.workers == 0,
-        why="has no effect: loader.workers is 0, so there are no worker processes",
+        why=_NO_WORKERS,
     ),
     Rule(
         key="loader.persistent",
         reads=("loader.workers",),
         broken=lambda c: c.loader.persistent and c.loader.workers == 0,
-        why="has no effect: loader.workers is 0, so there are no worker processes",
+        why=_NO_WORKERS,
     ),
     Rule(
         key="loader.prefetch",
@@ -121,7 +122,7 @@ _LOADER_INERT: Final = (
             c.loader.workers == 0
             and (_evaluates_without_workers(c) or c.loader.eval_prefetch is not None)
         ),
-        why="has no effect: loader.workers is 0, so there are no worker processes",
+        why=_NO_WORKERS,
     ),
     Rule(
         key="loader.prefetch",
@@ -134,7 +135,7 @@ _LOADER_INERT: Final = (
         key="loader.start_method",
         reads=("loader.workers", "loader.eval_workers"),
         broken=lambda c: c.loader.workers == 0 and _evaluates_without_workers(c),
-        why="has no effect: loader.workers is 0, so there are no worker processes",
+        why=_NO_WORKERS,
     ),
     Rule(
         key="loader.eval_prefetch",

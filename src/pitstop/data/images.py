@@ -1,11 +1,9 @@
 """Pictures as files: written whole or not at all, and what reading a damaged one raises."""
 
-import os
-import secrets
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Final, Literal
@@ -13,7 +11,7 @@ from typing import Final, Literal
 from PIL import Image, UnidentifiedImageError
 
 from pitstop.errors import DataError
-from pitstop.records.files import open_regular, read_regular
+from pitstop.records.files import open_regular, read_regular, whole_file
 
 DAMAGED: Final = (
     OSError,
@@ -96,12 +94,9 @@ def write_image(path: Path, image: Image.Image, *, kind: Literal["PNG", "JPEG"] 
     Raises:
         DataError: Where it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        image.save(temporary, format=kind)
-        temporary.replace(path)
+        with whole_file(path) as temporary:
+            image.save(temporary, format=kind)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error

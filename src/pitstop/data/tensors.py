@@ -1,7 +1,7 @@
 """Tensors inside batches of any shape: dictionaries, tuples, data classes, and what they hold."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,20 +13,32 @@ def pinned(value: Any) -> Any:
         return value.pin_memory()
     if isinstance(value, Mapping):
         return {key: pinned(item) for key, item in value.items()}
+    return with_parts(value, pinned)
+
+
+def with_parts(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Make a list, tuple or data class anew of its converted parts; others stay as they are."""
     if isinstance(value, list | tuple):
-        items = map(pinned, value)
+        items = [convert(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [item.name for item in dataclasses.fields(value) if item.init]
-        return dataclasses.replace(value, **{n: pinned(getattr(value, n)) for n in names})
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{n: convert(getattr(value, n)) for n in names})
     return value
 
 
 def bytes_in(value: Any) -> int:
     """Count the bytes of a batch's tensors; what is no tensor is too small to count."""
+    return sum(tensor.nbytes for tensor in tensors_in(value))
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Find the tensors of a batch, in its order."""
     if isinstance(value, Tensor):
-        return value.nbytes
-    return sum(map(bytes_in, _parts(value)))
+        yield value
+    else:
+        for part in _parts(value):
+            yield from tensors_in(part)
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -35,5 +47,6 @@ def _parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         yield from value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for item in dataclasses.fields(value):
-            yield getattr(value, item.name)
+        for field in dataclasses.fields(value):
+            if hasattr(value, field.name):  # one without a value yet holds no memory
+                yield getattr(value, field.name)

@@ -1,8 +1,11 @@
-"""Files that come from elsewhere, opened without trusting them."""
+"""Files that come from elsewhere, opened without trusting them, and files written whole."""
 
 import errno
 import os
+import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
@@ -38,6 +41,24 @@ def read_regular(path: Path, *, most_bytes: int) -> bytes:
         if size_bytes > most_bytes:
             raise OSError(errno.EFBIG, f"it has more than {most_bytes >> 20} MiB", str(path))
         return file.read(size_bytes)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a place beside a file to write to, which becomes the file when everything is written.
+
+    Otherwise nothing is left there, and a file that was there before stays as it was.
+
+    Raises:
+        OSError: It cannot be put in its place.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _refusal(path: Path) -> OSError:

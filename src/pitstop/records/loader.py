@@ -3,7 +3,7 @@
 Sums are over the batches taken since the reading before; microseconds of the host's clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -33,6 +33,15 @@ class LoaderReading:
     """How long of that they were not finished; the rest was handing them over."""
     largest_bytes: int
     """Size of the largest batch."""
+
+
+def sum_of_stages_us(readings: Iterable[LoaderReading]) -> dict[str, int]:
+    """Add up the time of each stage over several windows."""
+    stages: dict[str, int] = {}
+    for reading in readings:
+        for name, us in reading.stages_us.items():
+            stages[name] = stages.get(name, 0) + us
+    return stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ MOST_LINE_BYTES = 64 << 20
 _MOST_CELLS = 60_000_000  # steps times spans
 _MOST_US = 10**15  # thirty years
 _MOST_COUNT = 10**9  # of steps in a block, of calls, of samples in a step
-_DAMAGE = (
+DAMAGE: Final = (
     ValueError,
     KeyError,
     TypeError,
@@ -57,6 +57,7 @@ _DAMAGE = (
     OverflowError,
     RecursionError,
 )
+"""What reading raises where a file says something that it cannot mean."""
 
 
 class RankReader:
@@ -185,7 +186,7 @@ class RankReader:
                     return
                 values = json.loads(upgraded)
             self._handlers.get(values["kind"], self._on_reading)(values)
-        except _DAMAGE:
+        except DAMAGE:
             self._damaged += 1
 
     def _upgraded(self, line: bytes) -> bytes | None:
@@ -196,7 +197,7 @@ class RankReader:
             value = json.loads(line)
             for schema in range(self._upgrade_from, SCHEMA):
                 value = self._upgrades[schema](value)
-        except _DAMAGE:
+        except DAMAGE:
             self._damaged += 1
             return None
         return json.dumps(value).encode()
@@ -417,7 +418,7 @@ def _clock(value: Any) -> HostClock | None:
             offset_s=float(value["offset_s"]),
             error_s=float(value["error_s"]),
         )
-    except _DAMAGE:
+    except DAMAGE:
         return None
     is_possible = abs(clock.offset_s) < _MOST_US / 1e6 and 0 <= clock.error_s < _MOST_US / 1e6
     return clock if is_possible else None

@@ -207,6 +207,11 @@ class ScalarSeries:
     step: Array
     value: Array
 
+    def by_step(self) -> dict[int, float | None]:
+        """Give the value of every step; None where it is not a finite number."""
+        pairs = zip(self.step.tolist(), self.value.tolist(), strict=True)
+        return {int(step): value if math.isfinite(value) else None for step, value in pairs}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -268,6 +273,12 @@ class RankRecord:
     def rank(self) -> int:
         """This rank's number among the run's processes."""
         return self.attempts[-1].rank if self.attempts else 0
+
+    @property
+    def losses(self) -> dict[int, float | None]:
+        """The training loss by step; None where it is not a finite number."""
+        series = self.scalars.get("loss")
+        return {} if series is None else series.by_step()
 
     @property
     def is_finished(self) -> bool:

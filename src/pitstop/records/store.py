@@ -9,7 +9,6 @@ lines that cannot be read are counted and said in the record's notes.
 import json
 import math
 import os
-import secrets
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pitstop.errors import RecordError
-from pitstop.records.files import open_regular
+from pitstop.records.files import open_regular, whole_file
 from pitstop.records.host.nodes import RANK_FILES, node_folders
 from pitstop.records.reader import RankReader
 from pitstop.records.run import SCHEMA, RankRecord, Reading, RunRecord
@@ -243,18 +242,14 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         RecordError: The folder is missing or cannot be written to.
     """
-    temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         if path.exists() and not path.is_file():
             # A pipe or a device such as /dev/null is written to; a file must not take its place.
             path.write_text(text, encoding="utf-8")
             return
-        with temporary.open("x", encoding="utf-8") as file:
+        with whole_file(path) as temporary, temporary.open("x", encoding="utf-8") as file:
             file.write(text)
-        temporary.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
 
 

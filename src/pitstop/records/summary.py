@@ -1,7 +1,8 @@
 """A run in a few numbers: totals, self times and shares, from block summaries alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 
@@ -94,7 +95,7 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
     unaccounted = merge(block.unaccounted for block in blocks)
     sampled_us = unaccounted.total_us + sum(host[path].total_us for path in paths if len(path) == 1)
     device_walls = [block.device_wall for block in blocks if block.device_wall is not None]
-    samples = _known_sum([block.samples for block in blocks])
+    samples = known_sum([block.samples for block in blocks])
     return RunSummary(
         rank=record.rank,
         world_size=record.attempts[-1].world_size if record.attempts else 1,
@@ -105,7 +106,7 @@ def summarise(record: RankRecord, *, skip_steps: int = 0) -> RunSummary:
         device_wall=merge(device_walls) if device_walls else None,
         samples=samples,
         samples_per_s=_rate(record, samples, wall.total_us),
-        micro_steps=_known_sum([block.micro_steps for block in blocks]),
+        micro_steps=known_sum([block.micro_steps for block in blocks]),
         broken=sum(block.broken for block in blocks),
         spans=tuple(_span_summary(path, blocks, host, sampled_us) for path in paths),
         events=_events(record),
@@ -138,7 +139,7 @@ def _span_summary(
     total_us = host[path].total_us
     return SpanSummary(
         path=path,
-        calls=_known_sum([span.calls for span in found]),
+        calls=known_sum([span.calls for span in found]),
         host=host[path],
         host_self_us=total_us - children_us,
         device=merge(devices) if devices else None,
@@ -156,7 +157,11 @@ def _tree_order(paths: tuple[SpanPath, ...]) -> list[SpanPath]:
     return sorted(paths, key=lambda path: [place.get(path[: d + 1], -1) for d in range(len(path))])
 
 
-def _known_sum(values: list[int | None]) -> int | None:
+@overload
+def known_sum(values: Sequence[int | None]) -> int | None: ...
+@overload
+def known_sum(values: Sequence[float | None]) -> float | None: ...
+def known_sum(values: Sequence[float | None]) -> float | None:
     """Add what is known; a single unknown makes the sum unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None

@@ -1,6 +1,7 @@
 """Numbers as text: the only place where pitstop formats durations, sizes, rates and shares."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -50,8 +51,15 @@ def moment_text(unix_s: float, *, with_date: bool = True) -> str:
 
 
 def signed_seconds_text(seconds: float) -> str:
-    """A difference of durations: ``+20.1 ms``, ``-1.81 s``."""
-    return f"+{seconds_text(seconds)}" if seconds >= 0 else seconds_text(seconds)
+    """A difference of durations: ``+20.1 ms``, ``-1.81 s``, ``0 s``."""
+    return f"+{seconds_text(seconds)}" if seconds > 0 else seconds_text(seconds)
+
+
+def signed_range_text(low_s: float | None, high_s: float | None) -> str:
+    """An interval of differences: ``-1.81 s to +20.1 ms``; empty where it is not known."""
+    if low_s is None or high_s is None:
+        return ""
+    return f"{signed_seconds_text(low_s)} to {signed_seconds_text(high_s)}"
 
 
 def us_text(microseconds: float | None) -> str:
@@ -88,6 +96,12 @@ def count_text(count: int, noun: str) -> str:
     """A count with its noun: ``1 step``, ``2,222 steps``, ``3 batches``."""
     ending = "es" if noun.endswith(("ch", "ss")) else "s"
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
+
+
+def listing(words: Sequence[object], *, most: int = 5) -> str:
+    """The first few of a list, and how many there are more."""
+    shown = ", ".join(str(word) for word in words[:most])
+    return shown if len(words) <= most else f"{shown} and {len(words) - most} more"
 
 
 def digits(value: float, significant: int = 3) -> str:

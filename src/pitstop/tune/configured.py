@@ -10,7 +10,7 @@ from typing import Final
 from pitstop.config.dump import to_yaml
 from pitstop.config.load import load_config
 from pitstop.config.problems import ConfigProblems
-from pitstop.plan.dry_run.request import Request, trace_in_child
+from pitstop.plan.dry_run.request import Request, trace_all
 from pitstop.plan.memory import Gpu, plan_memory
 from pitstop.records.store import write_text
 from pitstop.records.tuning.study import GainRow, Trial, Tuning
@@ -201,7 +201,7 @@ class FittingTrials:
 
 def _does_not_fit(study: TuningRequest, gpu: Gpu, choice: Choice) -> str | None:
     overrides = (*study.overrides, *choice)
-    answer = trace_in_child(Request(config=str(study.config), overrides=overrides))
+    [answer] = trace_all([Request(config=str(study.config), overrides=overrides)])
     if answer.trace is None:
         return None  # what cannot be planned is tried
     plan = plan_memory(str(study.config), answer.trace, gpu, ranks=1)

@@ -6,7 +6,8 @@ steps: schedule, evaluation and saving are those of the whole run, as far as it 
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -18,6 +19,7 @@ from pitstop.records.host.memory import MemoryReading
 from pitstop.records.run import RunRecord
 from pitstop.records.store import RunFollower, read_run
 from pitstop.records.tuning.study import Trial, TrialEnd
+from pitstop.records.verdict import Finding
 from pitstop.verify.runner import ChildRunner, Program, Runner
 
 _FEWEST_STEPS: Final = 8
@@ -32,6 +34,23 @@ class Trials(Protocol):
     def run(self, overrides: Sequence[str]) -> Trial:
         """Try settings; whatever goes wrong is in the answer."""
         ...
+
+
+@contextmanager
+def folder_of_trial(folder: Path, number: int) -> Iterator[Path]:
+    """Give an empty folder to one trial, and remove it with all that the trial wrote."""
+    place = folder / f"trial-{number}"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def promises_of(findings: Iterable[Finding]) -> dict[str, float]:
+    """Give the share of the time that each finding is about, by its code."""
+    return {found.code: found.bound.share for found in findings if found.bound is not None}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,13 +72,8 @@ class EngineTrials:
     def run(self, overrides: Sequence[str]) -> Trial:
         """Try settings."""
         self._count += 1
-        place = self.folder / f"trial-{self._count}"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        try:
+        with folder_of_trial(self.folder, self._count) as place:
             return self._run(tuple(overrides), place)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
 
     def _run(self, overrides: tuple[str, ...], place: Path) -> Trial:
         own = ("run.name=run", "checkpoint.best_of=null", "checkpoint.dir=null")
@@ -103,20 +117,19 @@ def _read(run: Path, overrides: tuple[str, ...]) -> Trial:
 def _measured(overrides: tuple[str, ...], record: RunRecord, facts: Facts) -> Trial:
     samples = facts.samples or 1.0
     step_us = float(facts.wall_us.mean())
-    wait_us = facts.mean_us(facts.parts_us["data"]) if "data" in facts.parts_us else 0.0
+    wait_us = facts.mean_part_us("data")
     peaks = [
         device.peak_reserved_bytes
         for reading in facts.readings.all(MemoryReading)
         for device in reading.devices
     ]
-    findings = [found for found in examine(record).findings if found.bound is not None]
     return Trial(
         overrides=overrides,
         end="measured",
         wall_s=facts.total_us / facts.steps / samples / 1e6,
         compute_s=(step_us - wait_us) / samples / 1e6,
         samples=samples,
-        promises={found.code: found.bound.share for found in findings if found.bound},
+        promises=promises_of(examine(record).findings),
         peak_device_bytes=max(peaks, default=None),
         start_s=facts.first_us / 1e6,
     )

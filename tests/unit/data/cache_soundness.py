@@ -1,4 +1,7 @@
-"""What must hold for a cache at any moment, and items whose every byte follows from their key."""
+"""What must hold for a cache at any moment, and items whose every byte follows from their key.
+
+Processes that tests start import this, and so not pytest.
+"""
 
 from functools import cache
 from itertools import pairwise
@@ -29,6 +32,8 @@ from pitstop.data.cache.index import Index
 from pitstop.data.cache.items import decode_layout
 from pitstop.data.cache.shared import SharedCache
 
+KEYS = 150
+
 
 @cache
 def item_of(key: int, size: int | None = None) -> np.ndarray:
@@ -39,6 +44,17 @@ def item_of(key: int, size: int | None = None) -> np.ndarray:
     item = values > 127 if key % 5 == 4 and size is None else values
     item.flags.writeable = False
     return item
+
+
+def read_all(cache: SharedCache, seed: int, rounds: int) -> None:
+    """Read every key in an order of its own, and check every byte."""
+    rng = np.random.default_rng(seed)
+    for key in rng.permuted(np.tile(np.arange(KEYS), rounds)).tolist():
+        found = cache.get(key)
+        if found is None:
+            cache.put(key, item_of(key))
+        else:
+            np.testing.assert_array_equal(found, item_of(key))
 
 
 def assert_sound(cache: SharedCache, *, filling: int = 0, size: int | None = None) -> None:

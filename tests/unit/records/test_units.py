@@ -144,6 +144,13 @@ def test_shares_read_back_within_a_twentieth_of_a_percent(share: float) -> None:
     assert abs(float(text[:-1]) / 100 - share) <= 0.000501
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0201, "+20.1 ms"), (-1.81, "-1.81 s"), (0.0, "0 s")]
+)
+def test_a_difference_has_its_sign_and_none_has_no_sign(seconds: float, text: str) -> None:
+    assert units.signed_seconds_text(seconds) == text
+
+
 def test_what_is_missing_is_not_shown_as_zero() -> None:
     assert units.share_text(None) == units.share_text(math.nan) == "not measured"
     assert units.speedup_text(None) == "without limit"

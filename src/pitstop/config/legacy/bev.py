@@ -16,12 +16,15 @@ from pitstop.config.legacy.verdicts import (
     OldKey,
     Status,
     change,
+    in_lower_case,
     keep,
     lacks,
     never_ran,
     no_counterpart,
     no_effect,
     number,
+    other_values,
+    share_of_peak,
 )
 
 _NEVER_APPLIED: Final = (
@@ -98,13 +101,7 @@ def _share_of_peak(old: OldKey) -> KeyVerdict:
     lowest, peak = number(old.value), number(old.other("optimizer.lr", 2e-4))
     if lowest is None or not peak:
         return KeyVerdict(status=Status.REFUSED, reason="it is no number")
-    reason = f"a share of the peak, {lowest:g} / {peak:g}"
-    return KeyVerdict(
-        status=Status.CHANGED,
-        key="schedule.end_factor",
-        value=float(f"{lowest / peak:.12g}"),
-        reason=reason,
-    )
+    return share_of_peak(lowest, peak)
 
 
 def _backbone(old: OldKey) -> KeyVerdict:
@@ -140,6 +137,7 @@ def _applied(key: str) -> Judge:
     return never_ran(keep(key), f"lr_config {_NEVER_APPLIED}")
 
 
+_NO_CLIPPING: Final = change("train.clip.kind", lambda _: "none", "it clips nothing")
 _ROOT: Final = keep("data.root", "the folder of the tables, samples and maps of nuScenes itself")
 _KEYS: Final[dict[str, Judge]] = {
     "seed": keep("run.seed"),
@@ -166,13 +164,13 @@ _KEYS: Final[dict[str, Judge]] = {
     ),
     "train_pipeline": _image_size,
     "data.train.pipeline": _image_size,
-    "optimizer.type": change("optimizer.kind", lambda old: str(old.value).lower(), "in lower case"),
+    "optimizer.type": in_lower_case("optimizer.kind"),
     "optimizer.lr": keep("optimizer.lr"),
     "optimizer.betas": keep("optimizer.betas"),
     "optimizer.weight_decay": keep("optimizer.weight_decay"),
     "optimizer.momentum": keep("optimizer.momentum"),
-    "optimizer_config": change("train.clip.kind", lambda _: "none", "it clips nothing"),
-    "optimizer_config.grad_clip": change("train.clip.kind", lambda _: "none", "it clips nothing"),
+    "optimizer_config": _NO_CLIPPING,
+    "optimizer_config.grad_clip": _NO_CLIPPING,
     "optimizer_config.grad_clip.max_norm": _clip,
     "optimizer_config.grad_clip.norm_type": no_counterpart("the Euclidean norm, always"),
     "optimizer_config.type": no_counterpart("what it does is said by its other keys"),
@@ -289,12 +287,7 @@ _STRANGERS: Final = ("model.auxiliary_head", "model.neck", "model.diffusion")
 
 def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
     """Name the networks and data that are not built, by the keys that ask for them."""
-    found = {
-        key: f"{key} is {values[key]}; built here is {built[0]}"
-        for key, built in _BUILT.items()
-        if values.get(key) is not None and values[key] not in built
-    }
-    found |= _other_data(values)
+    found = other_values(values, _BUILT, here="built here") | _other_data(values)
     for key, value in values.items():
         if key.startswith(_STRANGERS) and value is not None:
             found.setdefault(
@@ -327,10 +320,6 @@ def _other_data(values: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return lacks(values, _PARTS)
-
-
 def _find(name: str) -> Judge | None:
     name = _INNER.sub("data.train", name)
     judge = _KEYS.get(name) or _family(name)
@@ -360,6 +349,6 @@ BEV_GUIDE: Final = Guide(
     kind="lss_swin_mono",
     find=_find,
     fixed=_FIXED,
-    missing=_missing,
+    missing=lacks(_PARTS),
     refusals=_refusals,
 )

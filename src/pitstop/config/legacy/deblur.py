@@ -1,7 +1,6 @@
 """What became of every key of the deblurring guides (VRT-Spike, YAML, upper case)."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 from pitstop.config.legacy.verdicts import (
@@ -11,6 +10,7 @@ from pitstop.config.legacy.verdicts import (
     OldKey,
     Status,
     change,
+    in_lower_case,
     is_true,
     keep,
     lacks,
@@ -368,7 +368,7 @@ _KEYS: Final[dict[str, Judge]] = {
     "TRAIN.OPTIM.BETAS": keep("optimizer.betas"),
     "TRAIN.OPTIM.WEIGHT_DECAY": keep("optimizer.weight_decay"),
     "TRAIN.SCHED.TYPE": never_ran(
-        change("schedule.kind", lambda old: str(old.value).lower(), "in lower case"),
+        in_lower_case("schedule.kind"),
         f"{_NEVER_READ}; the schedule is always warm-up, then cosine",
     ),
     "TRAIN.SCHED.WARMUP_STEPS": keep("schedule.warmup_steps"),
@@ -430,9 +430,11 @@ _FIXED: Final[dict[str, tuple[Any, str]]] = {
 }
 
 
-def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
-    parts = {"the length of the run": ("TRAIN.EPOCHS", "TRAIN.TOTAL_STEPS"), "DATA": ("DATA",)}
-    return lacks(values, parts | {"MODEL": ("MODEL",)})
+_PARTS: Final = {
+    "the length of the run": ("TRAIN.EPOCHS", "TRAIN.TOTAL_STEPS"),
+    "DATA": ("DATA",),
+    "MODEL": ("MODEL",),
+}
 
 
 def _find(name: str) -> Judge | None:
@@ -444,5 +446,5 @@ DEBLUR_GUIDE: Final = Guide(
     kind="vrt_spike",
     find=_find,
     fixed=_FIXED,
-    missing=_missing,
+    missing=lacks(_PARTS),
 )

@@ -16,11 +16,14 @@ from pitstop.config.legacy.verdicts import (
     OldKey,
     Status,
     change,
+    in_lower_case,
     is_true,
     keep,
     lacks,
     no_counterpart,
     number,
+    other_values,
+    share_of_peak,
 )
 
 _TRAIN: Final = "datasets.train"
@@ -175,9 +178,7 @@ def _end_factor(old: OldKey) -> KeyVerdict:
     lowest, peak = number(old.value), number(old.other("train.G_optimizer_lr"))
     if lowest is None or not peak:
         return KeyVerdict(status=Status.REFUSED, reason="it takes G_optimizer_lr to be a share of")
-    reason = f"a share of the peak, {lowest:g} / {peak:g}"
-    value = float(f"{lowest / peak:.12g}")
-    return KeyVerdict(status=Status.CHANGED, key="schedule.end_factor", value=value, reason=reason)
+    return share_of_peak(lowest, peak)
 
 
 def _loss(old: OldKey) -> KeyVerdict:
@@ -210,12 +211,6 @@ def _precision(old: OldKey) -> KeyVerdict:
     return KeyVerdict(status=Status.CHANGED, key="train.precision", value=value, reason=reason)
 
 
-def _compile(old: OldKey) -> KeyVerdict:
-    value = "regions" if is_true(old.value) else "off"
-    reason = "blocks are compiled one by one"
-    return KeyVerdict(status=Status.CHANGED, key="train.compile.scope", value=value, reason=reason)
-
-
 def _tile(old: OldKey) -> KeyVerdict:
     if not number(old.value):
         return KeyVerdict(status=Status.NO_EFFECT, reason="0 takes whole frames")
@@ -238,7 +233,6 @@ def _interval(key: str) -> Judge:
     return judge
 
 
-_RECOMPUTED: Final[Judge] = _recompute
 _FLOW_WEIGHTS: Final = no_counterpart(
     "the flow estimator starts from random weights; model.weights takes those of a whole VRT, "
     "estimator included"
@@ -286,17 +280,15 @@ _KEYS: Final[dict[str, Judge]] = {
     "netG.drop_path_rate": keep("model.drop_path"),
     "netG.pa_frames": keep("model.pa_frames"),
     "netG.deformable_groups": keep("model.deformable_groups"),
-    "netG.use_checkpoint_attn": _RECOMPUTED,
-    "netG.use_checkpoint_ffn": _RECOMPUTED,
-    "netG.no_checkpoint_attn_blocks": _RECOMPUTED,
-    "netG.no_checkpoint_ffn_blocks": _RECOMPUTED,
+    "netG.use_checkpoint_attn": _recompute,
+    "netG.use_checkpoint_ffn": _recompute,
+    "netG.no_checkpoint_attn_blocks": _recompute,
+    "netG.no_checkpoint_ffn_blocks": _recompute,
     "train.G_lossfn_type": _loss,
     "train.G_lossfn_weight": keep("loss.charbonnier.weight"),
     "train.G_charbonnier_eps": keep("loss.charbonnier.eps", "under the root, not squared, in both"),
     "train.E_decay": _ema,
-    "train.G_optimizer_type": change(
-        "optimizer.kind", lambda old: str(old.value).lower(), "in lower case"
-    ),
+    "train.G_optimizer_type": in_lower_case("optimizer.kind"),
     "train.G_optimizer_lr": keep("optimizer.lr"),
     "train.G_optimizer_betas": keep("optimizer.betas"),
     "train.G_optimizer_wd": keep("optimizer.weight_decay"),
@@ -317,7 +309,11 @@ _KEYS: Final[dict[str, Judge]] = {
     "train.checkpoint_save": _interval("checkpoint.every_steps"),
     "train.checkpoint_print": _interval("log.every_steps"),
     "train.amp.enable": _precision,
-    "train.compile.enable": _compile,
+    "train.compile.enable": change(
+        "train.compile.scope",
+        lambda old: "regions" if is_true(old.value) else "off",
+        "blocks are compiled one by one",
+    ),
     "val.size_patch_testing": _tile,
     f"{_TRAIN}.rgb_normalize": no_counterpart("frames go in as they are, from 0 to 1"),
     f"{_TRAIN}.spike_flipud": _of_spikes(_flipped_planes),
@@ -371,11 +367,7 @@ _TASKS: Final = {"videofi": "frame interpolation", "videosr": "super-resolution"
 
 def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
     """Name the networks and tasks that are not built, by the keys that ask for them."""
-    found = {
-        key: f"{key} is {values[key]}; imported here is {built[0]}"
-        for key, built in _BUILT.items()
-        if values.get(key) is not None and values[key] not in built
-    }
+    found = other_values(values, _BUILT, here="imported here")
     if _spike_channels(values) <= 0:
         found = {key: reason for key, reason in found.items() if key not in _LIFTED}
     operator = values.get("netG.fusion.operator")
@@ -390,10 +382,6 @@ def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return lacks(values, _PARTS)
-
-
 def _find(name: str) -> Judge | None:
     return _KEYS.get(name) or _FAMILIES.get(name.split(".")[0])
 
@@ -403,6 +391,6 @@ KAIR_GUIDE: Final = Guide(
     kind="vrt",
     find=_find,
     fixed=_FIXED,
-    missing=_missing,
+    missing=lacks(_PARTS),
     refusals=_refusals,
 )

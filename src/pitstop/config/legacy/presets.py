@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +51,7 @@ def nearest_preset(config: RunConfig, written: Collection[str]) -> Nearest | Non
     return min(found, key=lambda nearest: len(nearest.differences), default=None)
 
 
+@cache  # a shipped file stays as it is; reading all of a workload takes half of an import
 def _load(path: Path) -> LoadedConfig | None:
     try:
         return load_config(path)

@@ -16,6 +16,7 @@ from pitstop.config.legacy.verdicts import (
     OldKey,
     Status,
     change,
+    in_lower_case,
     is_true,
     keep,
     lacks,
@@ -160,6 +161,12 @@ def _people(old: OldKey) -> KeyVerdict:
     return KeyVerdict(status=Status.CHANGED, key="train.batch_size", value=value, reason=reason)
 
 
+_EPOCHS: Final = keep("train.epochs", "an epoch is one pass over the records (data.epoch_unit)")
+_RECORDS_PER_ID: Final = keep("data.records_per_id", "K; P is train.batch_size / K")
+_ACCUMULATION: Final = keep(
+    "train.accumulate", "pair losses still see one micro-batch: negatives do not grow"
+)
+_RATE_FACTOR: Final = no_counterpart("a factor in optimizer.lr_multipliers")
 _EPOCH_RHYTHM: Final = no_counterpart("counted in epochs; ours is in optimizer steps")
 _PART: Final = no_counterpart("part of what model.kind and model.backbone name")
 _ALWAYS: Final = no_counterpart("training images are always cropped, mirrored and coloured")
@@ -191,19 +198,19 @@ _CLASS_KEYS: Final[dict[str, Judge]] = {
     "HIDDEN_DIM": no_effect("the length of a feature is fusion_dim"),
     "DROPOUT_RATE": keep("model.dropout"),
     "FREEZE_BACKBONE": keep("model.freeze_backbone"),
-    "NUM_EPOCHS": keep("train.epochs", "an epoch is one pass over the records (data.epoch_unit)"),
+    "NUM_EPOCHS": _EPOCHS,
     "BASE_LEARNING_RATE": _rates,
-    "MER_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
-    "TOKENIZER_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
-    "FUSION_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
-    "HEAD_LEARNING_RATE": no_counterpart("a factor in optimizer.lr_multipliers"),
+    "MER_LEARNING_RATE": _RATE_FACTOR,
+    "TOKENIZER_LEARNING_RATE": _RATE_FACTOR,
+    "FUSION_LEARNING_RATE": _RATE_FACTOR,
+    "HEAD_LEARNING_RATE": _RATE_FACTOR,
     "LABEL_SMOOTHING": keep("loss.id.label_smoothing"),
     "LEARNING_RATE": keep("optimizer.lr"),
     "WEIGHT_DECAY": keep("optimizer.weight_decay"),
     "WARMUP_EPOCHS": no_counterpart(
         "schedule.warmup_steps counts steps: these epochs x records / batch / accumulation"
     ),
-    "SCHEDULER": change("schedule.kind", lambda old: str(old.value).lower(), "in lower case"),
+    "SCHEDULER": in_lower_case("schedule.kind"),
     "CONSERVATIVE_FACTOR": _conservative,
     "ADAPTIVE_GRADIENT_CLIP": _clip_kind,
     "STABILITY_MONITORING": no_counterpart("train.on_nan says what happens then"),
@@ -228,7 +235,7 @@ _CLASS_KEYS: Final[dict[str, Judge]] = {
     "EVAL_FREQ": _EPOCH_RHYTHM,
     "INFERENCE_BATCH_SIZE": keep("eval.batch_size"),
     "BEST_MODEL_PATH": no_counterpart("checkpoint.best_of keeps the best checkpoint"),
-    "NUM_INSTANCES": keep("data.records_per_id", "K; P is train.batch_size / K"),
+    "NUM_INSTANCES": _RECORDS_PER_ID,
     "NUM_IDS_PER_BATCH": _people,
     "ALLOW_ID_REUSE": no_counterpart(
         "people come again within an epoch where data.epoch_unit is records"
@@ -276,20 +283,16 @@ _KEYS: Final[dict[str, Judge]] = {
     ),
     "IMS_PER_BATCH": keep("train.batch_size"),
     "BATCH_SIZE": keep("train.batch_size"),
-    "NUM_INSTANCE": keep("data.records_per_id", "K; P is train.batch_size / K"),
-    "INSTANCES_PER_ID": keep("data.records_per_id", "K; P is train.batch_size / K"),
+    "NUM_INSTANCE": _RECORDS_PER_ID,
+    "INSTANCES_PER_ID": _RECORDS_PER_ID,
     "ENSURE_RGB": keep("data.ensure_rgb"),
     "PREFER_COMPLETE": change(
         "data.require_pair",
         lambda old: old.value,
         "it was no preference: only people with a pair were taken",
     ),
-    "GRADIENT_ACCUMULATION_STEPS": keep(
-        "train.accumulate", "pair losses still see one micro-batch: negatives do not grow"
-    ),
-    "ACCUMULATION_STEPS": keep(
-        "train.accumulate", "pair losses still see one micro-batch: negatives do not grow"
-    ),
+    "GRADIENT_ACCUMULATION_STEPS": _ACCUMULATION,
+    "ACCUMULATION_STEPS": _ACCUMULATION,
     "LOG_EVERY": change(
         "log.every_steps",
         lambda old: old.value,
@@ -304,8 +307,8 @@ _KEYS: Final[dict[str, Judge]] = {
     ),
     "ADAPTIVE_CLIP": _clip_kind,
     "GRAD_CLIP": keep("train.clip.norm"),
-    "EPOCHS": keep("train.epochs", "an epoch is one pass over the records (data.epoch_unit)"),
-    "MAX_EPOCHS": keep("train.epochs", "an epoch is one pass over the records (data.epoch_unit)"),
+    "EPOCHS": _EPOCHS,
+    "MAX_EPOCHS": _EPOCHS,
 }
 
 _FIXED: Final[dict[str, tuple[Any, str]]] = {
@@ -340,7 +343,7 @@ def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
     last = {name.rpartition(".")[2].upper(): None for name in values}
     lengths = ("EPOCHS", "MAX_EPOCHS", "NUM_EPOCHS")
     batches = ("BATCH_SIZE", "IMS_PER_BATCH", "NUM_IDS_PER_BATCH")
-    return lacks(last, {"the length of the run": lengths, "the batch": batches})
+    return lacks({"the length of the run": lengths, "the batch": batches})(last)
 
 
 def _refusals(values: Mapping[str, Any]) -> dict[str, str]:

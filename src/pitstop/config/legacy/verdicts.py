@@ -120,13 +120,42 @@ def never_ran(wanted: Judge, reason: str) -> Judge:
     return judge
 
 
-def lacks(values: Mapping[str, Any], wanted: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def in_lower_case(key: str) -> Judge:
+    """Take a word over, in lower case."""
+    return change(key, lambda old: str(old.value).lower(), "in lower case")
+
+
+def share_of_peak(lowest: float, peak: float) -> KeyVerdict:
+    """State the lowest rate of a schedule as a share of its highest one."""
+    return KeyVerdict(
+        status=Status.CHANGED,
+        key="schedule.end_factor",
+        value=float(f"{lowest / peak:.12g}"),
+        reason=f"a share of the peak, {lowest:g} / {peak:g}",
+    )
+
+
+def lacks(wanted: Mapping[str, tuple[str, ...]]) -> Callable[[Mapping[str, Any]], tuple[str, ...]]:
     """Name the parts of a run of which no key is there; a key stands for all below it."""
 
-    def has(key: str) -> bool:
-        return any(name == key or name.startswith(f"{key}.") for name in values)
+    def missing(values: Mapping[str, Any]) -> tuple[str, ...]:
+        def has(key: str) -> bool:
+            return any(name == key or name.startswith(f"{key}.") for name in values)
 
-    return tuple(part for part, keys in wanted.items() if not any(has(key) for key in keys))
+        return tuple(part for part, keys in wanted.items() if not any(has(key) for key in keys))
+
+    return missing
+
+
+def other_values(
+    values: Mapping[str, Any], known: Mapping[str, tuple[Any, ...]], *, here: str
+) -> dict[str, str]:
+    """Name the keys whose values are none of those that are known, by key, with the reason."""
+    return {
+        key: f"{key} is {values[key]}; {here} is {ours[0]}"
+        for key, ours in known.items()
+        if values.get(key) is not None and values[key] not in ours
+    }
 
 
 def no_effect(reason: str | Callable[[OldKey], str]) -> Judge:

@@ -313,8 +313,8 @@ def _loss(config: RunConfig) -> DeblurLoss:
     return config.loss
 
 
-def _sees_no_spikes(config: RunConfig) -> bool:
-    return config.model.kind == "vrt"
+def _sees_spikes(config: RunConfig) -> bool:
+    return config.model.kind != "vrt"
 
 
 def _has_branch(config: RunConfig) -> bool:
@@ -351,10 +351,6 @@ _SPIKE_DATA: Final = (
     "frame_spikes",
 )
 _ATTENTION: Final = ("heads", "dropout", "mlp_ratio", "chunk")
-_WHOLE_IN_ONE: Final = (
-    "has no effect: nothing the model sees is larger, in training or evaluation, so all of it is "
-    "worked on at once anyway"
-)
 
 _START_INERT: Final = Rule(
     key="model.start",
@@ -380,34 +376,34 @@ _SPIKE_INERT: Final = (
         broken=lambda c: c.model.kind == "vrt_spike" and not _has_branch(c),
         why="has no effect: model.fusion.kind is early, which has no spike branch",
     ),
-    Rule(
-        key="model.spike.chunk",
-        reads=("data.crop", "data.eval_crop", "eval.tile", "train.crop_schedule"),
-        broken=lambda c: _has_branch(c) and _chunks_nothing(c, _model(c).spike.chunk),
-        why=_WHOLE_IN_ONE,
-    ),
-    Rule(
-        key="model.fusion.chunk",
-        reads=("data.crop", "data.eval_crop", "eval.tile", "train.crop_schedule"),
-        broken=lambda c: _has_branch(c) and _chunks_nothing(c, _model(c).fusion.chunk),
-        why=_WHOLE_IN_ONE,
+    *(
+        Rule(
+            key=f"model.{part}.chunk",
+            reads=("data.crop", "data.eval_crop", "eval.tile", "train.crop_schedule"),
+            broken=lambda c, part=part: (
+                _has_branch(c) and _chunks_nothing(c, getattr(_model(c), part).chunk)
+            ),
+            why="has no effect: nothing the model sees is larger, in training or evaluation, so "
+            "all of it is worked on at once anyway",
+        )
+        for part in ("spike", "fusion")
     ),
     Rule(
         key="data.tfp_reach",
         reads=("model.kind", "data.voxels"),
-        broken=lambda c: not _sees_no_spikes(c) and _data(c).voxels != "tfp",
+        broken=lambda c: _sees_spikes(c) and _data(c).voxels != "tfp",
         why="has no effect: only tfp reads it, and data.voxels is {c.data.voxels}",
     ),
     Rule(
         key="data.log1p",
         reads=("model.kind", "data.voxels"),
-        broken=lambda c: not _sees_no_spikes(c) and _data(c).log1p and _data(c).voxels != "counts",
+        broken=lambda c: _sees_spikes(c) and _data(c).log1p and _data(c).voxels != "counts",
         why="has no effect: only counts have a logarithm, and data.voxels is {c.data.voxels}",
     ),
     Rule(
         key="data.frame_spikes",
         reads=("model.kind", "data.frames"),
-        broken=lambda c: not _sees_no_spikes(c) and _data(c).frames is None,
+        broken=lambda c: _sees_spikes(c) and _data(c).frames is None,
         why="has no effect: data.frames is not set, so no folder of frames is restored",
     ),
 )
@@ -465,19 +461,19 @@ _INPUT_CONFLICTS: Final = (
     Rule(
         key="model.upscale",
         reads=("model.kind",),
-        broken=lambda c: not _sees_no_spikes(c) and _model(c).upscale != 1,
+        broken=lambda c: _sees_spikes(c) and _model(c).upscale != 1,
         why="must be 1: networks of kind vrt_spike restore frames at their own size",
     ),
     Rule(
         key="model.noise_map",
         reads=("model.kind",),
-        broken=lambda c: not _sees_no_spikes(c) and _model(c).noise_map,
+        broken=lambda c: _sees_spikes(c) and _model(c).noise_map,
         why="must be false: networks of kind vrt_spike are not told the noise",
     ),
     Rule(
         key="data.input",
         reads=("model.kind",),
-        broken=lambda c: not _sees_no_spikes(c) and _data(c).input != "files",
+        broken=lambda c: _sees_spikes(c) and _data(c).input != "files",
         why="must be files: spikes of model.kind vrt_spike were recorded beside blurred frames",
     ),
     Rule(
@@ -504,13 +500,13 @@ _INERT: Final = (
     *rules_for(
         (*(f"data.{name}" for name in _SPIKE_DATA), "model.spike", "model.fusion"),
         reads=("model.kind",),
-        broken=_sees_no_spikes,
+        broken=lambda c: not _sees_spikes(c),
         why="has no effect: model.kind is vrt, which sees no spikes; vrt_spike does",
     ),
     Rule(
         key="data.voxel_dir",
         reads=("model.kind", "data.spikes"),
-        broken=lambda c: _sees_no_spikes(c) or _data(c).spikes == "live",
+        broken=lambda c: not _sees_spikes(c) or _data(c).spikes == "live",
         why="has no effect: no precomputed bins are read",
     ),
     Rule(
@@ -560,9 +556,7 @@ _SPIKE_CONFLICTS: Final = (
         key="data.voxels",
         reads=("model.kind", "data.spikes"),
         broken=lambda c: (
-            not _sees_no_spikes(c)
-            and _data(c).spikes == "precomputed"
-            and _data(c).voxels != "counts"
+            _sees_spikes(c) and _data(c).spikes == "precomputed" and _data(c).voxels != "counts"
         ),
         why="must be counts: precomputed spikes are counts, and planes cannot be had from them",
     ),
@@ -570,7 +564,7 @@ _SPIKE_CONFLICTS: Final = (
         key="data.frame_spikes",
         reads=("model.kind", "data.frames"),
         broken=lambda c: (
-            not _sees_no_spikes(c) and _data(c).frames is not None and _data(c).frame_spikes is None
+            _sees_spikes(c) and _data(c).frames is not None and _data(c).frame_spikes is None
         ),
         why="is missing: model.kind is {c.model.kind}, which needs the spikes of data.frames",
     ),

@@ -10,12 +10,13 @@ in, on the device; nothing else changes.
 import copy
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sized
-from contextlib import suppress
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+
+from pitstop.data.tensors import tensors_in, with_parts
 
 BatchT = TypeVar("BatchT")
 
@@ -98,7 +99,7 @@ class SideStream:
         present.wait_event(copied)
         # The memory belongs to the side stream, whose next copy may have it as soon as the batch
         # is let go. Computing lags behind that moment, so the allocator must know who else uses it.
-        _each_tensor(moved, lambda tensor: _lend(tensor, present))
+        _lend(moved, present)
         return moved
 
 
@@ -145,14 +146,7 @@ def on_device(value: Any, device: torch.device) -> Any:
         return move(device, non_blocking=True)
     if isinstance(value, Mapping):
         return _mapping_like(value, {key: on_device(item, device) for key, item in value.items()})
-    if isinstance(value, list | tuple):
-        items = [on_device(item, device) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given = [field.name for field in dataclasses.fields(value) if field.init]
-        moved = {name: on_device(getattr(value, name), device) for name in given}
-        return dataclasses.replace(value, **moved)
-    return value
+    return with_parts(value, lambda item: on_device(item, device))
 
 
 def _mapping_like(value: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
@@ -164,22 +158,7 @@ def _mapping_like(value: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[An
     return own_kind
 
 
-def _each_tensor(value: Any, action: Callable[[Tensor], None]) -> None:
-    if isinstance(value, Tensor):
-        action(value)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            _each_tensor(item, action)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _each_tensor(item, action)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            # A field without a value yet holds no memory.
-            with suppress(AttributeError):
-                _each_tensor(getattr(value, field.name), action)
-
-
-def _lend(tensor: Tensor, stream: torch.cuda.Stream) -> None:
-    if tensor.is_cuda:
-        tensor.record_stream(stream)
+def _lend(batch: Any, stream: torch.cuda.Stream) -> None:
+    for tensor in tensors_in(batch):
+        if tensor.is_cuda:
+            tensor.record_stream(stream)

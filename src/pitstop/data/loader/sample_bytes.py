@@ -1,16 +1,15 @@
 """How large samples are, found out by reading some."""
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
 from pitstop.config.sections import CacheSection, LoaderSection, TrainSection
 from pitstop.data.host_memory import DataStats, LoaderPlan, Seen, SizedSamples, plan_memory
 from pitstop.data.loader.fetch import Samples
 from pitstop.data.loader.worker_settings import resolve_workers
+from pitstop.data.tensors import tensors_in
 from pitstop.errors import DataError
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.measure.host.memory import shm_space
@@ -96,18 +95,4 @@ def estimate_sample_bytes(
 
 def tensor_sizes(batch: Any) -> tuple[int, ...]:
     """Give the bytes of each tensor of a batch."""
-    return tuple(tensor.nbytes for tensor in _tensors(batch))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _tensors(getattr(value, field.name))
+    return tuple(tensor.nbytes for tensor in tensors_in(batch))

@@ -6,7 +6,8 @@ which takes minutes and says nothing more.
 A record is a mapping or a tuple. A mapping names the person, and its modalities in one of three
 ways, asked for in this order: a mask (`modality_mask`), names (`modality`), or a key of its own for
 each modality (`{"pid": 3, "vis": "a.jpg", "nir": ["b.jpg", "c.jpg"], "sk": None}`), where an empty
-one is missing. A tuple is one RGB picture: `(path, person, ...)` or `(person, ...)`.
+one is missing. A tuple is one RGB picture: `(path, person, ...)` or `(person, ...)`. Where
+there are no records, `targets` or `labels` name the person of every sample, an RGB picture each.
 """
 
 import csv
@@ -34,6 +35,7 @@ _LISTS: Final = (
     "data",
     "imgs",
 )
+_PLAIN: Final = ("targets", "labels")
 _PERSON_KEYS: Final = ("person_id", "pid", "identity", "id")
 _NAME_KEYS: Final = ("modality", "modalities")
 _MASK_KEY: Final = "modality_mask"
@@ -83,7 +85,9 @@ def names_modalities(dataset: Any, describe: Describe | None = None) -> bool:
         return names_modalities(dataset.dataset)
     lists = (dataset, *(getattr(dataset, name, None) for name in _LISTS))
     records = next((records for records in lists if _is_records(records)), None)
-    return records is None or isinstance(records[0], Mapping)
+    if records is None:
+        return _plain_people(dataset) is None
+    return isinstance(records[0], Mapping)
 
 
 def _described(describe: Describe, samples: int) -> Metadata:
@@ -117,11 +121,14 @@ def _read_attributes(dataset: Any) -> Metadata:
         if _is_records(records := getattr(dataset, name, None)) and len(records) == len(dataset)
     }
     if not found:
+        people = _plain_people(dataset)
+        if people is not None:
+            return people, np.full(len(people), _RGB_MASK, np.int64)
         raise DataError(
             f"{type(dataset).__name__} does not say who is on its records: it has neither "
-            f"person_ids and modalities nor a list of records ({', '.join(_LISTS)}) as long as "
-            "itself; give both arrays to PKSampler, or describe=, a function from a sample's "
-            "index to (person, modalities)"
+            f"person_ids and modalities nor a list of records ({', '.join(_LISTS)}) nor "
+            f"{' or '.join(_PLAIN)} as long as itself; give both arrays to PKSampler, or "
+            "describe=, a function from a sample's index to (person, modalities)"
         )
     (name, metadata), *others = found.items()
     for other, claim in others:
@@ -131,6 +138,16 @@ def _read_attributes(dataset: Any) -> Metadata:
                 "differ; one of them was not renewed with the other"
             )
     return metadata
+
+
+def _plain_people(dataset: Any) -> np.ndarray[Any, Any] | None:
+    """Give `targets` or `labels`, where they are one whole number or word a sample."""
+    for name in _PLAIN:
+        people = np.asarray(getattr(dataset, name, ()))
+        is_whole = people.ndim == 1 and people.dtype.kind in "iuU"
+        if is_whole and 0 < len(people) == len(dataset):
+            return people
+    return None
 
 
 def _is_records(thing: Any) -> TypeGuard[Sequence[Any]]:

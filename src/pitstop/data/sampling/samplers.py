@@ -10,12 +10,15 @@ samples of a sequence close together; pk_sampler.py makes batches of people.
 
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import KW_ONLY, asdict, dataclass, field
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from pitstop.errors import DataError
+
+if TYPE_CHECKING:
+    from pitstop.config.sections import RunConfig
 
 # Keeps this stream apart from others that are drawn from the same seed and epoch.
 _SHUFFLE_STREAM: Final = 0x5348_5546
@@ -65,6 +68,17 @@ class Deal:
     rank: int
     world_size: int
     drop_last: bool
+
+    @classmethod
+    def of(cls, config: "RunConfig", *, rank: int = 0, world_size: int = 1) -> "Deal":
+        """Deal what a run trains on; to one rank alone unless said."""
+        return cls(
+            batch_size=config.train.batch_size,
+            seed=config.run.seed,
+            rank=rank,
+            world_size=world_size,
+            drop_last=config.loader.drop_last,
+        )
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from typing import Any, Final
 import psutil
 
 from pitstop.measure.host.cgroup import read_cgroup
-from pitstop.measure.host.process_tree import PROC, resident_sizes, tree_memory, tree_pids
+from pitstop.measure.host.process_tree import resident_sizes, tree_memory, tree_pids
 from pitstop.records.host.memory import DeviceMemory, MemoryHolder, MemoryReading, Role
 from pitstop.records.host.memory_holders import MOST_HOLDERS, NEARLY_FULL
 
@@ -66,16 +66,16 @@ def read_memory(*, root: int | None = None, clock: Clock = time.perf_counter) ->
 
 
 def largest_holders(
-    root: int | None = None, *, proc: Path = PROC, most: int = MOST_HOLDERS
+    root: int | None = None, *, most: int = MOST_HOLDERS
 ) -> tuple[MemoryHolder, ...]:
     """Name the processes that hold most: so many of the job's own, and of the others.
 
     Takes milliseconds on a host with hundreds of processes, so it is for full hosts alone.
     """
     root = os.getpid() if root is None else root
-    own = set(tree_pids(root, proc=proc))
+    own = set(tree_pids(root))
     # Ranks that one launcher started are of this job.
-    ranks = set(tree_pids(os.getppid(), proc=proc)) - own if "LOCAL_RANK" in os.environ else set()
+    ranks = set(tree_pids(os.getppid())) - own if "LOCAL_RANK" in os.environ else set()
 
     def role(pid: int) -> Role:
         if pid == root:
@@ -86,7 +86,7 @@ def largest_holders(
 
     found = [
         MemoryHolder(pid=pid, name=name, role=role(pid), resident_bytes=size)
-        for pid, (name, size) in resident_sizes(proc=proc).items()
+        for pid, (name, size) in resident_sizes().items()
     ]
     found.sort(key=lambda holder: -holder.resident_bytes)
     others = [holder for holder in found if holder.role == "other"]

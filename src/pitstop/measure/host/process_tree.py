@@ -78,17 +78,16 @@ def tree_memory(root: int | None = None, *, proc: Path = PROC) -> TreeMemory | N
     return None
 
 
-def anonymous_bytes(pid: int | None = None, *, proc: Path = PROC) -> int | None:
-    """Give the part of a process's size that lies in no file; None where the kernel does not say.
+def anonymous_bytes() -> int | None:
+    """Give the part of this process that lies in no file; None where the kernel does not say.
 
     Code and data of libraries lie in files and are shared by every process that loads them.
     """
     try:
-        text = _text_of(f"{proc}/{pid or os.getpid()}/smaps_rollup")
+        text = _text_of(f"{PROC}/{os.getpid()}/smaps_rollup")
     except OSError:
         return None
-    sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss_Anon:")]
-    return sum(sizes) * 1024 if sizes else None
+    return _sum_of(text, "Pss_Anon:")
 
 
 def tree_counters(root: int | None = None, *, proc: Path = PROC) -> TreeCounters:
@@ -174,15 +173,23 @@ def _pss_bytes(folder: str) -> int:
         text = _text_of(f"{folder}/smaps_rollup")
     except FileNotFoundError:
         text = _text_of(f"{folder}/smaps")
-    sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")]
-    if not sizes:
+    num_bytes = _sum_of(text, "Pss:")
+    if num_bytes is None:
         # A zombie has no mappings left, and an old kernel no such line: neither is zero bytes.
         raise ValueError(f"no proportional set size in {folder}")
-    return sum(sizes) * 1024
+    return num_bytes
+
+
+def _sum_of(text: str, name: str) -> int | None:
+    """Add up the lines of one name, which are in KiB, as bytes; None where there are none."""
+    sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith(name)]
+    return sum(sizes) * 1024 if sizes else None
 
 
 def _rss_bytes(folder: str) -> int:
     pages = int(_text_of(f"{folder}/statm").split()[1])
+    if not pages:
+        raise ValueError(f"no memory in {folder}")  # a zombie's is gone, which is not zero bytes
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

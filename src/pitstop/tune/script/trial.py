@@ -6,10 +6,8 @@ probe changes what is wanted, times the steps, keeps every loss and ends the scr
 
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from pathlib import Path
 from statistics import fmean, median
 from typing import Final
@@ -20,13 +18,13 @@ from pitstop.errors import PitstopError
 from pitstop.measure.script.launch import Interventions, first_failure, probe_environment
 from pitstop.measure.script.record_folder import ENDED_BY_US
 from pitstop.measure.script.sites import Sites, read_sites, with_training
-from pitstop.records.run import RankRecord
 from pitstop.records.script import Compiled, Owners, Setup
 from pitstop.records.store import write_json
 from pitstop.records.tuning.script import Advice, LoaderSite, ScriptSeen
 from pitstop.records.tuning.study import Trial
 from pitstop.records.verdict import Finding
 from pitstop.tune.script.interventions import ENVIRONMENT, VARIABLES
+from pitstop.tune.trial import folder_of_trial, promises_of
 from pitstop.verify.runner import ChildRunner, Program, Runner
 
 SEED: Final = "seed"
@@ -62,16 +60,12 @@ class ScriptTrials:
     def run(self, overrides: Sequence[str]) -> Trial:
         """Try changes."""
         self._count += 1
-        place = self.folder.absolute() / f"trial-{self._count}"
-        shutil.rmtree(place, ignore_errors=True)
-        (place / "record").mkdir(parents=True)
-        try:
+        with folder_of_trial(self.folder.absolute(), self._count) as place:
             return self._run(tuple(overrides), place)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
 
     def _run(self, overrides: tuple[str, ...], place: Path) -> Trial:
         record = place / "record"
+        record.mkdir()
         variables, interventions = _divided(overrides, self.loaders)
         with probe_environment(
             self.command, record, steps=self.steps, loss_every=1, interventions=interventions
@@ -105,7 +99,7 @@ class ScriptTrials:
         if missing:
             reason = f"nothing in the script took {', '.join(missing)}"
             return Trial(overrides=overrides, end="refused", reason=reason)
-        losses = losses_of(judged.rank)
+        losses = judged.rank.losses
         bad = next((step for step, loss in losses.items() if loss is None), None)
         if bad is not None:
             reason = f"the loss of step {bad} is not finite"
@@ -151,15 +145,6 @@ def _without_effect(overrides: Sequence[str], sites: Sites, facts: Facts) -> lis
     return missing
 
 
-def losses_of(rank: RankRecord) -> dict[int, float | None]:
-    """Give the loss of every step."""
-    series = rank.scalars.get("loss")
-    if series is None:
-        return {}
-    pairs = zip(series.step.tolist(), series.value.tolist(), strict=True)
-    return {int(step): value if isfinite(value) else None for step, value in pairs}
-
-
 def usual_us(steps_us: Sequence[float]) -> float:
     """Give the usual time of a step: the median over blocks of a few.
 
@@ -172,18 +157,17 @@ def usual_us(steps_us: Sequence[float]) -> float:
 
 
 def _measured(overrides: tuple[str, ...], facts: Facts, judged: JudgedRun) -> Trial:
-    wait_us = facts.mean_us(facts.parts_us["data"]) if "data" in facts.parts_us else 0.0
+    wait_us = facts.mean_part_us("data")
     step_us, mean_us = usual_us(facts.wall_us.tolist()), float(facts.wall_us.mean())
     outside_us = facts.total_us / facts.steps - mean_us
     owners = facts.readings.last(Owners)
-    found = [each for each in judged.verdict.findings if each.bound is not None]
     return Trial(
         overrides=overrides,
         end="measured",
         wall_s=(step_us + outside_us) / 1e6,
         compute_s=step_us * (1 - wait_us / mean_us) / 1e6,
         samples=1.0,
-        promises={each.code: each.bound.share for each in found if each.bound},
+        promises=promises_of(judged.verdict.findings),
         peak_device_bytes=None if owners is None else owners.reserved_bytes,
         start_s=facts.first_us / 1e6,
     )

@@ -120,16 +120,10 @@ class BevTask:
         """Look at the training split; once, since frequencies are counted in it, too."""
         if self._train_samples is None:
             if isinstance(self._data, MonoData):
-                self._train_samples = mono_train(
-                    self._data, seed=self._seed, grid=self.grid, labels=self._data.labels
-                )
+                self._train_samples = mono_train(self._data, seed=self._seed, grid=self.grid)
             else:
                 self._train_samples = surround_train(
-                    self._data,
-                    seed=self._seed,
-                    grid=self.grid,
-                    classes=self.classes,
-                    min_visibility=self._data.min_visibility,
+                    self._data, seed=self._seed, grid=self.grid, classes=self.classes
                 )
         return self._train_samples
 
@@ -137,14 +131,9 @@ class BevTask:
         """Look at the evaluation split."""
         if self._eval_samples is None:
             if isinstance(self._data, MonoData):
-                self._eval_samples = mono_eval(self._data, grid=self.grid, labels=self._data.labels)
+                self._eval_samples = mono_eval(self._data, grid=self.grid)
             else:
-                self._eval_samples = surround_eval(
-                    self._data,
-                    grid=self.grid,
-                    classes=self.classes,
-                    min_visibility=self._data.min_visibility,
-                )
+                self._eval_samples = surround_eval(self._data, grid=self.grid, classes=self.classes)
         return self._eval_samples
 
     @staticmethod

@@ -29,9 +29,8 @@ def write_frames(
     """
     written = []
     for segment, index in zip(restored, indices, strict=True):
-        clip, first, known = samples.starts[index].tolist()
-        begin = int(samples.index.first_frames[clip]) + first
-        names = samples.index.blur_names[begin : begin + samples.clip_len]
+        clip, _, known = samples.starts[index].tolist()
+        names = samples.index.blur_names[samples.frames_of(index)]
         # One segment at a time crosses to the host, as bytes.
         levels = to_levels(segment).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu().numpy()
         for place in range(known, len(levels)):  # an earlier segment has the frames before

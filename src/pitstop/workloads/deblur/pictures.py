@@ -79,8 +79,7 @@ def centre(picture: Tensor) -> Tensor:
 
 def frame_name(samples: ClipSamples, index: int, place: int) -> str:
     """Name the clip and the frame at a place of a segment."""
-    clip, first, _ = samples.starts[index].tolist()
-    name = samples.index.blur_names[int(samples.index.first_frames[clip]) + first + place]
+    clip, name = samples.starts[index, 0], samples.index.blur_names[samples.frames_of(index)][place]
     return f"{samples.index.clips[clip]}, frame {Path(str(name)).stem}"
 
 

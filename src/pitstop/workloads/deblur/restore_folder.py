@@ -9,7 +9,6 @@ later segment reaches is written and forgotten.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import torch
@@ -17,7 +16,13 @@ from torch import Tensor
 
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.errors import DataError
-from pitstop.workloads.deblur.data.dataset import ClipBatch, Size, spike_paths
+from pitstop.workloads.deblur.data.dataset import (
+    ClipBatch,
+    Size,
+    listed_problems,
+    problems_of_twins,
+    spike_paths,
+)
 from pitstop.workloads.deblur.data.frames import FileReader
 from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.data.storage import FolderStorage, count_planes
@@ -28,8 +33,6 @@ from pitstop.workloads.deblur.tiling import Border, cut_axis
 
 Restore = Callable[[ClipBatch], Tensor]
 """Takes a segment on the host, (1, D, ...), and gives its frames on the device, (1, D, 3, H, W)."""
-
-_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +150,8 @@ def restore_folder(
 
 def _problems_of_names(frames: Sequence[Path]) -> Iterator[str]:
     """Name gaps in numbered frames, and frames that are there twice."""
+    yield from problems_of_twins(frames)
     stems = [path.stem for path in frames]
-    for path, before in zip(frames[1:], stems, strict=False):
-        if path.stem == before:
-            yield f"{path} is one of two images of the same frame"
     if not all(stem.isdecimal() for stem in stems):
         return
     numbers = {int(stem) for stem in stems}
@@ -185,10 +186,5 @@ def _problems_of_spikes(
 
 
 def _refuse(folder: Path, problems: Sequence[str]) -> None:
-    if not problems:
-        return
-    more = len(problems) - _MOST_NAMED
-    raise DataError(
-        f"the frames in {folder} cannot be restored: {'; '.join(problems[:_MOST_NAMED])}"
-        + (f"; and {more} more of this kind" if more > 0 else "")
-    )
+    if problems:
+        raise DataError(f"the frames in {folder} cannot be restored: {listed_problems(problems)}")

@@ -51,6 +51,7 @@ _SPURIOUS: Final = 2  # of 256 cells, the share that fires without cause
 _SHAKE: Final = 0.07  # of the picture's shorter side
 _TILT: Final = 0.02
 _SPRITES: Final = 3
+_BAND: Final = 16  # rows of a texture that are made together, and fit into a cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +231,16 @@ class _Scene:
     def render(self, frame: int) -> Bytes:
         """Give all instants of a frame as (PLANES, H, W, 3)."""
         instants = slice(frame * PLANES, (frame + 1) * PLANES)
-        y, x = self._texture_places(instants, self._rows, self._columns)
+        picture = np.empty((PLANES, *self.size), np.uint32)
         texture_width = self._background.shape[1]
-        picture = self._background.take((y - self._origin[0]) * texture_width + x - self._origin[1])
+        for place, instant in enumerate(range(instants.start, instants.stop)):
+            # One at a time: all of them at once leave every cache of the processor.
+            [y], [x] = self._texture_places(slice(instant, instant + 1), self._rows, self._columns)
+            y -= self._origin[0]
+            y *= texture_width
+            y += x
+            y -= self._origin[1]
+            picture[place] = self._background.take(y)
         pixels = picture.view(np.uint8).reshape(*picture.shape, 4)
         for sprite in self._sprites:
             self._draw(sprite, pixels, instants)
@@ -317,27 +325,36 @@ def _texture(random: _Random, shape: tuple[int, int]) -> Bytes:
     Edges and stripes of a few pixels are what blur destroys, so there must be enough of them.
     """
     height, width = (length + _FINE - 1 for length in shape)
-    clouds = sum(
-        share * _clouds(random, (height, width), cell)
+    clouds = [
+        (share, _Clouds(random, (height, width), cell))
         for cell, share in ((48, 0.5), (16, 0.3), (6, 0.2))
-    )
-    pixels = np.rint(clouds).astype(np.uint8)
+    ]
+    pixels = np.empty((height, width, 3), np.uint8)
+    for first in range(0, height, _BAND):
+        band = slice(first, first + _BAND)
+        pixels[band] = np.rint(sum(share * each.shades(band) for share, each in clouds))
     for _ in range(6 + height * width // 5_000):
         _add_patch(random, pixels)
     return pixels
 
 
-def _clouds(random: _Random, shape: tuple[int, int], cell: int) -> Floats:
+class _Clouds:
     """Random shades on a grid, a little coloured, and straight lines between them."""
-    height, width = shape
-    nodes = (height // cell + 2, width // cell + 2)
-    grid = 0.8 * random.bytes((*nodes, 1)) + 0.2 * random.bytes((*nodes, 3))
-    row, above = np.divmod(np.arange(height), cell)
-    column, before = np.divmod(np.arange(width), cell)
-    lower = (above / cell)[:, None, None]
-    right = (before / cell)[None, :, None]
-    rows = grid[row] * (1 - lower) + grid[row + 1] * lower
-    return rows[:, column] * (1 - right) + rows[:, column + 1] * right
+
+    def __init__(self, random: _Random, shape: tuple[int, int], cell: int) -> None:
+        height, width = shape
+        nodes = (height // cell + 2, width // cell + 2)
+        self._grid = 0.8 * random.bytes((*nodes, 1)) + 0.2 * random.bytes((*nodes, 3))
+        self._row, above = np.divmod(np.arange(height), cell)
+        self._column, before = np.divmod(np.arange(width), cell)
+        self._lower = (above / cell)[:, None, None]
+        self._right = (before / cell)[None, :, None]
+
+    def shades(self, band: slice) -> Floats:
+        """Give some rows of the picture."""
+        row, lower, right = self._row[band], self._lower[band], self._right
+        rows = self._grid[row] * (1 - lower) + self._grid[row + 1] * lower
+        return rows[:, self._column] * (1 - right) + rows[:, self._column + 1] * right
 
 
 def _shades(random: _Random) -> Bytes:
@@ -368,9 +385,12 @@ def _smooth(pixels: Bytes) -> Bytes:
     """Average over the area of a pixel, as a sensor does."""
     total = pixels.astype(np.uint16)
     for axis in (0, 1):
-        length = total.shape[axis] - _FINE + 1
-        shifted = [total.take(range(first, first + length), axis) for first in range(_FINE)]
-        total = np.add.reduce(shifted, dtype=np.uint16)
+        along = np.moveaxis(total, axis, 0)
+        length = len(along) - _FINE + 1
+        summed = along[:length].copy(order="K")  # laid out as it was
+        for first in range(1, _FINE):
+            summed += along[first : first + length]
+        total = np.moveaxis(summed, 0, axis)
     return (total // _FINE**2).astype(np.uint8)
 
 

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 from pitstop.config.load import config_from
 from pitstop.config.sections import EvalSection, ModelSection, RunConfig, TrainSection
-from pitstop.config.workloads.deblur import DeblurData, DeblurLoss, VrtModel
+from pitstop.config.workloads.deblur import (
+    DeblurData,
+    DeblurLoss,
+    FusionSection,
+    SpikeEncoderSection,
+    VrtModel,
+)
 from pitstop.data.check import DataCheck
 from pitstop.data.pack import Frames, PackSummary, beside
 from pitstop.data.sampling.grouped import SequenceBatches
@@ -410,19 +416,18 @@ def spike_settings(section: VrtModel, data: DeblurData) -> SpikeShape:
         bins=data.voxel_bins,
         channels=branch.channels,
         temporal_strides=branch.temporal_strides,
-        attention=AttentionShape(
-            heads=branch.heads,
-            dropout=branch.dropout,
-            mlp_ratio=branch.mlp_ratio,
-            chunk=branch.chunk,
-        ),
-        fusion=AttentionShape(
-            heads=fusion.heads,
-            dropout=fusion.dropout,
-            mlp_ratio=fusion.mlp_ratio,
-            chunk=fusion.chunk,
-        ),
+        attention=_attention_shape(branch),
+        fusion=_attention_shape(fusion),
         kind=fusion.kind,
+    )
+
+
+def _attention_shape(section: SpikeEncoderSection | FusionSection) -> AttentionShape:
+    return AttentionShape(
+        heads=section.heads,
+        dropout=section.dropout,
+        mlp_ratio=section.mlp_ratio,
+        chunk=section.chunk,
     )
 
 

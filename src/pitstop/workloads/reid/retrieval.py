@@ -32,7 +32,7 @@ from pitstop.data.images import DAMAGED, open_image, write_image
 from pitstop.errors import DataError
 from pitstop.records.pictures import FOLDER, PictureCell, PictureRow, Pictures, write_pictures
 from pitstop.records.store import write_json, write_text
-from pitstop.records.units import share_text
+from pitstop.records.units import listing, share_text
 from pitstop.train.task import FilesMade
 from pitstop.workloads.reid.data.layout import FOLDERS, is_image
 from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, RGB
@@ -146,11 +146,9 @@ def check_folders(queries: Path, gallery: Path) -> Search:
     if len(unnamed) == len(paths):
         found = [_picture(path, queries, RGB) for path in paths]
     elif unnamed:
-        more = len(unnamed) - _MOST_NAMED
         raise DataError(
-            f"{queries}: nothing says the modality of {', '.join(unnamed[:_MOST_NAMED])}"
-            + (f" and {more} more" if more > 0 else "")
-            + f"; put them into folders named {', '.join(IMAGE_MODALITIES)}"
+            f"{queries}: nothing says the modality of {listing(unnamed, most=_MOST_NAMED)}"
+            f"; put them into folders named {', '.join(IMAGE_MODALITIES)}"
         )
     images = [_picture(path, gallery, RGB) for path in _images(gallery, "the gallery")]
     return Search(queries=tuple(found), gallery=tuple(images))

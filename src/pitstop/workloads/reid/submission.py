@@ -14,6 +14,7 @@ import csv
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
@@ -124,8 +125,8 @@ def check_submission(path: Path, evaluation: EvalSet, *, style: Style, top: int 
     keys = _all_keys(evaluation, style)
     seen: set[tuple[str, ...]] = set()
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.reader(_with_any_length(file))
+        with path.open(newline="", encoding="utf-8") as file, _fields_of_any_length():
+            reader = csv.reader(file)
             header = tuple(next(reader, ()))
             if header != COLUMNS[style]:
                 raise DataError(
@@ -146,10 +147,14 @@ def check_submission(path: Path, evaluation: EvalSet, *, style: Style, top: int 
     return f"{path} has {wanted} of {len(ids)} images in order for each of {len(keys):,} queries"
 
 
-def _with_any_length(file: Iterable[str]) -> Iterable[str]:
-    """Let a field be as long as a whole gallery."""
-    csv.field_size_limit(1 << 30)
-    return file
+@contextmanager
+def _fields_of_any_length() -> Iterator[None]:
+    """Let a field be as long as a whole gallery; the limit is that of the whole process."""
+    before = csv.field_size_limit(1 << 30)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _checked_key(

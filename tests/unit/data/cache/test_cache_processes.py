@@ -16,10 +16,9 @@ from pitstop.data.cache.eviction import Policy
 from pitstop.data.cache.locks import FileLocks, Locks, RecordLocks
 from pitstop.data.cache.shared import SharedCache
 from pitstop.measure.host.process_tree import tree_memory
-from tests.unit.data.cache_soundness import assert_sound, item_of
+from tests.unit.data.cache_soundness import KEYS, assert_sound, item_of, read_all
 
 BUDGET = 512 << 10
-KEYS = 150
 ROOT = Path(__file__).parents[4]
 
 
@@ -27,17 +26,6 @@ ROOT = Path(__file__).parents[4]
 def no_process_is_left() -> Iterator[None]:
     yield
     assert multiprocessing.active_children() == []
-
-
-def read_all(cache: SharedCache, seed: int, rounds: int) -> None:
-    """Read every key in an order of its own, and check every byte."""
-    rng = np.random.default_rng(seed)
-    for key in rng.permuted(np.tile(np.arange(KEYS), rounds)).tolist():
-        found = cache.get(key)
-        if found is None:
-            cache.put(key, item_of(key))
-        else:
-            np.testing.assert_array_equal(found, item_of(key))
 
 
 @pytest.mark.parametrize("policy", ["keep", "lru"])
@@ -132,7 +120,7 @@ def test_a_forked_child_may_close_what_it_inherited() -> None:
 RANK = """
 import pickle, sys
 import numpy as np
-from tests.unit.data.cache.test_cache_processes import read_all
+from tests.unit.data.cache_soundness import read_all
 with pickle.loads(bytes.fromhex(sys.argv[1])) as cache:
     read_all(cache, int(sys.argv[2]), 2)
     assert not cache.stats().too_large
@@ -170,13 +158,12 @@ tempfile.tempdir = sys.argv[1]
 import multiprocessing
 from pathlib import Path
 from pitstop.data.cache.shared import SharedCache
-from tests.unit.data.cache_soundness import assert_sound
-from tests.unit.data.cache.test_cache_processes import BUDGET, KEYS, read_all
+from tests.unit.data.cache_soundness import KEYS, assert_sound, read_all
 
 def main():
     context = multiprocessing.get_context("spawn")
     folder = Path(sys.argv[1])
-    with SharedCache(BUDGET, sys.argv[2]) as cache:
+    with SharedCache({budget}, sys.argv[2]) as cache:
         assert len(list(folder.glob("*.arena"))) == 1
         assert str(folder) in cache.stats().backing
         workers = [context.Process(target=read_all, args=(cache, n, 2)) for n in range(2)]
@@ -208,7 +195,7 @@ def test_a_system_without_linux_ways_has_the_cache_too(
     modules: tuple[str, ...], policy: Policy, tmp_path: Path
 ) -> None:
     script = tmp_path / "bare.py"
-    script.write_text(BARE.format(modules=modules))
+    script.write_text(BARE.format(modules=modules, budget=BUDGET))
     folder = tmp_path / "temp"
     folder.mkdir()
     ended = subprocess.run(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Subset
@@ -146,6 +147,31 @@ def test_records_that_name_no_modality_need_no_pairs() -> None:
     assert len(PKSampler.from_dataset(part, 6, 2)) > 0
     with pytest.raises(DataError, match="prefer_complete=False in from_dataset"):
         PKSampler.from_dataset(Pictures(), 6, 2, prefer_complete=True)
+
+
+@pytest.mark.parametrize("name", ["targets", "labels"])
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor])
+def test_plain_labels_name_people_on_rgb_pictures(name: str, make: Any) -> None:
+    class Labelled:
+        data = np.zeros((30, 2, 2, 3), np.uint8)
+
+        def __len__(self) -> int:
+            return 30
+
+    setattr(Labelled, name, make([at // 5 for at in range(30)]))
+    for batch in PKSampler.from_dataset(Labelled(), 6, 2):
+        assert sorted(np.bincount([index // 5 for index in batch], minlength=6))[-3:] == [2, 2, 2]
+
+
+def test_labels_that_are_no_people_are_refused() -> None:
+    class Regressed:
+        targets = np.linspace(0, 1, 30)
+
+        def __len__(self) -> int:
+            return 30
+
+    with pytest.raises(DataError, match="nor targets or labels as long as itself"):
+        PKSampler.from_dataset(Regressed(), 6, 2)
 
 
 def test_where_modalities_are_named_only_people_with_a_pair_are_taken() -> None:

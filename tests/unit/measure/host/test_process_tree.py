@@ -124,6 +124,13 @@ def test_a_root_that_is_gone_is_not_zero_bytes(tmp_path: Path) -> None:
     assert tree_counters(99, proc=tmp_path).cpu_s is None
 
 
+def test_a_root_that_is_a_zombie_is_not_zero_bytes(tmp_path: Path) -> None:
+    add_process(tmp_path, 10, 1, pss_kb=None, state="Z")
+    (tmp_path / "10" / "smaps_rollup").write_text("")
+    (tmp_path / "10" / "statm").write_text("0 0 0 0 0 0 0\n")
+    assert tree_memory(10, proc=tmp_path) is None
+
+
 def test_counters_keep_what_reaped_members_left_behind(tmp_path: Path) -> None:
     alive, reaped = tmp_path / "alive", tmp_path / "reaped"
     add_process(alive, 10, 1, ticks=(100, 50, 0, 0), io=(1000, 10))

@@ -17,17 +17,10 @@ from pitstop.workloads.deblur.data.packing import check_clips, pack_clips
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur
 from pitstop.workloads.deblur.tiling import Tiling, restore_tiles
+from tests.unit.workloads.deblur.tiny_vrt import TINY_VRT
 
 TINY: dict[str, Any] = {
-    "model": {
-        "kind": "vrt",
-        "depths": [2, 1, 1, 1, 1, 1, 1, 1],
-        "embed_dims": [8] * 8,
-        "heads": 2,
-        "window": [2, 4, 4],
-        "indep_reconsts": [7],
-        "deformable_groups": 2,
-    },
+    "model": {**TINY_VRT, "depths": [2, 1, 1, 1, 1, 1, 1, 1], "indep_reconsts": [7]},
     "data": {"crop": 32, "eval_crop": 32, "clip_len": 2},
     "train": {"steps": 1, "batch_size": 2},
 }

@@ -21,26 +21,11 @@ from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.prediction import WholeFrames, cut_batch
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur
+from tests.unit.workloads.deblur.tiny_vrt import TINY_SPIKES, TINY_VRT_SPIKE
 
 TINY: dict[str, Any] = {
-    "model": {
-        "kind": "vrt_spike",
-        "depths": [1] * 8,
-        "embed_dims": [8] * 8,
-        "heads": 2,
-        "window": [2, 4, 4],
-        "indep_reconsts": [],
-        "deformable_groups": 2,
-        "spike": {"channels": 8, "heads": 2},
-        "fusion": {"heads": 2},
-    },
-    "data": {
-        "crop": 16,
-        "clip_len": 2,
-        "spike_height": 16,
-        "spike_width": 24,
-        "voxel_bins": 4,
-    },
+    "model": TINY_VRT_SPIKE,
+    "data": {"crop": 16, "clip_len": 2, **TINY_SPIKES},
     "train": {"steps": 1},
     "loader": {"workers": 0},
 }

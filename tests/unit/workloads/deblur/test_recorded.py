@@ -18,6 +18,7 @@ from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.prediction import WholeFrames
 from pitstop.workloads.deblur.recorded import MOST_SHAPES, RecordedForward, Replay, Run
 from pitstop.workloads.deblur.task import build_deblur
+from tests.unit.workloads.deblur.tiny_vrt import TINY_VRT
 
 
 class FakeRecorder:
@@ -317,15 +318,7 @@ def test_recordings_made_in_an_evaluation_serve_outside_of_inference_mode() -> N
 
 
 TINY: dict[str, Any] = {
-    "model": {
-        "kind": "vrt",
-        "depths": [1] * 8,
-        "embed_dims": [8] * 8,
-        "heads": 2,
-        "window": [2, 4, 4],
-        "indep_reconsts": [],
-        "deformable_groups": 2,
-    },
+    "model": TINY_VRT,
     "data": {"crop": 16, "clip_len": 2},
     "train": {"steps": 1},
 }

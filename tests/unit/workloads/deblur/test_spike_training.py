@@ -13,30 +13,14 @@ from pitstop.train.run import TrainingRun
 from pitstop.workloads.deblur.model.features import Features
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import build_deblur
+from tests.unit.workloads.deblur.tiny_vrt import TINY_SPIKES, TINY_VRT_SPIKE
 
 
 def settings(folder: Path) -> dict[str, Any]:
     return {
         "run": {"name": "run", "work_dir": str(folder)},
-        "model": {
-            "kind": "vrt_spike",
-            "depths": [1] * 8,
-            "embed_dims": [8] * 8,
-            "heads": 2,
-            "window": [2, 4, 4],
-            "indep_reconsts": [],
-            "deformable_groups": 2,
-            "spike": {"channels": 8, "heads": 2},
-            "fusion": {"heads": 2},
-        },
-        "data": {
-            "root": str(folder / "clips"),
-            "crop": 32,
-            "clip_len": 2,
-            "spike_height": 16,
-            "spike_width": 24,
-            "voxel_bins": 4,
-        },
+        "model": TINY_VRT_SPIKE,
+        "data": {"root": str(folder / "clips"), "crop": 32, "clip_len": 2, **TINY_SPIKES},
         "loss": {
             "perceptual": {
                 "weight": 0.1,

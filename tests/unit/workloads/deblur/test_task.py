@@ -21,19 +21,12 @@ from pitstop.workloads.deblur.model.vrt import VRT
 from pitstop.workloads.deblur.model.vrt_spike import VRTSpike
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur, voxel_settings
+from tests.unit.workloads.deblur.tiny_vrt import TINY_VRT
 
 CONFIGS = Path(__file__).parents[4] / "configs" / "deblur"
 
 TINY: dict[str, Any] = {
-    "model": {
-        "kind": "vrt",
-        "depths": [2, 1, 1, 1, 1, 1, 1, 1],
-        "embed_dims": [8] * 8,
-        "heads": 2,
-        "window": [2, 4, 4],
-        "indep_reconsts": [7],
-        "deformable_groups": 2,
-    },
+    "model": {**TINY_VRT, "depths": [2, 1, 1, 1, 1, 1, 1, 1], "indep_reconsts": [7]},
     "data": {"crop": 16, "eval_crop": 16, "clip_len": 2},
     "train": {"steps": 1, "batch_size": 2},
 }

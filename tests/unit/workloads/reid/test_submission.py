@@ -151,6 +151,17 @@ def test_a_judge_refuses_what_is_wrong_by_its_line(
         check_submission(path, evaluation, style="keys", top=None)
 
 
+def test_a_check_leaves_the_process_s_limit_of_csv_fields_alone(tmp_path: Path) -> None:
+    # The limit is one for all readers: raised for good, damaged logs would be read as sound.
+    evaluation = challenge(tmp_path)
+    limit = csv.field_size_limit()
+    path = written(evaluation, tmp_path / "answers.csv", "keys")
+    path.write_text(path.read_text() + f"9,{'1 ' * limit}\n")
+    with pytest.raises(DataError, match="9 is no query"):
+        check_submission(path, evaluation, style="keys", top=None)
+    assert csv.field_size_limit() == limit
+
+
 def test_a_name_with_a_space_cannot_be_handed_in(tmp_path: Path) -> None:
     evaluation = challenge(tmp_path)
     images = evaluation.images

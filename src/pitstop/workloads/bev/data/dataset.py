@@ -311,7 +311,6 @@ def surround_train(
     seed: int,
     grid: Grid = SURROUND_GRID,
     classes: tuple[str, ...] = SURROUND_CLASSES,
-    min_visibility: int = 1,
 ) -> SurroundSamples:
     """Give the training split with everything at random that the configuration asks for.
 
@@ -326,7 +325,7 @@ def surround_train(
         seed=seed,
         grid=grid,
         classes=classes,
-        min_visibility=min_visibility,
+        min_visibility=data.min_visibility,
         cameras=data.cameras,
         augment=ImageAugment(resize=data.resize, rotate_deg=data.rotate_deg, flip=data.flip),
         bev_augment=data.bev_augment,
@@ -339,7 +338,6 @@ def surround_eval(
     *,
     grid: Grid = SURROUND_GRID,
     classes: tuple[str, ...] = SURROUND_CLASSES,
-    min_visibility: int = 1,
 ) -> SurroundSamples:
     """Give the evaluation split: all six cameras, nothing at random.
 
@@ -357,13 +355,11 @@ def surround_eval(
         seed=0,
         grid=grid,
         classes=classes,
-        min_visibility=min_visibility,
+        min_visibility=data.min_visibility,
     )
 
 
-def mono_train(
-    data: MonoData, *, seed: int, grid: Grid = PON_GRID, labels: Path | None = None
-) -> MonoSamples:
+def mono_train(data: MonoData, *, seed: int, grid: Grid = PON_GRID) -> MonoSamples:
     """Give every image of the training split; only colours are changed at random.
 
     Raises:
@@ -371,17 +367,17 @@ def mono_train(
         DataError: Where something is missing or does not fit; names it.
     """
     return MonoSamples(
-        frames=_mono_frames(data, data.split, labels),
+        frames=_mono_frames(data, data.split),
         size=data.image_size,
         seed=seed,
         grid=grid,
-        labels=labels,
+        labels=data.labels,
         label_rules=data.label_rules,
         photometric=data.photometric,
     )
 
 
-def mono_eval(data: MonoData, *, grid: Grid = PON_GRID, labels: Path | None = None) -> MonoSamples:
+def mono_eval(data: MonoData, *, grid: Grid = PON_GRID) -> MonoSamples:
     """Give every image of the evaluation split as it is.
 
     Raises:
@@ -389,21 +385,21 @@ def mono_eval(data: MonoData, *, grid: Grid = PON_GRID, labels: Path | None = No
         DataError: Where something is missing or does not fit; names it.
     """
     return MonoSamples(
-        frames=_mono_frames(data, data.eval_split, labels),
+        frames=_mono_frames(data, data.eval_split),
         size=data.image_size,
         seed=0,
         grid=grid,
-        labels=labels,
+        labels=data.labels,
         label_rules=data.label_rules,
     )
 
 
-def _mono_frames(data: MonoData, split: str, labels: Path | None) -> Frames:
-    frames = open_frames(data, split, needs_maps=labels is None)
-    if labels is not None:
+def _mono_frames(data: MonoData, split: str) -> Frames:
+    frames = open_frames(data, split, needs_maps=data.labels is None)
+    if data.labels is not None:
         tokens = frames.index.file_tokens[frames.chosen, : len(CAMERAS)].ravel()
         _refuse_absent(
-            labels, {f"{token.decode()}.png" for token in tokens.tolist()}, "label files"
+            data.labels, {f"{token.decode()}.png" for token in tokens.tolist()}, "label files"
         )
     return frames
 

@@ -94,6 +94,14 @@ class BevIndex:
         """Say where the car is when a sensor looks; the lidar unless said."""
         return pose(self.poses[sample, slot, :3], self.poses[sample, slot, 3:])
 
+    def sensor_to_world(self, sample: int, slot: int = _LIDAR_SLOT) -> Floats:
+        """Say how a sensor stands in the world when it looks; the lidar unless said."""
+        return self.ego_to_world(sample, slot) @ self.sensor_to_ego[self.calibration[sample, slot]]
+
+    def intrinsics_of(self, sample: int, slot: int) -> Floats:
+        """Give the (3, 3) matrix of a camera."""
+        return self.intrinsics[self.calibration[sample, slot]]
+
     def cameras_to_ego(self, sample: int, slots: Sequence[int]) -> Floats:
         """Say how cameras stand to the car at the moment of the lidar, which targets are of.
 
@@ -115,9 +123,9 @@ class BevIndex:
         """Tell whether the car stood elsewhere for a camera than for the lidar."""
         return bool((self.poses[sample] != self.poses[sample, _LIDAR_SLOT]).any())
 
-    def boxes(self, sample: int) -> slice:
-        """Say which boxes belong to a sample."""
-        return slice(int(self.first_box[sample]), int(self.first_box[sample + 1]))
+    def boxes(self, sample: int) -> Ints:
+        """List the boxes that belong to a sample."""
+        return np.arange(self.first_box[sample], self.first_box[sample + 1])
 
     def location(self, sample: int) -> str:
         """Name the map that a sample lies on."""

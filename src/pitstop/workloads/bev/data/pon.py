@@ -112,15 +112,14 @@ def make_labels(
         points: (N, 3) in the lidar's frame, or None where there are none.
         grid: Cells ahead of the camera.
     """
-    camera = index.calibration[sample, slot]
-    to_world = index.ego_to_world(sample, slot) @ index.sensor_to_ego[camera]
+    to_world = index.sensor_to_world(sample, slot)
     drawing = GroundDrawing.of(camera_plane(to_world), grid, len(PON_CLASSES))
     for place, name in enumerate(_ON_MAP.values()):
         drawing.add_map(city, name, place)
     boxes = visible_boxes(index, sample, tuple(_STANDING.values()), min_visibility=1)
     corners = box_corners(index, boxes, inverse(to_world))
     drawing.add_boxes(corners[..., [2, 0]], _standing(index)[index.box_category[boxes]])
-    seen = in_view(index.intrinsics[camera], int(index.image_sizes[sample, slot, 1]), grid)
+    seen = in_view(index.intrinsics_of(sample, slot), int(index.image_sizes[sample, slot, 1]), grid)
     if points is not None:
         world = lidar_points(index, sample, points)
         seen &= reached(moved(inverse(to_world), world), grid)
@@ -148,8 +147,13 @@ def camera_plane(camera_to_world: Floats) -> Plane:
 def in_view(intrinsics: Floats, width: int, grid: Grid) -> Mask:
     """Mark the cells whose middle falls between the left and the right edge of the image."""
     forward, across = grid.centres()
-    column = intrinsics[0, 0] * across[None] / forward[:, None] + intrinsics[0, 2]
+    column = image_columns(intrinsics, forward, across)
     return (column >= -0.5) & (column < width - 0.5)
+
+
+def image_columns(intrinsics: Floats, forward: Floats, across: Floats) -> Floats:
+    """Say in which column of the image places on the ground fall, by forward and across."""
+    return intrinsics[0, 0] * across[None] / forward[:, None] + intrinsics[0, 2]
 
 
 def reached(points: Floats, grid: Grid) -> Mask:

@@ -20,7 +20,7 @@ from pitstop.workloads.bev.data.convex_fill import (
 )
 from pitstop.workloads.bev.data.index import BevIndex
 from pitstop.workloads.bev.data.maps import CityMap, MapLayer
-from pitstop.workloads.bev.data.pon import PON_CLASSES, PON_GRID, Labels
+from pitstop.workloads.bev.data.pon import PON_CLASSES, PON_GRID, Labels, image_columns
 from pitstop.workloads.bev.data.poses import Floats, inverse, moved
 from pitstop.workloads.bev.data.raster import Grid, Mask
 from pitstop.workloads.bev.data.targets import box_corners, lidar_points
@@ -55,8 +55,7 @@ def benchmark_labels(
     grid: Grid = PON_GRID,
 ) -> Labels:
     """Make the labels of one image; arguments are those of `pon.make_labels`."""
-    camera = index.calibration[sample, slot]
-    to_world = index.ego_to_world(sample, slot) @ index.sensor_to_ego[camera]
+    to_world = index.sensor_to_world(sample, slot)
     # Across and forward of the camera as if the world's plane were spanned by them.
     flat = to_world[np.ix_([0, 1, 3], [0, 2, 3])]
     to_ground = np.linalg.inv(flat).astype(np.float64)
@@ -64,14 +63,14 @@ def benchmark_labels(
     hidden = np.zeros(grid.shape, np.bool_)
     for place, name in enumerate(_LAYERS):
         _draw_layer(classes[place], city.layers[name], to_ground, grid)
-    boxes = np.arange(index.first_box[sample], index.first_box[sample + 1])
+    boxes = index.boxes(sample)
     corners = box_corners(index, boxes, np.eye(4))[..., :2]
     for box, outline in zip(boxes, corners, strict=True):
         name = DETECTED.get(str(index.categories[index.box_category[box]]))
         mask = hidden if name is None else classes[PON_CLASSES.index(name)]
         fill_convex(mask, _cells(_apply(to_ground, outline), grid))
     width = int(index.image_sizes[sample, slot, 1])
-    hidden |= ~corner_in_view(index.intrinsics[camera], width, grid)
+    hidden |= ~corner_in_view(index.intrinsics_of(sample, slot), width, grid)
     if points is not None:
         world = lidar_points(index, sample, points)
         hidden |= beyond_rays(moved(inverse(to_world), world), grid)
@@ -80,8 +79,8 @@ def benchmark_labels(
 
 def corner_in_view(intrinsics: Floats, width: int, grid: Grid) -> Mask:
     """Mark the cells whose near left corner falls into the image."""
-    forward, across = _corners(grid)
-    column = intrinsics[0, 0] * across[None] / forward[:, None] + intrinsics[0, 2]
+    forward, across = grid.near_left_corners()
+    column = image_columns(intrinsics, forward, across)
     return (column >= 0) & (column < width)
 
 
@@ -96,18 +95,9 @@ def beyond_rays(points: Floats, grid: Grid) -> Mask:
     valid = (ray > 0) & (ray < rays)
     deepest = np.zeros(rays)
     np.maximum.at(deepest, ray[valid].astype(np.int64), ahead[valid, 2])
-    forward, across = _corners(grid)
+    forward, across = grid.near_left_corners()
     cell = np.round(across[None] / forward[:, None] / ray_width - left / ray_width)
     return deepest[cell.astype(np.int64)] < forward[:, None]
-
-
-def _corners(grid: Grid) -> tuple[Floats, Floats]:
-    """Forward and across of the near left corners of cells."""
-    forward, across = (
-        start + step * np.arange(count, dtype=np.float64)
-        for (start, _, step), count in zip((grid.forward, grid.across), grid.shape, strict=True)
-    )
-    return forward, across
 
 
 def _draw_layer(mask: Mask, layer: MapLayer, to_ground: Floats, grid: Grid) -> None:

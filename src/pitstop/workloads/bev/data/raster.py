@@ -53,8 +53,15 @@ class Grid:
 
     def centres(self) -> tuple[Floats, Floats]:
         """Give metres forward of each row's middle, and metres across of each column's."""
+        return self._places(0.5)
+
+    def near_left_corners(self) -> tuple[Floats, Floats]:
+        """Give metres forward of each row's near edge, and metres across of each column's left."""
+        return self._places(0.0)
+
+    def _places(self, inside: float) -> tuple[Floats, Floats]:
         forward, across = (
-            (start + step * (np.arange(count) + 0.5)).astype(np.float64)
+            (start + step * (np.arange(count) + inside)).astype(np.float64)
             for (start, _, step), count in zip((self.forward, self.across), self.shape, strict=True)
         )
         return forward, across

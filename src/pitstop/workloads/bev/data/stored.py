@@ -7,7 +7,6 @@ same, unless it is about as young as what was kept; any other is read and its su
 
 import hashlib
 import json
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -17,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from pitstop.data.packed_files import find_pack, is_file, stamp_of
+from pitstop.records.files import whole_file
 from pitstop.workloads.bev.data.index import BevIndex, build_index
 from pitstop.workloads.bev.data.maps import LAYERS, CityMap, MapLayer, expansion_path, read_map
 from pitstop.workloads.bev.data.raster import Paths
@@ -139,12 +139,9 @@ def _keep(root: Path, name: str, sources: Sequence[Path], arrays: _Arrays) -> No
 
 def _write(path: Path, arrays: _Arrays) -> None:
     """Write a file that appears whole or not at all."""
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as scratch:
-        written = Path(scratch) / path.name
-        with written.open("wb") as file:
-            # An array of this name would be taken for an option; there is none.
-            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
-        written.replace(path)
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        # An array of this name would be taken for an option; there is none.
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def _digest(path: Path) -> str:

@@ -172,7 +172,7 @@ def visible_boxes(
             box whose visibility is not stated counts.
     """
     wanted = np.array([str(name).startswith(tuple(categories)) for name in index.categories])
-    boxes = np.arange(index.first_box[sample], index.first_box[sample + 1])
+    boxes = index.boxes(sample)
     seen = index.box_visibility[boxes]
     return boxes[wanted[index.box_category[boxes]] & ((seen == 0) | (seen >= min_visibility))]
 
@@ -202,5 +202,4 @@ def surround_targets(  # noqa: PLR0913 - what is drawn, where, and how
 
 def lidar_points(index: BevIndex, sample: int, points: Floats) -> Floats:
     """Bring points (N, 3) of a sample's lidar into the world."""
-    to_ego = index.sensor_to_ego[index.calibration[sample, -1]]
-    return moved(index.ego_to_world(sample) @ to_ego, points)
+    return moved(index.sensor_to_world(sample), points)

@@ -11,6 +11,7 @@ like is a function of seed, epoch and index.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -139,10 +140,8 @@ class ClipSamples:
 
     def sample(self, epoch: int, index: int) -> ClipSample:
         """Read a segment, cut and turned as this epoch has it."""
-        clip, first, known = self.starts[index].tolist()
-        view = self.view(epoch, index)
-        begin = int(self.index.first_frames[clip]) + first
-        frames = slice(begin, begin + self.clip_len)
+        clip, _, known = self.starts[index].tolist()
+        view, frames = self.view(epoch, index), self.frames_of(index)
         folder = self.index.folder / self.index.clips[clip]
         blur_names, sharp_names = self.index.blur_names[frames], self.index.sharp_names[frames]
         blur = None
@@ -184,9 +183,7 @@ class ClipSamples:
 
     def cache_keys(self, index: int) -> Iterator[str]:
         """List the files of a sample in the order in which they are read."""
-        clip, first, _ = self.starts[index].tolist()
-        begin = int(self.index.first_frames[clip]) + first
-        frames = slice(begin, begin + self.clip_len)
+        clip, frames = int(self.starts[index, 0]), self.frames_of(index)
         folder = self.index.folder / self.index.clips[clip]
         blur_names = self.index.blur_names[frames]
         if self.inputs.kind == "files":
@@ -195,10 +192,15 @@ class ClipSamples:
         if self.spikes is not None:
             yield from map(str, spike_paths(folder / self.spikes.folder, blur_names))
 
+    def frames_of(self, index: int) -> slice:
+        """Say which of the index's frames a sample has."""
+        clip, first, _ = self.starts[index].tolist()
+        begin = int(self.index.first_frames[clip]) + first
+        return slice(begin, begin + self.clip_len)
+
     def name_of(self, index: int) -> str:
         """Name the clip and the first frame of a sample."""
-        clip, first, _ = self.starts[index].tolist()
-        name = self.index.blur_names[self.index.first_frames[clip] + first]
+        clip, name = self.starts[index, 0], self.index.blur_names[self.frames_of(index).start]
         return f"{self.index.folder.name}/{self.index.clips[clip]}, from {name} on"
 
     def crop_side(self, epoch: int) -> int | None:
@@ -247,22 +249,34 @@ class ClipSamples:
             return view.turned(frames.transpose(0, 3, 1, 2))
 
     def _spikes(self, clip: int, names: npt.NDArray[np.str_], view: View) -> Tensor:
-        files = self.spikes
-        assert files is not None
-        step = int(self.index.sizes[clip, 0]) // files.height
-        window = Window(*(length // step for length in view.window))
-        folder = self.index.folder / self.index.clips[clip] / files.folder
-        size = (files.height, files.width)
+        assert self.spikes is not None
         counts = []
-        for path in spike_paths(folder, names):
-            if self.cache is None:
-                spikes = self.reader.spikes(path, size, window)
-            else:
-                spikes = self.cache.spikes(self.reader, path, size, window)
+        for planes in self.spike_planes(clip, names, view):
             with stage("transform"):
-                counts.append(count_bins(spikes, files.bins))
+                counts.append(count_bins(planes, self.spikes.bins))
         with stage("transform"):
             return view.turned(np.stack(counts))
+
+    def spike_planes(self, clip: int, names: npt.NDArray[np.str_], view: View) -> Iterator[Bytes]:
+        """Read the spikes of each frame, of the part that a view shows."""
+        assert self.spikes is not None
+        size, window = (self.spikes.height, self.spikes.width), self.spike_window(clip, view)
+        for path in spike_paths(self.spike_folder(clip), names):
+            if self.cache is None:
+                yield self.reader.spikes(path, size, window)
+            else:
+                yield self.cache.spikes(self.reader, path, size, window)
+
+    def spike_folder(self, clip: int) -> Path:
+        """Say where the spikes of a clip lie."""
+        assert self.spikes is not None
+        return self.index.folder / self.index.clips[clip] / self.spikes.folder
+
+    def spike_window(self, clip: int, view: View) -> Window:
+        """Say which part of spike frames shows what a view shows of the frames."""
+        assert self.spikes is not None
+        step = int(self.index.sizes[clip, 0]) // self.spikes.height
+        return Window(*(length // step for length in view.window))
 
 
 def train_clips(
@@ -530,15 +544,20 @@ def _problems_of_pairs(
 ) -> Iterator[str]:
     if not blur:
         yield f"{folder / blur_name} holds no images"
+    yield from problems_of_twins(blur)
+    yield from problems_of_twins(sharp)
     blurred, sharpened = ([path.stem for path in paths] for paths in (blur, sharp))
-    for paths, stems in ((blur, blurred), (sharp, sharpened)):
-        for path, before in zip(paths[1:], stems, strict=False):
-            if path.stem == before:
-                yield f"{path} is one of two images of the same frame"
     for stem in sorted(set(blurred) - set(sharpened)):
         yield f"{folder / 'sharp'} has no frame {stem}, which {blur_name} has"
     for stem in sorted(set(sharpened) - set(blurred)):
         yield f"{folder / blur_name} has no frame {stem}, which sharp has"
+
+
+def problems_of_twins(frames: Sequence[Path]) -> Iterator[str]:
+    """Name frames that are there twice, under two endings."""
+    for before, path in pairwise(frames):
+        if path.stem == before.stem:
+            yield f"{path} is one of two images of the same frame"
 
 
 def _problems_of_scale(folder: Path, size: Size, spikes: SpikeFiles) -> Iterator[str]:
@@ -580,14 +599,15 @@ def _refuse_small_clips(index: ClipIndex, clip_len: int, sides: Sequence[int | N
 
 
 def _refuse(folder: Path, problems: Sequence[str]) -> None:
-    if not problems:
-        return
+    if problems:
+        raise DataError(f"the clips in {folder} cannot be used: {listed_problems(problems)}")
+
+
+def listed_problems(problems: Sequence[str]) -> str:
+    """List the first few of many problems."""
     shown = "; ".join(problems[:_MOST_PROBLEMS])
     more = len(problems) - _MOST_PROBLEMS
-    raise DataError(
-        f"the clips in {folder} cannot be used: {shown}"
-        + (f"; and {more} more of this kind" if more > 0 else "")
-    )
+    return f"{shown}; and {more} more of this kind" if more > 0 else shown
 
 
 def dataset_root(data: DeblurData) -> Path:

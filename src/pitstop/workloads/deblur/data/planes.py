@@ -6,7 +6,6 @@ were written beforehand lie beside the spikes, one array a frame:
     <root>/<split>/<clip>/spike_vox/000047.npy    (bins, h, w) counts, bytes
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,12 +20,14 @@ from pitstop.config.quantities import SizeByEpoch
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.data.loader.stages import stage
 from pitstop.errors import DataError
+from pitstop.records.files import whole_file
 from pitstop.workloads.deblur.data.dataset import (
     ClipSamples,
     View,
     dataset_root,
     eval_clips,
     index_clips,
+    listed_problems,
     spike_files,
     spike_paths,
     spike_size,
@@ -37,7 +38,6 @@ from pitstop.workloads.deblur.data.spike import Window, count_bins
 from pitstop.workloads.deblur.data.voxels import fill_planes
 
 _SUFFIX: Final = ".npy"
-_MOST_NAMED: Final = 5
 
 SamplesT = TypeVar("SamplesT", bound=ClipSamples)
 
@@ -48,16 +48,8 @@ class PlaneSamples(ClipSamples):
     __slots__ = ()
 
     def _spikes(self, clip: int, names: npt.NDArray[np.str_], view: View) -> Tensor:
-        assert self.spikes is not None
-        window = spike_window(self, clip, view)
-        folder = self.index.folder / self.index.clips[clip] / self.spikes.folder
-        size = (self.spikes.height, self.spikes.width)
         frames = []
-        for path in spike_paths(folder, names):
-            if self.cache is None:
-                planes = self.reader.spikes(path, size, window)
-            else:
-                planes = self.cache.spikes(self.reader, path, size, window)
+        for planes in self.spike_planes(clip, names, view):
             with stage("transform"):
                 frames.append(view.turned(planes))
         longest = max(len(planes) for planes in frames)
@@ -78,13 +70,11 @@ class CountedSamples(ClipSamples):
         return _as(ClipSamples, self)
 
     def _spikes(self, clip: int, names: npt.NDArray[np.str_], view: View) -> Tensor:
-        assert self.spikes is not None
-        folder = self.index.folder / self.index.clips[clip] / self.spikes.folder
-        top, left, height, width = spike_window(self, clip, view)
+        top, left, height, width = self.spike_window(clip, view)
         with stage("read"):
             counts = [
                 _counts(path)[:, top : top + height, left : left + width]
-                for path in voxel_paths(folder, names)
+                for path in voxel_paths(self.spike_folder(clip), names)
             ]
             return view.turned(np.stack(counts))
 
@@ -147,13 +137,6 @@ def voxel_paths(folder: Path, names: Sequence[str] | npt.NDArray[np.str_]) -> li
     return [folder / f"{Path(str(name)).stem}{_SUFFIX}" for name in names]
 
 
-def spike_window(samples: ClipSamples, clip: int, view: View) -> Window:
-    """Say which part of spike frames shows what a view shows of the frames."""
-    assert samples.spikes is not None
-    step = int(samples.index.sizes[clip, 0]) // samples.spikes.height
-    return Window(*(length // step for length in view.window))
-
-
 def _as(kind: type[SamplesT], samples: ClipSamples) -> SamplesT:
     return kind(**{each.name: getattr(samples, each.name) for each in fields(ClipSamples)})
 
@@ -188,11 +171,9 @@ def _refuse_unfit(samples: ClipSamples, data: DeblurData) -> None:
         for path in voxel_paths(folder, samples.index.blur_names[first:end]):
             problems += _problem_of(path, wanted)
     if problems:
-        more = len(problems) - _MOST_NAMED
         raise DataError(
-            f"precomputed spikes cannot be used: {'; '.join(problems[:_MOST_NAMED])}"
-            + (f"; and {more} more of this kind" if more > 0 else "")
-            + "; set data.spikes to live, or write them anew"
+            f"precomputed spikes cannot be used: {listed_problems(problems)}"
+            "; set data.spikes to live, or write them anew"
         )
 
 
@@ -219,12 +200,9 @@ def _counts(path: Path) -> Bytes:
 
 
 def _write(path: Path, counts: Bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with whole_file(path) as temporary, temporary.open("wb") as file:
             np.save(file, counts, allow_pickle=False)
-        temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise DataError(f"cannot write {path}: {error.strerror}") from error

@@ -4,8 +4,6 @@ A file has no header. Spike frames lie back to back, a bit for each pixel: eight
 row to the byte, the leftmost in the lowest bit, and the rows from the bottom of the picture up.
 """
 
-import os
-import secrets
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pitstop.errors import DataError
+from pitstop.records.files import whole_file
 
 Spikes = npt.NDArray[np.uint8]
 
@@ -101,12 +100,11 @@ def write_dat(path: Path | str, spikes: Spikes) -> None:
     _, height, width = spikes.shape
     _require_whole_bytes(height, width)
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    data = np.packbits(spikes[:, ::-1], axis=-1, bitorder="little").tobytes()
     try:
-        temporary.write_bytes(np.packbits(spikes[:, ::-1], axis=-1, bitorder="little").tobytes())
-        temporary.replace(path)
+        with whole_file(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise DataError(f"cannot write {path}: {error.strerror}") from error
 
 

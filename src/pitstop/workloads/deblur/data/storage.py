@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import numpy as np
 from PIL import Image
 
-from pitstop.data.images import open_image, read_sample
+from pitstop.data.images import open_image, require_sample
 from pitstop.data.loader.stages import stage
 from pitstop.data.pack import Pack, is_pack
 from pitstop.data.packed_files import folders_of
@@ -115,10 +115,7 @@ class FolderStorage:
 
     def data(self, path: Path) -> bytes:
         """Read the file."""
-        try:
-            return read_sample(path)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from error
+        return require_sample(path)
 
     def frame_size(self, path: Path) -> Size | str:
         """Read the image's header."""

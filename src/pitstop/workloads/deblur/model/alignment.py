@@ -19,6 +19,7 @@ from torch.nn import functional
 from pitstop.kernels import Kernels, deform_conv, flow_warp
 from pitstop.kernels.fallback import runs_fused
 from pitstop.kernels.pairs import neighbour_pairs
+from pitstop.train.model.recompute import keeps_outputs
 from pitstop.workloads.deblur.model.casts import autocast_together
 
 TAPS = 9
@@ -164,7 +165,7 @@ class Alignment(nn.Module):
         missing = -weight.shape[0] % CHANNEL_MULTIPLE
         weight = functional.pad(weight, (0, 0, 0, 0, 0, 0, 0, missing))
         # Without a name here: nothing holds what the network sees once its first layer has run.
-        hidden = _hidden(
+        hidden = hidden_of_offsets(
             flow_warp.join_fused(frames, flow, pairs, first="warped", dtype=dtype), operands
         )
         raw = functional.conv2d(hidden, weight, padding=1)
@@ -206,14 +207,14 @@ class Alignment(nn.Module):
         )
 
 
-def _hidden(seen: Tensor, operands: Sequence[Tensor]) -> Tensor:
+def hidden_of_offsets(seen: Tensor, operands: Sequence[Tensor]) -> Tensor:
     """What the offsets' network knows before its last layer, from channels filled up."""
     for weight, bias in zip(operands[::2], operands[1::2], strict=True):
         missing = seen.shape[1] - weight.shape[1]
         whole = functional.pad(weight, (0, 0, 0, 0, 0, missing)) if missing else weight
         seen = functional.conv2d(seen, whole, bias, padding=1)
-        # Nothing else reads what is changed here.
-        seen = functional.leaky_relu_(seen, SLOPE)
+        # Nothing else reads what is changed here, unless outputs are kept by themselves.
+        seen = functional.leaky_relu(seen, SLOPE, inplace=not keeps_outputs())
     return seen
 
 

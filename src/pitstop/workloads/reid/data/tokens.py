@@ -106,19 +106,16 @@ class WordTokenizer:
 
     def words(self, caption: str) -> Sequence[int]:
         """Look words up."""
-        return self._numbers([caption])[0]
+        return self.encode_all([caption])[0]
 
-    def _numbers(self, captions: Iterable[str]) -> list[list[int]]:
+    def encode_all(self, captions: Iterable[str]) -> list[list[int]]:
+        """Look the words of many captions up at once."""
         base = _FIRST_BUCKET + UNKNOWN_BUCKETS
         known = {word: base + place for place, word in enumerate(self.vocabulary)}
         return [
             [known.get(word) or _bucket(word) for word in _WORD.findall(caption.lower())]
             for caption in captions
         ]
-
-    def encode_all(self, captions: Iterable[str]) -> list[list[int]]:
-        """Look the words of many captions up at once."""
-        return self._numbers(captions)
 
 
 @dataclass(frozen=True)

@@ -182,18 +182,17 @@ def test_the_ground_turns_with_its_target(world_root: Path) -> None:
 
 
 def test_labels_are_read_where_there_are_files(world_root: Path, tmp_path: Path) -> None:
-    data = mono(world_root)
-    made = mono_eval(data)
+    made = mono_eval(mono(world_root))
     index, chosen = made.frames.index, made.frames.chosen
     wanted = np.zeros((14, *PON_GRID.shape), np.bool_)
     wanted[3, 5, 6] = True
     with pytest.raises(DataError, match="cannot look into"):
-        mono_eval(data, labels=tmp_path / "none")
+        mono_eval(mono(world_root, labels=tmp_path / "none"))
     with pytest.raises(DataError, match="lacks 12 label files"):
-        mono_eval(data, labels=tmp_path)
+        mono_eval(mono(world_root, labels=tmp_path))
     for token in index.file_tokens[chosen, :6].ravel().tolist():
         write_labels(tmp_path / f"{token.decode()}.png", (wanted, wanted[3]))
-    sample = mono_eval(data, labels=tmp_path).sample(0, 3)
+    sample = mono_eval(mono(world_root, labels=tmp_path)).sample(0, 3)
     assert torch.equal(sample.targets.bool(), torch.from_numpy(wanted))
     assert sample.mask.sum() == 1
 

@@ -12,7 +12,7 @@ from pitstop.kernels.splat_columns_plan import ColumnPlan
 from pitstop.workloads.bev.data.batch import BevBatch
 from pitstop.workloads.bev.model.geometry import Conventions, LiftedPoints, SplatGrid
 from pitstop.workloads.bev.model.lift_splat import MONO, LssNet, LssSettings
-from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
+from tests.unit.kernels.triton_interpreter import interpreter_set_right
 
 torch.set_num_threads(1)
 
@@ -36,8 +36,8 @@ ACROSS = replace(SETTINGS, conventions=Conventions(rows="across"))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def the_interpreter_counts() -> Iterator[None]:
-    with loop_bounds_as_numpy_wants_them():
+def the_interpreter_is_set_right() -> Iterator[None]:
+    with interpreter_set_right():
         yield
 
 

@@ -104,8 +104,7 @@ def test_lidar_points_lie_on_the_ground_or_on_boxes(world_root: Path) -> None:
     path = world_root / index.file(0, -1)
     points = np.fromfile(path, "<f4").reshape(-1, 5)[:, :3].astype(np.float64)
     world = moved(index.ego_to_world(0) @ index.sensor_to_ego[index.calibration[0, -1]], points)
-    boxes = index.boxes(0)
-    for box in range(boxes.start, boxes.stop):
+    for box in index.boxes(0):
         heading = 2 * math.atan2(index.box_pose[box, 6], index.box_pose[box, 3])
         local = world - index.box_pose[box, :3]
         c, s = math.cos(heading), math.sin(heading)
