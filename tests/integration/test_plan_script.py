@@ -95,6 +95,7 @@ def _until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("with_signal_handlers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_plan_that_is_ended_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
     config = ROOT / "configs" / "deblur" / "baseline.yaml"

@@ -56,7 +56,11 @@ def ask_child(
 
 @contextmanager
 def children_end_with_us() -> Iterator[None]:
-    """End all children where what is inside is left by an exception, and let SIGTERM be one."""
+    """End all children where what is inside is left by an exception, and let SIGTERM be one.
+
+    Ask from another thread: an interrupt reaches the main thread anywhere, also where a child has
+    been started and nobody knows of it yet.
+    """
     _is_leaving.clear()
     before = None
     if threading.current_thread() is threading.main_thread():

@@ -11,7 +11,7 @@ from pitstop.config.load import load_config
 from pitstop.config.sections import RunConfig
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.plan.advice import advise
-from pitstop.plan.calibration import MeasuredRun, at_measured_pace, calibrate
+from pitstop.plan.calibration import MeasuredRun, calibrate, measured_pace
 from pitstop.plan.child_process import children_end_with_us
 from pitstop.plan.dry_run.request import Answer, Request, trace_all
 from pitstop.plan.host.total import Host, plan_host, start_method
@@ -63,30 +63,39 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
         trial = pool.submit(_try_host, wanted, config)
         answers = deque(_of_rank(answer, wanted) for answer in trace_all(requests))
         tried = trial.result()
+    of_run = None if run is None else answers.pop().require()
     own = answers.popleft().require()
     asked = [answers.popleft() for _ in questions]
     others = [answers.popleft() for _ in changes]
     plan = plan_memory(str(wanted.config), own, wanted.gpu, ranks=wanted.ranks)
+    if run is not None and of_run is not None:
+        run.require_same_model(of_run, work_settings(config))
+        # Before any step is timed: rows of the table and questions go at the measured pace too.
+        wanted, notes = _at_measured_pace(wanted, run, of_run)
+        plan = replace(plan, notes=(*plan.notes, *notes))
     plan = _with_evaluation(replace(plan, speed=_speed(own, config, wanted)), answers)
     if wanted.with_table:
         plan = _with_table(plan, others, wanted, config)
-    of_run = None if run is None else answers.popleft().require()
     if run is not None and of_run is not None:
-        run.require_same_model(of_run, work_settings(config))
         plan = calibrate(plan, run, of_run)
     plan = _with_host(plan, config, tried, wanted)
-    notes = [*plan.notes, *_failures(changes, others)]
-    if own.fused_operations:
-        notes.append(f"assumes the fused kernels {', '.join(own.fused_operations)}")
+    all_notes = (*plan.notes, *_failures(changes, others), *_assumed(own))
     answered = zip(wanted.what_if, asked, strict=True)
-    plan = replace(
+    return replace(
         plan,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys(all_notes)),
         what_if=tuple(_what_if(change, answer, plan, wanted) for change, answer in answered),
     )
-    if run is None or of_run is None or wanted.ceilings is None:
-        return plan
-    return at_measured_pace(plan, run, of_run, wanted.ceilings)
+
+
+def _at_measured_pace(
+    wanted: Wanted, run: MeasuredRun, of_run: StepTrace
+) -> tuple[Wanted, tuple[str, ...]]:
+    """Plan steps at the pace of a run; notes say why not, where that cannot be."""
+    if wanted.ceilings is None:
+        return wanted, ()
+    pace, notes = measured_pace(run, of_run, wanted.ceilings)
+    return replace(wanted, ceilings=replace(wanted.ceilings, pace=pace)), notes
 
 
 def _of_rank(answer: Answer, wanted: Wanted) -> Answer:
@@ -182,6 +191,11 @@ def _failures(changes: Sequence[tuple[str, ...]], answers: Sequence[Answer]) -> 
         for change, answer in zip(changes, answers, strict=True)
         if answer.error is not None
     ]
+
+
+def _assumed(trace: StepTrace) -> list[str]:
+    fused = trace.fused_operations
+    return [f"assumes the fused kernels {', '.join(fused)}"] if fused else []
 
 
 def _speed(trace: StepTrace, config: RunConfig, wanted: Wanted) -> SpeedPlan | None:

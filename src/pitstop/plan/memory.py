@@ -74,7 +74,7 @@ def _fourier_notes(trace: StepTrace) -> tuple[str, ...]:
     return (
         "in fp32 cuDNN may choose Fourier transforms for convolutions; the largest would take "
         f"{bytes_text(trace.fourier_bytes)} of workspace, which is in the upper bound only; "
-        "train.precision=tf32 or bf16 avoids it",
+        "precision tf32 or bf16 avoids it",
     )
 
 

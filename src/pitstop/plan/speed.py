@@ -1,13 +1,12 @@
-"""How long a step will take: each operation against a device's ceilings, and the host's launches.
+"""How long a step will take: kernels against a device's ceilings, beside the host's launches.
 
 On the device an operation takes as long as its arithmetic or its bytes at the rate that kernels
-reach, whichever is longer, and a little for being a kernel at all. To that comes what the host does
-to start operations: it runs ahead of the device only where kernels are long, and a step has long
-ones and short ones. Measured steps say so: VRT with fused kernels takes 344 ms where its kernels
-take 262, and 263 as a graph that is launched at once; steps of other networks are a straight line
-over their batch that starts at some microseconds for each operation. What kernels reach, and the
-host's costs, were fitted to measured steps on an H200 (benchmarks/plan_steps.py, docs/accuracy.md);
-every figure here is an estimate.
+reach, whichever is longer, and a little for being a kernel at all. The host starts operations while
+the device still computes earlier ones, so a step takes the longer of the two sums, not both.
+Measured steps say so: VRT with fused kernels takes 316, 537 and 774 ms at batches 1, 2 and 3, where
+its kernels take 262 ms a sample; recomputed it takes 785 ms at batch 1 and 801 at batch 2. What
+kernels reach, and the host's costs, were fitted to measured steps on an H200
+(benchmarks/plan_steps.py, docs/accuracy.md); every figure here is an estimate.
 """
 
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ class Costs:
     kernel_s: float
     """What an operation takes on the device beside its work; it is often two kernels."""
     launch_s: float
-    """What starting one operation adds to a step: Python, modules, autograd, launch."""
+    """What starting one operation takes the host: Python, modules, autograd, launch."""
     fused_launch_s: float
     """The same of a fused operation of pitstop, which starts several kernels from Python."""
     recomputed_s: float
@@ -40,14 +39,14 @@ class Costs:
 
 
 FITTED: Final = Costs(
-    matrix_reach={"fp32": 0.85, "tf32": 0.40, "bf16": 0.79},
-    products_reach={"fp32": 0.29, "tf32": 0.19, "bf16": 0.22},
-    pointwise_reach=0.83,
-    bytes_reach=0.45,
-    kernel_s=3e-6,
-    launch_s=22e-6,
-    fused_launch_s=0.11e-3,
-    recomputed_s=0.57e-3,
+    matrix_reach={"fp32": 0.81, "tf32": 0.40, "bf16": 0.76},
+    products_reach={"fp32": 0.275, "tf32": 0.207, "bf16": 0.21},
+    pointwise_reach=0.73,
+    bytes_reach=0.37,
+    kernel_s=12e-6,
+    launch_s=49e-6,
+    fused_launch_s=0.52e-3,
+    recomputed_s=1.4e-3,
 )
 """To all steps of benchmarks/plan_steps.py."""
 FUSED_REACH: Final = {"fp32": 0.28, "tf32": 0.20, "bf16": 0.20}
@@ -66,7 +65,7 @@ their bytes at the rates above, of VRT at 6x256x256 (benchmarks/results/deblur_v
 Backward passes of token-wise kernels share products and norms: one group, divided as planned."""
 ONCE_A_STEP: Final = frozenset({"clip", "optimizer", "other"})
 """Parts of a step that neither batch nor accumulation change."""
-LOW, HIGH = 0.7, 1.9
+LOW, HIGH = 0.6, 1.3
 """What measured steps were, at the least and at the most, of steps planned by constants that had
 not seen them, as benchmarks/plan_errors.py reads it off the results (docs/accuracy.md)."""
 
@@ -79,6 +78,33 @@ _WIDE: Final = {"float32": "fp32", "float64": "fp32", "bfloat16": "bf16", "float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How many times as long as planned the two sides of a step take, and how sure that is."""
+
+    host: float = 1.0
+    device: float = 1.0
+    idle_s: float = 0.0
+    """Of each step, in which the device was seen to wait though it had the longer side."""
+    low: float = LOW
+    high: float = HIGH
+    """Measured steps of planned ones, at the least and at the most."""
+    run: str | None = None
+    """Where it was measured; None for as planned."""
+
+    @property
+    def basis(self) -> str:
+        """Say what corrects a plan."""
+        if self.run is None:
+            return ""
+        times = f"launches x {self.host:.2f}, kernels x {self.device:.2f}"
+        idle = f", {self.idle_s * 1e3:.0f} ms idle" if self.idle_s else ""
+        return f", corrected by {self.run} ({times}{idle})"
+
+
+AS_PLANNED: Final = Pace()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
     """What a device can do at most."""
 
@@ -88,6 +114,8 @@ class Ceilings:
     """By precision: fp32, tf32, bf16 (fp16 the same)."""
     bytes_per_s: float
     gpu_bytes: int
+    pace: Pace = AS_PLANNED
+    """Of a run that was measured on the device, where there is one."""
 
 
 def plan_speed(
@@ -114,14 +142,17 @@ def plan_speed(
     device_s = sum(count * operation_s(one, trace, ceilings, costs) for count, one in counted)
     launch_s = sum(count * _host_s(one, trace, costs) for count, one in counted)
     launch_s += accumulate * trace.recomputed_places * costs.recomputed_s
-    step_s = device_s + launch_s
+    pace = ceilings.pace
+    device_s, launch_s = pace.device * device_s, pace.host * launch_s
+    # Launches of one step run beside kernels of the step before, too: no part waits for another.
+    step_s = max(device_s, launch_s) + pace.idle_s
     per_step = trace.batch_size * accumulate * ranks
     return SpeedPlan(
         gpu=ceilings.gpu,
-        basis=ceilings.basis,
+        basis=ceilings.basis + pace.basis,
         step_s=step_s,
-        low_s=step_s * LOW,
-        high_s=step_s * HIGH,
+        low_s=step_s * pace.low,
+        high_s=step_s * pace.high,
         device_s=device_s,
         launch_s=launch_s,
         kernels=sum(counts),

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from pitstop.plan.child_process import children_end_with_us
-from pitstop.plan.dry_run.request import Request, trace_in_child
+from pitstop.plan.dry_run.request import Request, trace_all
 from pitstop.plan.memory import Gpu, plan_memory
 from pitstop.plan.speed import Ceilings, plan_speed
 from pitstop.records.plans.plan import MemoryPlan
@@ -36,7 +35,7 @@ def plan_build(
         precision=precision,
         optimizer=optimizer,
     )
-    with children_end_with_us():
-        trace = trace_in_child(request).require()
+    [answer] = trace_all([request])
+    trace = answer.require()
     plan = plan_memory(build, trace, gpu)
     return plan if ceilings is None else replace(plan, speed=plan_speed(trace, ceilings))

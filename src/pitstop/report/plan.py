@@ -1,43 +1,39 @@
 """A plan as text for a terminal: the verdict, who holds the memory, what other choices cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.plans.evaluation import EvaluationPlan
-from pitstop.records.plans.host import HostPlan
-from pitstop.records.plans.plan import MemoryPlan, PlanRow, SpeedPlan, WhatIf
+from pitstop.records.plans.host import HostPlan, HostRow
+from pitstop.records.plans.plan import LedgerRow, MemoryPlan, PlanRow, SpeedPlan, WhatIf
 from pitstop.records.units import bytes_text, seconds_text, share_text
+from pitstop.report.terminal_tables import titled_lines
 
 
 def plan_report(plan: MemoryPlan) -> RenderableType:
     """Lay out a plan: result first, evidence second, next command last."""
     parts: list[RenderableType] = [Text(line) for line in verdict_lines(plan)]
     parts[0] = Text(verdict_lines(plan)[0], style="bold")
-    parts += [Text(), Text("memory at the peak", style="bold"), _ledger(plan)]
+    parts += [
+        Text(),
+        Text("memory at the peak", style="bold"),
+        _holders(plan.ledger, plan.peak_bytes),
+    ]
     if plan.evaluation is not None:
-        parts += [Text(), Text("evaluation", style="bold")]
-        parts += [Text(f"  {line}") for line in evaluation_lines(plan, plan.evaluation)]
+        parts += titled_lines("evaluation", evaluation_lines(plan, plan.evaluation))
     if plan.host is not None:
-        parts += [Text(), Text("host memory", style="bold")]
-        parts += [Text(f"  {line}") for line in host_lines(plan.host)]
-        parts.append(_holders(plan.host))
+        parts += titled_lines("host memory", host_lines(plan.host))
+        parts.append(_holders(plan.host.rows, plan.host.total_bytes))
     if plan.speed is not None:
-        parts += [Text(), Text("time (estimated)", style="bold")]
-        parts += [Text(f"  {line}") for line in speed_lines(plan.speed)]
-    if plan.what_if:
-        parts += [Text(), Text("what if", style="bold")]
-        parts += [Text(f"  {what_if_line(one)}") for one in plan.what_if]
+        parts += titled_lines("time (estimated)", speed_lines(plan.speed))
+    parts += titled_lines("what if", map(what_if_line, plan.what_if))
     if plan.table:
         parts += [Text(), Text("other choices", style="bold"), _table(plan)]
-    if plan.advice:
-        parts += [Text(), Text("change first", style="bold")]
-        parts += [Text(f"  {line}") for line in plan.advice]
-    if plan.notes:
-        parts += [Text(), Text("notes", style="bold")]
-        parts += [Text(f"  {note}") for note in plan.notes]
+    parts += titled_lines("change first", plan.advice)
+    parts += titled_lines("notes", plan.notes)
     return Group(*parts)
 
 
@@ -126,18 +122,10 @@ def what_if_line(one: WhatIf) -> str:
     )
 
 
-def _ledger(plan: MemoryPlan) -> Table:
+def _holders(rows: Iterable[LedgerRow | HostRow], whole_bytes: int) -> Table:
     table = Table.grid(padding=(0, 2))
-    for row in plan.ledger:
-        share = share_text(row.num_bytes / plan.peak_bytes)
-        table.add_row(f"  {row.owner}", bytes_text(row.num_bytes), share, row.basis)
-    return table
-
-
-def _holders(host: HostPlan) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for row in host.rows:
-        share = share_text(row.num_bytes / host.total_bytes)
+    for row in rows:
+        share = share_text(row.num_bytes / whole_bytes)
         table.add_row(f"  {row.owner}", bytes_text(row.num_bytes), share, row.basis)
     return table
 

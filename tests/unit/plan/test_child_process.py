@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from pitstop.plan.child_process import ask_child, children_end_with_us
+from pitstop.plan.dry_run import request
 
 STUCK = """
 import os, subprocess, sys, threading
@@ -68,3 +69,19 @@ def test_after_that_another_plan_may_ask(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with children_end_with_us():
         assert ask_child("quick_child", Question(), Question) == Question(number=7)
+
+
+def test_no_child_is_started_where_an_interrupt_could_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked_from: list[threading.Thread] = []
+
+    def ask(*_: object, **__: object) -> str:
+        asked_from.append(threading.current_thread())
+        return "nothing to run"
+
+    monkeypatch.setattr(request, "ask_child", ask)
+    answers = request.trace_all([request.Request(), request.Request()])
+    assert [answer.error for answer in answers] == ["nothing to run"] * 2
+    assert threading.main_thread() not in asked_from
+    assert asked_from != []

@@ -116,6 +116,48 @@ def fused():
     return Fused(96, 192), torch.zeros(1, 6, 64, 64, 96, requires_grad=True)
 
 
+class Again(nn.Module):
+    def __init__(self, way, depth=3):
+        super().__init__()
+        sizes = ((8, 32), (32, 8))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(*sizes[0]), nn.ReLU(), nn.Linear(*sizes[1]))
+            for _ in range(depth)
+        )
+        self.way = way
+
+    def forward(self, x):
+        from functools import partial
+
+        from torch.utils.checkpoint import checkpoint
+
+        call = partial(checkpoint, use_reentrant=self.way == "reentrant")
+        if self.way == "nested":
+            return call(self.run, x, call)
+        return self.run(x, (lambda fn, x: fn(x)) if self.way == "none" else call)
+
+    def run(self, x, call):
+        for block in self.blocks:
+            x = call(block, x)
+        return x
+
+
+def kept():
+    return Again("none"), torch.zeros(4, 8, requires_grad=True)
+
+
+def again():
+    return Again("each"), torch.zeros(4, 8, requires_grad=True)
+
+
+def reentrant():
+    return Again("reentrant"), torch.zeros(4, 8, requires_grad=True)
+
+
+def nested():
+    return Again("nested"), torch.zeros(4, 8, requires_grad=True)
+
+
 def nothing():
     return None
 
@@ -222,6 +264,34 @@ def test_buffers_inside_a_fused_kernel_are_counted(folder: Path) -> None:
     assert trace.owners["temporary"] == pytest.approx(inside + 2 * stream, abs=2 * MIB)
 
 
+@pytest.mark.parametrize(
+    ("way", "run_again"),
+    [
+        ("kept", 0),
+        # Of a block the first product and ReLU: all that backward needs is there before the second.
+        ("again", 3 * 2),
+        # Torch's older way does not stop there.
+        ("reentrant", 3 * 3),
+        # The outer one runs two blocks whole and stops where the third is called; each block then
+        # runs again for itself.
+        ("nested", 2 * 3 + 3 * 2),
+    ],
+)
+def test_operations_that_run_again_are_counted(folder: Path, way: str, run_again: int) -> None:
+    kept, trace = (
+        answer.require()
+        for answer in trace_all(
+            [Request(build=f"planned_net:{name}", folder=str(folder)) for name in ("kept", way)]
+        )
+    )
+    assert trace.recomputed_operations == run_again
+    assert operations_in(trace) - operations_in(kept) == run_again
+
+
+def operations_in(trace: StepTrace) -> int:
+    return sum(one.count for one in trace.operations)
+
+
 def test_a_function_that_gives_no_model_is_refused(folder: Path) -> None:
     answer = trace_in_child(Request(build="planned_net:nothing", folder=str(folder)))
     with pytest.raises(PitstopError, match=r"nothing\(\) gave NoneType; it is to give"):
@@ -244,15 +314,40 @@ def trace_of_all(*asked: tuple[str, tuple[str, ...]]) -> list[StepTrace]:
 
 
 @pytest.mark.slow
+def test_an_optimizer_that_draws_on_the_device_is_traced() -> None:
+    trace = trace_of("reid/demo.yaml", "optimizer.kind=adamw_bf16")
+    state = trace.owners["optimizer state"]
+    # Two averages of two bytes beside weights of four; and a counter for each of them.
+    assert trace.owners["parameters"] <= state < 1.05 * trace.owners["parameters"]
+
+
+@pytest.mark.slow
 def test_recomputation_keeps_less_and_computes_more() -> None:
     demo = ("data.crop=64", "train.precision=bf16")
-    kept, again = trace_of_all(
+    kept, selective, again = trace_of_all(
         ("deblur/demo.yaml", (*demo, "train.recompute=none")),
+        ("deblur/demo.yaml", (*demo, "train.recompute=selective")),
         ("deblur/demo.yaml", (*demo, "train.recompute=full")),
     )
-    assert again.saved_bytes < 0.7 * kept.saved_bytes
-    assert sum(one.count for one in again.operations) > sum(one.count for one in kept.operations)
+    assert again.saved_bytes < selective.saved_bytes < 0.7 * kept.saved_bytes
+    assert 0 < selective.recomputed_operations < again.recomputed_operations
+    assert operations_in(again) - operations_in(kept) == again.recomputed_operations > 0
     assert {"attend_volume", "deform_conv", "gate"} <= set(kept.fused_operations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["attention", "ffn"])
+def test_what_a_policy_runs_again_is_what_it_adds(policy: str) -> None:
+    demo = ("data.crop=64", "train.precision=bf16")
+    kept, again, thrice = trace_of_all(
+        ("deblur/demo.yaml", (*demo, "train.recompute=none")),
+        ("deblur/demo.yaml", (*demo, f"train.recompute={policy}")),
+        ("deblur/demo.yaml", (*demo, f"train.recompute={policy}", "train.accumulate=3")),
+    )
+    assert kept.recomputed_operations == 0
+    assert operations_in(again) - operations_in(kept) == again.recomputed_operations > 0
+    # Of one micro-batch, whatever the number of them.
+    assert thrice.recomputed_operations == again.recomputed_operations
 
 
 @pytest.mark.slow
@@ -329,6 +424,7 @@ import gc, sys
 from pitstop.plan.dry_run.child import prepare_forks
 from pitstop.plan.dry_run.request import Request
 assert "transformers" not in sys.modules
+gc.unfreeze()  # what the fork server froze
 prepare_forks(Request(config=sys.argv[1]))
 print("transformers" in sys.modules, gc.get_freeze_count() > len(sys.modules))
 """

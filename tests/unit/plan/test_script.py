@@ -114,6 +114,32 @@ def test_states_of_other_optimizers_are_as_large_as_theirs(recorded: ScriptMemor
     assert states["adamw8bit"] < states["adamw"]  # small weights keep four bytes a number
 
 
+def gradients_at_the_peak(passes: int, *, clear_between: bool) -> tuple[int, int]:
+    """Train with several backward passes a step; give the planned gradients, and the weights."""
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)), nn.Linear(64, 4096))
+
+    class Rule(torch.optim.SGD):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            super().zero_grad(set_to_none)
+            for _ in range(passes - 1):
+                model(torch.randn(2, 64)).square().mean().backward()
+                if clear_between:
+                    super().zero_grad(set_to_none)
+
+    memory = record(model, lambda: torch.randn(2, 64), optimizer=Rule)
+    choices = choices_of(memory)
+    held = choices.peak(choices.own).gradient_bytes
+    return held, sum(weight.nbytes for weight in model.parameters())
+
+
+@pytest.mark.parametrize("clear_between", [False, True])
+def test_gradients_of_several_backward_passes_are_no_larger_than_the_weights(
+    clear_between: bool,
+) -> None:
+    held, weights = gradients_at_the_peak(4, clear_between=clear_between)
+    assert 0 < held <= weights
+
+
 def test_what_does_not_fit_says_what_to_change(recorded: ScriptMemory) -> None:
     whole = choices_of(recorded)
     peak = whole.peak_bytes(whole.own) + WORKSPACE_BYTES

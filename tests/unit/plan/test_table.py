@@ -139,18 +139,6 @@ def test_a_way_that_a_size_decides_stands_at_its_own_batch_alone() -> None:
     assert {row.batch_size for row in rows if row.recompute == "full"} > by_size
 
 
-def test_launches_come_on_top_of_kernels_at_every_batch() -> None:
-    # A graph that is launched at once takes as long as its kernels: 263 ms where the same step,
-    # launched one by one, takes 344 (docs/accuracy.md).
-    many = tuple(replace(one, count=100 * one.count) for one in trace().operations)
-    one, two, three = (
-        plan_speed(scaled(trace(operations=many), size), find_gpu("H200")) for size in (1, 2, 3)
-    )
-    assert one.step_s == one.device_s + one.launch_s
-    assert one.launch_s == two.launch_s == three.launch_s > 0
-    assert three.step_s - two.step_s == pytest.approx(two.step_s - one.step_s)
-
-
 def test_an_update_comes_once_however_many_micro_batches_there_are() -> None:
     one, six = (plan_speed(trace(), find_gpu("H200"), accumulate=count) for count in (1, 6))
     assert (one.kernels, six.kernels) == (10 + 1, 6 * 10 + 1)

@@ -61,9 +61,8 @@ def _set_guard(library: ctypes.CDLL) -> None:
     methods[place["record"]] = methods[place["block"]] = methods[place["setDevice"]]
     # A type, a device and a stream all begin with the byte of the type; the index 0 follows. What
     # else a stream holds does not matter where nothing waits for events.
-    first_gpu = _method(ctypes.c_uint64, lambda *_: _CUDA)
     for name in _ANSWERED:
-        methods[place[name]] = first_gpu
+        methods[place[name]] = _answering_one()
     guard = ctypes.pointer(methods)
     _kept.append(guard)
     guards[_CUDA] = ctypes.addressof(guard)
@@ -82,8 +81,8 @@ def _set_accelerator(library: ctypes.CDLL) -> None:
     table = ctypes.cast(get_hooks(), ctypes.POINTER(ctypes.c_void_p))
     methods = _methods_of(ctypes.cast(table, ctypes.c_void_p).value)
     table[0] = ctypes.addressof(methods)
-    _replace_one(methods, _method(ctypes.c_bool, lambda _: True), _is_accelerator)
-    _replace_one(methods, _method(ctypes.c_bool, lambda _: True), _goes_backward)
+    _replace_one(methods, _answering_one(), _is_accelerator)
+    _replace_one(methods, _answering_one(), _goes_backward)
 
 
 def _replace_one(methods: Any, method: int | None, works: Callable[[], bool]) -> None:
@@ -119,7 +118,13 @@ def _methods_of(address: Any) -> Any:
     return methods
 
 
-def _method(returns: Any, body: Callable[[Any], Any]) -> int | None:
-    function = ctypes.CFUNCTYPE(returns, ctypes.c_void_p)(body)
-    _kept.append(function)
+def _answering_one() -> int | None:
+    """Give a method that says 1: true, or a device of CUDA.
+
+    It must not be Python. C++ asks guards on the way out of an error, and what Python answers
+    while an error is set takes that error away: `torch.utils.checkpoint` ends what it runs again
+    by such an error.
+    """
+    function = ctypes.pythonapi.Py_IsInitialized
+    assert function() == _CUDA
     return ctypes.cast(function, ctypes.c_void_p).value

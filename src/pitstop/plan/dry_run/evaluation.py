@@ -11,12 +11,12 @@ from pitstop.config.sections import RunConfig
 from pitstop.plan.dry_run.account import settle
 from pitstop.plan.dry_run.fake_gpu import DEVICE, fake_gpu
 from pitstop.plan.dry_run.ledger import Ledger
-from pitstop.plan.dry_run.step import make_optimizer_state, own_lasting, own_state
+from pitstop.plan.dry_run.step import batch_for, make_lasting
 from pitstop.records.plans.evaluation import EvaluationTrace
 from pitstop.train.ranks import Ranks
 from pitstop.train.setup import build_trainer
 from pitstop.train.state.training_state import bare_model
-from pitstop.train.task import MakesBlankBatches, MakesBlankEvaluation, Task, predict
+from pitstop.train.task import MakesBlankEvaluation, Task, predict
 
 _TILES: Final = 2
 """Of a frame that is cut: from the second on, each does what the one before did."""
@@ -36,13 +36,15 @@ def trace_evaluation(config: RunConfig, task: Task[Any]) -> EvaluationTrace:
         ConfigError: Where a setting cannot be honoured.
     """
     ledger = Ledger(lambda: ("evaluation",))
-    batch = _batch(task, config.eval.batch_size)
+    batch_size = config.eval.batch_size
+    if isinstance(task, MakesBlankEvaluation):
+        batch = task.blank_eval_batch(batch_size)
+    else:
+        batch = batch_for(task, batch_size, task.eval_samples)
     with fake_gpu(), ledger:
         trainer = build_trainer(config, task, Ranks(), DEVICE).trainer
         model = bare_model(trainer.model)
-        own_lasting(ledger, trainer, model)
-        make_optimizer_state(trainer.optimizer, model)
-        own_state(ledger, trainer.optimizer)
+        make_lasting(ledger, trainer, model)
         model.eval()
         first_event = ledger.events
         averaged = nullcontext() if trainer.average is None else trainer.average.in_place()
@@ -56,7 +58,7 @@ def trace_evaluation(config: RunConfig, task: Task[Any]) -> EvaluationTrace:
             predict(task, model, task.to_device(batch, DEVICE))
     account = settle(ledger, first_event)
     return EvaluationTrace(
-        batch_size=config.eval.batch_size,
+        batch_size=batch_size,
         tile=config.eval.tile,
         owners=account.owners,
         peak_bytes=account.peak_bytes,
@@ -74,12 +76,3 @@ def _stop_at(calls: int) -> Callable[[nn.Module, Any], None]:
         left[0] -= 1
 
     return count
-
-
-def _batch(task: Task[Any], batch_size: int) -> Any:
-    if isinstance(task, MakesBlankEvaluation):
-        return task.blank_eval_batch(batch_size)
-    if isinstance(task, MakesBlankBatches):
-        return task.blank_batch(batch_size)
-    samples = task.eval_samples()
-    return task.collate([samples.sample(0, index) for index in range(batch_size)])

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ from pitstop.plan.dry_run.short_ways import ShortWays
 
 DEVICE: Final = torch.device("cuda", 0)
 
+_CAPABILITY: Final = (9, 0)
+"""Of the GPUs that time is planned for the newest: what it has not, no other has."""
 _FLASH_DTYPES: Final = frozenset({torch.float16, torch.bfloat16})
 
 
@@ -52,13 +54,15 @@ def fake_gpu() -> Iterator[None]:
     """
     pretend_cuda()
     launch_nothing()
-    _allow_autocast()
+    _answer_for_the_gpu()
     # Else torch takes the loop over single tensors for what it updates, which no GPU would.
     if FakeTensor not in _foreach_supported_types:
         _foreach_supported_types.append(FakeTensor)
     plain_attention, plain_to = functional.scaled_dot_product_attention, nn.Module.to
+    plain_generator = torch.Generator
     functional.scaled_dot_product_attention = _attend
     nn.Module.to = _moving_once(plain_to)
+    torch.Generator = _HostGenerator
     try:
         with _HostStaysReal():
             yield
@@ -78,6 +82,15 @@ def fake_gpu() -> Iterator[None]:
     finally:
         functional.scaled_dot_product_attention = plain_attention
         nn.Module.to = plain_to
+        torch.Generator = plain_generator
+
+
+class _HostGenerator(torch.Generator):
+    """Of the host whatever device is named: a GPU that is not there has none, and draws nothing."""
+
+    def __new__(cls, device: torch.device | str = "cpu") -> Self:  # noqa: ARG004 - the host's
+        """Make one as `torch.Generator` does."""
+        return super().__new__(cls)
 
 
 class _HostStaysReal(FakeTensorMode):
@@ -120,8 +133,11 @@ def _on_device(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 def _on_host(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     made = func(*args, **kwargs)
+    if func is not torch.ops.aten.rand.default:
+        return made
     # A branch that is dropped at random takes no memory: the step to plan for keeps all of them.
-    return made.fill_(1) if func is torch.ops.aten.rand.default else made
+    # Below 1, as every number that is drawn: somebody may look it up in a table.
+    return made.fill_(1 - torch.finfo(made.dtype).eps)
 
 
 def _changes_only(func: Any) -> bool:
@@ -131,9 +147,11 @@ def _changes_only(func: Any) -> bool:
     return name.startswith(updates) and name.endswith("_")
 
 
-def _allow_autocast() -> None:
+def _answer_for_the_gpu() -> None:
+    """Say of the GPU what models and torch ask before they choose a way."""
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     torch.cuda.is_bf16_supported = lambda including_emulation=True: True  # noqa: ARG005
+    torch.cuda.get_device_capability = lambda device=None: _CAPABILITY  # noqa: ARG005
 
 
 def _moving_once(move: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 from pitstop.kernels import deform_conv, gate, window_attention, windows
 from pitstop.plan.dry_run.arguments import tensors_in
+from pitstop.records.plans.plan import RECOMPUTE
 
 _FREE: Final = frozenset(
     {"alias", "detach", "lift_fresh", "empty", "empty_like", "new_empty", "empty_strided"}
@@ -25,7 +26,7 @@ class Operation:
     """One kind of operation at one size."""
 
     part: str
-    """Of the step: forward, loss, backward, clip, optimizer."""
+    """Of the step: forward, loss, backward, recompute (inside backward), clip, optimizer."""
     name: str
     flops: int
     num_bytes: int
@@ -59,13 +60,31 @@ class OperationCounter:
         given, results = _tensors((args, kwargs)), _tensors(made)
         self.counts[
             Operation(
-                part=place[0] if place else "other",
+                part=_part(place),
                 name=name,
                 flops=_flops(func, name, args, kwargs=kwargs, made=made),
                 num_bytes=_bytes(given) + _bytes(results),
                 dtype=_dtype(given + results),
             )
         ] += 1
+
+
+def _part(place: tuple[str, ...]) -> str:
+    part = place[0] if place else "other"
+    return RECOMPUTE if part == "backward" and _runs_again() else part
+
+
+def _runs_again() -> bool:
+    """Whether what runs in backward is a piece of forward, computed again.
+
+    Backward itself is recorded by nobody. What `torch.utils.checkpoint` runs again is: by autograd,
+    and inside of fused operations, where autograd looks away, still by hooks on what is saved.
+    """
+    if torch._C._current_graph_task_id() < 0:  # the gradient of the loss, made before backward
+        return False
+    of_saved = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue] - not in its stubs
+    hooks = of_saved._top_saved_tensors_default_hooks(True)  # noqa: FBT003 - torch's
+    return hooks is not None or torch.is_grad_enabled()
 
 
 def _tensors(tree: Any) -> list[Tensor]:

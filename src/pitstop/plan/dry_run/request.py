@@ -77,11 +77,10 @@ class Answers:
 
 def trace_all(requests: Sequence[Request]) -> list[Answer]:
     """Run all requests, two at a time; answers in the order of the requests."""
-    if not hasattr(os, "fork"):
-        with ThreadPoolExecutor(AT_ONCE) as pool, children_end_with_us():
-            return list(pool.map(trace_in_child, requests))
-    with children_end_with_us():
-        return _asked(requests)
+    with ThreadPoolExecutor(AT_ONCE) as pool, children_end_with_us():
+        if hasattr(os, "fork"):
+            return pool.submit(_asked, requests).result()
+        return list(pool.map(trace_in_child, requests))
 
 
 def trace_in_child(request: Request) -> Answer:

@@ -1,7 +1,7 @@
 """One step of the engine on a GPU that is not there: the run's own model, loss and optimizer."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pitstop.config.quantities import format_bytes
 from pitstop.config.sections import RunConfig
+from pitstop.data.loader.fetch import Samples
 from pitstop.plan.dry_run.account import settle
 from pitstop.plan.dry_run.fake_gpu import DEVICE, fake_gpu
 from pitstop.plan.dry_run.ledger import Ledger
@@ -50,18 +51,16 @@ def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = Fal
     """
     clock = Clock(_Nobody())
     ledger = Ledger(lambda: clock.current.path)
-    batch = _batch(task, config.train.batch_size)
+    batch = batch_for(task, config.train.batch_size, task.train_samples)
     with fake_gpu(), ledger:
         setup = build_trainer(config, task, Ranks(), DEVICE)
         trainer = setup.trainer
         model = bare_model(trainer.model)
-        own_lasting(ledger, trainer, model)
-        make_optimizer_state(trainer.optimizer, model)
-        own_state(ledger, trainer.optimizer)
+        make_lasting(ledger, trainer, model)
         if gradients_held:
             _make_gradients(model)
             ledger.own("gradients", (parameter.grad for parameter in model.parameters()))
-        _own_gradients(ledger, model)
+        own_gradients(ledger, model)
         ledger.counter.counts.clear()
         first_event = ledger.events
         clock.begin_step()
@@ -69,7 +68,7 @@ def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = Fal
             trainer.train_step(repeat(batch), step=0, clock=clock)
         clock.end_step()
     places = setup.applied.get("train.recompute", {}).get("places", {})
-    trace = _trace(config, ledger, model, first_event)
+    trace = trace_of(ledger, model, first_event, _traced(config))
     blocks = [sum(p.nbytes for p in block.parameters()) for block in task.regions(model)]
     return replace(
         trace,
@@ -81,7 +80,14 @@ def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = Fal
     )
 
 
-def make_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+def make_lasting(ledger: Ledger, trainer: Trainer[Any], model: nn.Module) -> None:
+    """Make all that stays from step to step, and enter whose it is."""
+    _own_lasting(ledger, trainer, model)
+    _make_optimizer_state(trainer.optimizer, model)
+    _own_state(ledger, trainer.optimizer)
+
+
+def _make_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """Update once, so that the state is there as it is from the second step on."""
     _make_gradients(model)
     apply_update(optimizer, torch.zeros((), device=DEVICE))
@@ -95,15 +101,15 @@ def _make_gradients(model: nn.Module) -> None:
             parameter.grad = torch.zeros_like(parameter)
 
 
-def _batch(task: Task[Any], batch_size: int) -> Any:
+def batch_for(task: Task[Any], batch_size: int, samples_of: Callable[[], Samples]) -> Any:
     """A batch of the run's shapes: blank where the task can make one, else of its own data."""
     if isinstance(task, MakesBlankBatches):
         return task.blank_batch(batch_size)
-    samples = task.train_samples()
+    samples = samples_of()
     return task.collate([samples.sample(0, index) for index in range(batch_size)])
 
 
-def own_lasting(ledger: Ledger, trainer: Trainer[Any], model: nn.Module) -> None:
+def _own_lasting(ledger: Ledger, trainer: Trainer[Any], model: nn.Module) -> None:
     """Enter whose the weights are that stay from step to step."""
     ledger.own("parameters", model.parameters())
     ledger.own("buffers", model.buffers())
@@ -113,7 +119,7 @@ def own_lasting(ledger: Ledger, trainer: Trainer[Any], model: nn.Module) -> None
         ledger.own("teacher", trainer.teacher.model.parameters())
 
 
-def own_state(ledger: Ledger, optimizer: torch.optim.Optimizer) -> None:
+def _own_state(ledger: Ledger, optimizer: torch.optim.Optimizer) -> None:
     """Enter what the optimizer keeps."""
     ledger.own("optimizer state", _state_tensors(optimizer))
 
@@ -125,7 +131,9 @@ def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
                 yield value
 
 
-def _own_gradients(ledger: Ledger, model: nn.Module) -> None:
+def own_gradients(ledger: Ledger, model: nn.Module) -> None:
+    """Enter whose the gradients are, as backward makes them."""
+
     def enter(parameter: Tensor) -> None:
         ledger.own("gradients", [parameter.grad])
 
@@ -134,19 +142,41 @@ def _own_gradients(ledger: Ledger, model: nn.Module) -> None:
             parameter.register_post_accumulate_grad_hook(enter)
 
 
-def _trace(config: RunConfig, ledger: Ledger, model: nn.Module, first_event: int) -> StepTrace:
-    account = settle(ledger, first_event)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rows = operation_rows(ledger)
-    momentum = config.optimizer.momentum
-    return StepTrace(
-        model=type(model).__name__,
-        parameters=sum(parameter.numel() for parameter in trained),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """What a step was run with; fields as in `StepTrace`."""
+
+    batch_size: int
+    precision: str
+    recompute: str
+    kernels: str
+    optimizer: str
+    momentum: float
+
+
+def _traced(config: RunConfig) -> Traced:
+    return Traced(
         batch_size=config.train.batch_size,
         precision=config.train.precision,
         recompute=_named(config.train.recompute),
         kernels=config.model.kernels,
         optimizer=config.optimizer.kind,
+        momentum=config.optimizer.momentum,
+    )
+
+
+def trace_of(ledger: Ledger, model: nn.Module, first_event: int, traced: Traced) -> StepTrace:
+    """Sum up what a ledger saw of a step, from an event on."""
+    account = settle(ledger, first_event)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return StepTrace(
+        model=type(model).__name__,
+        parameters=sum(parameter.numel() for parameter in trained),
+        batch_size=traced.batch_size,
+        precision=traced.precision,
+        recompute=traced.recompute,
+        kernels=traced.kernels,
+        optimizer=traced.optimizer,
         owners=account.owners,
         peak_bytes=account.peak_bytes,
         peak_place=account.place,
@@ -155,16 +185,17 @@ def _trace(config: RunConfig, ledger: Ledger, model: nn.Module, first_event: int
         gradient_bytes=sum(parameter.nbytes for parameter in trained),
         reserved_bytes=account.reserved_bytes,
         optimizer_bytes={
-            kind: planned_state_bytes(kind, trained, momentum=momentum) for kind in OPTIMIZERS
+            kind: planned_state_bytes(kind, trained, momentum=traced.momentum)
+            for kind in OPTIMIZERS
         },
-        operations=rows,
-        fused_operations=fused_names(ledger),
-        fourier_bytes=ledger.fourier_bytes if config.train.precision == "fp32" else 0,
+        operations=_operation_rows(ledger),
+        fused_operations=_fused_names(ledger),
+        fourier_bytes=ledger.fourier_bytes if traced.precision == "fp32" else 0,
         notes=ledger.notes(),
     )
 
 
-def operation_rows(ledger: Ledger) -> tuple[OperationRow, ...]:
+def _operation_rows(ledger: Ledger) -> tuple[OperationRow, ...]:
     """List the operations of a step, the most frequent first."""
     return tuple(
         OperationRow(
@@ -179,7 +210,7 @@ def operation_rows(ledger: Ledger) -> tuple[OperationRow, ...]:
     )
 
 
-def fused_names(ledger: Ledger) -> tuple[str, ...]:
+def _fused_names(ledger: Ledger) -> tuple[str, ...]:
     """Name the fused kernels among the operations."""
     return tuple(sorted(ledger.counter.fused))
 

@@ -5,9 +5,7 @@ them by name. Where the output has a `loss` that is what goes backward, else the
 numbers: a loss of the same size as any other that reads them once.
 """
 
-import importlib
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -18,13 +16,14 @@ from torch.utils import _pytree as pytree
 
 from pitstop.config.sections import OptimizerSection
 from pitstop.errors import PitstopError
-from pitstop.plan.dry_run.account import settle
 from pitstop.plan.dry_run.fake_gpu import DEVICE, CannotFakeError, fake_gpu
 from pitstop.plan.dry_run.ledger import Ledger
 from pitstop.plan.dry_run.request import Request
-from pitstop.plan.dry_run.step import OPTIMIZERS, fused_names, operation_rows
+from pitstop.plan.dry_run.step import Traced, own_gradients, trace_of
+from pitstop.plan.dry_run.straight_line import extended
+from pitstop.plan.dry_run.user_function import built, failure_of
 from pitstop.records.plans.plan import StepTrace
-from pitstop.train.optim.build import build_optimizer, planned_state_bytes
+from pitstop.train.optim.build import build_optimizer
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _HOST = torch.device("cpu")
@@ -33,8 +32,8 @@ _HOST = torch.device("cpu")
 def trace_build(request: Request) -> StepTrace:
     """Run one step of what a function builds.
 
-    On shapes alone where its operations allow it; else really, on this machine's processor, at one
-    and at two samples, from which the rest is worked out.
+    On shapes alone where its operations allow it; else really, on this machine's processor, at two
+    small batches, from which the rest is worked out.
 
     Raises:
         PitstopError: Where the function cannot be used.
@@ -43,34 +42,55 @@ def trace_build(request: Request) -> StepTrace:
         with fake_gpu():
             return _trace(request, DEVICE, request.batch_size)
     except CannotFakeError as error:
-        one, two = (trace_on_processor(request, samples) for samples in (1, 2))
-        note = f"{error}; worked out from real steps of 1 and 2 samples on the processor instead"
-        return replace(_extended(one, two, request.batch_size), notes=(note,))
+        why = str(error)
+    except PitstopError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of their model, or of faking: the processor tells
+        why = f"a step on shapes alone fails ({failure_of(str(request.build), error)})"
+    trace, how = _on_processor(request)
+    return replace(trace, notes=(f"{why}; worked out from {how} on the processor instead",))
+
+
+def _on_processor(request: Request) -> tuple[StepTrace, str]:
+    """Follow two real steps to the batch; run the batch as built where it cannot be cut."""
+    try:
+        fewer, more = _two_real_steps(request)
+    except PitstopError:
+        if request.batch_size is not None:
+            raise
+        return trace_on_processor(request, None), "a real step of the batch as built"
+    batch_size = request.batch_size or _samples(built(request)[1])
+    sizes = f"{fewer.batch_size} and {more.batch_size} samples"
+    return extended(fewer, more, batch_size), f"real steps of {sizes}"
+
+
+def _two_real_steps(request: Request) -> tuple[StepTrace, StepTrace]:
+    """Run a step of one sample and of two; of more where one is too few, as for batch norm."""
+    try:
+        fewer = trace_on_processor(request, 1)
+    except PitstopError:
+        fewer = trace_on_processor(request, 2)
+    return fewer, trace_on_processor(request, fewer.batch_size + 1)
 
 
 def trace_on_processor(request: Request, batch_size: int | None) -> StepTrace:
-    """Run one step really, on this machine's processor, and keep account of its memory."""
-    return _trace(request, _HOST, batch_size)
+    """Run one step really, on this machine's processor, and keep account of its memory.
 
-
-def _find(request: Request) -> Callable[..., Any]:
-    assert request.build is not None
-    module, _, name = request.build.partition(":")
-    if request.folder is not None:
-        sys.path.insert(0, request.folder)
+    Raises:
+        PitstopError: Where it fails.
+    """
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise PitstopError(
-            f"there is no function {name} in {module} ({error}); name it as MODULE:FUNCTION, from "
-            "the folder in which the module lies"
-        ) from error
+        return _trace(request, _HOST, batch_size)
+    except PitstopError:
+        raise
+    except Exception as error:
+        raise failure_of(str(request.build), error) from error
 
 
 def _trace(request: Request, device: torch.device, batch_size: int | None) -> StepTrace:
     place: list[str] = []
     ledger = Ledger(lambda: tuple(place), device_type=device.type)
-    model, batch = _built(_find(request))
+    model, batch = built(request)
     batch = _resized(batch, batch_size)
     with ledger:
         model.to(device)
@@ -87,16 +107,8 @@ def _trace(request: Request, device: torch.device, batch_size: int | None) -> St
             if first:
                 state = (v for each in optimizer.state.values() for v in each.values())
                 ledger.own("optimizer state", (v for v in state if isinstance(v, Tensor)))
-                _own_gradients(ledger, model)
+                own_gradients(ledger, model)
     return _summed(request, ledger, model, (start, _samples(batch)))
-
-
-def _built(build: Callable[..., Any]) -> tuple[nn.Module, Any]:
-    made = build()
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
-        name = getattr(build, "__name__", "build")
-        raise PitstopError(f"{name}() gave {type(made).__name__}; it is to give (model, batch)")
-    return made
 
 
 def _step(
@@ -169,14 +181,6 @@ def _is_sided(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.ndim > 0
 
 
-def _own_gradients(ledger: Ledger, model: nn.Module) -> None:
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(
-                lambda changed: ledger.own("gradients", [changed.grad])
-            )
-
-
 def _runnable(optimizer: str) -> str:
     """The kind that is run; the state of the 8-bit one is worked out."""
     return "adamw" if optimizer == "adamw8bit" else optimizer
@@ -184,48 +188,23 @@ def _runnable(optimizer: str) -> str:
 
 def _summed(request: Request, ledger: Ledger, model: nn.Module, run: tuple[int, int]) -> StepTrace:
     first_event, samples = run
-    account = settle(ledger, first_event)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    states = {kind: planned_state_bytes(kind, trained, momentum=0.9) for kind in OPTIMIZERS}
-    owners, change = dict(account.owners), 0
-    if request.optimizer == "adamw8bit":
-        change = states["adamw8bit"] - owners.get("optimizer state", 0)
-        owners["optimizer state"] = states["adamw8bit"]
-    return StepTrace(
-        model=type(model).__name__,
-        parameters=sum(parameter.numel() for parameter in trained),
+    traced = Traced(
         batch_size=samples,
         precision=request.precision,
         recompute="as built",
         kernels="as built",
         optimizer=request.optimizer,
-        owners=owners,
-        peak_bytes=account.peak_bytes + change,
-        peak_place=account.place,
-        peak_operation=account.operation,
-        saved_bytes=account.saved_bytes,
-        gradient_bytes=sum(parameter.nbytes for parameter in trained),
-        reserved_bytes=account.reserved_bytes + change,
-        optimizer_bytes=states,
-        operations=operation_rows(ledger),
-        fused_operations=fused_names(ledger),
-        fourier_bytes=ledger.fourier_bytes if request.precision == "fp32" else 0,
-        notes=ledger.notes(),
+        momentum=0.9,
     )
-
-
-def _extended(one: StepTrace, two: StepTrace, batch_size: int | None) -> StepTrace:
-    """Follow the straight line through one and two samples to a batch."""
-    more = (batch_size or 1) - 1
-    owners = {
-        name: one.owners.get(name, 0) + more * (size - one.owners.get(name, 0))
-        for name, size in two.owners.items()
-    }
+    trace = trace_of(ledger, model, first_event, traced)
+    if request.optimizer != "adamw8bit":
+        return trace
+    # Another one was run in its place: put in what its own state takes.
+    state_bytes = trace.optimizer_bytes["adamw8bit"]
+    change = state_bytes - trace.owners.get("optimizer state", 0)
     return replace(
-        one,
-        batch_size=batch_size or 1,
-        owners={name: max(0, size) for name, size in owners.items()},
-        peak_bytes=one.peak_bytes + more * (two.peak_bytes - one.peak_bytes),
-        saved_bytes=one.saved_bytes + more * (two.saved_bytes - one.saved_bytes),
-        reserved_bytes=one.reserved_bytes + more * (two.reserved_bytes - one.reserved_bytes),
+        trace,
+        owners={**trace.owners, "optimizer state": state_bytes},
+        peak_bytes=trace.peak_bytes + change,
+        reserved_bytes=trace.reserved_bytes + change,
     )

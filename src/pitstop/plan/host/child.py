@@ -121,15 +121,9 @@ def _tree_with(
 ) -> tuple[int, int]:
     """Measure all processes once so many workers have filled every slot; give bytes and slots."""
     samples = task.train_samples()
-    deal = Deal(
-        batch_size=config.train.batch_size,
-        seed=config.run.seed,
-        rank=0,
-        world_size=1,
-        drop_last=config.loader.drop_last,
-    )
+    batches = train_order(task, samples, Deal.of(config))
     section = _trial_section(config.loader, start_method, workers)
-    with build_loader(samples, train_order(task, samples, deal), task.collate, section) as loader:
+    with build_loader(samples, batches, task.collate, section) as loader:
         if not len(loader):
             raise PitstopError("the dataset has less than one batch, so workers cannot be tried")
         slots = slots_for(loader.applied)

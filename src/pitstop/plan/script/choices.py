@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from pitstop.errors import PitstopError
-from pitstop.plan.calibration import corrected_bytes, factor_of
+from pitstop.plan.correction import Correction, correction_of
 from pitstop.plan.memory import WORKSPACE_BYTES, fit_of
 from pitstop.plan.script.batch import BatchShape
 from pitstop.plan.script.replay import (
@@ -25,6 +25,8 @@ from pitstop.train.optim.build import planned_state_bytes
 
 OPTIMIZERS: Final = ("sgd", "adamw", "adamw8bit")
 _TIMES: Final = (0.5, 1, 2, 4)
+_REPLAY_ERROR: Final = 0.1
+"""Of what belongs to samples, as replayed (docs/accuracy.md)."""
 _SAME_STATE: Final = {"adam": "adamw", "nadam": "adamw", "radam": "adamw"}
 
 
@@ -61,8 +63,8 @@ class ScriptChoices:
         self._batch = batch
         self._can_recompute = has_blocks(step) and not script_recomputes(step)
         self._recomputes = script_recomputes(step)
-        self.factor = 1.0
-        """What belongs to samples, measured over replayed; 1 where no GPU was there."""
+        self.correction = Correction()
+        """By what a GPU held, where one was there."""
         self.own = Settings(
             batch_size=None if batch is None else batch.samples,
             recompute="as in the script" if self._recomputes else "none",
@@ -74,8 +76,11 @@ class ScriptChoices:
         if memory.device_peak_bytes is not None and memory.device_peak_bytes > fixed:
             # What libraries take of torch's memory is in what was measured.
             planned = self.peak_bytes(self.own) + WORKSPACE_BYTES
-            self.factor = factor_of(
-                memory.device_peak_bytes, planned_bytes=planned, fixed_bytes=fixed
+            self.correction = correction_of(
+                memory.device_peak_bytes,
+                planned_bytes=planned,
+                samples_bytes=self.peak(self.own).total_bytes,
+                samples_error=_REPLAY_ERROR,
             )
 
     def peak(self, settings: Settings) -> Peak:
@@ -105,9 +110,9 @@ class ScriptChoices:
 
     def needed_bytes(self, settings: Settings) -> int:
         """Most that the device has to hold, corrected by what a GPU measured if one did."""
-        fixed = self.fixed_bytes(settings.optimizer)
         whole = self.peak_bytes(settings) + WORKSPACE_BYTES
-        return round(corrected_bytes(whole, fixed_bytes=fixed, factor=self.factor))
+        of_samples = self.peak(settings).total_bytes
+        return round(self.correction.peak_bytes(whole, samples_bytes=of_samples))
 
     def rows(self, usable_bytes: int) -> tuple[PlanRow, ...]:
         """Lay out all choices; the best is the largest batch that fits, the least changed."""

@@ -1,5 +1,6 @@
 """``pitstop plan -- CMD``: the script's first steps are run and recorded, the rest is predicted."""
 
+import math
 import re
 import shlex
 import tempfile
@@ -116,7 +117,7 @@ def _trace(memory: ScriptMemory, choices: ScriptChoices) -> StepTrace:
     own, peak = choices.own, choices.peak(choices.own)
     whole = choices.peak_bytes(own)
     owners = _owners(memory, peak)
-    trained = sum(_numbers(one.shape) * one.count for one in memory.trained)
+    trained = sum(math.prod(one.shape) * one.count for one in memory.trained)
     return StepTrace(
         model=", ".join(memory.models) or "a model",
         parameters=trained,
@@ -170,7 +171,8 @@ def _calibration(memory: ScriptMemory, choices: ScriptChoices) -> Calibration | 
         run="the script's own steps on this GPU",
         measured_bytes=memory.device_peak_bytes,
         planned_bytes=choices.peak_bytes(choices.own) + WORKSPACE_BYTES,
-        factor=choices.factor,
+        factor=choices.correction.factor,
+        workspace_bytes=round(choices.correction.workspace_bytes),
     )
 
 
@@ -200,13 +202,6 @@ def _notes(memory: ScriptMemory, step: SampledStep, batch: BatchShape | None) ->
 def _saved_bytes(step: SampledStep) -> int:
     saved = {one.storage: one.num_bytes for one in step.pieces if one.kind != "gradient"}
     return sum(saved.values())
-
-
-def _numbers(shape: Sequence[int]) -> int:
-    numbers = 1
-    for side in shape:
-        numbers *= side
-    return numbers
 
 
 def _why_nothing(

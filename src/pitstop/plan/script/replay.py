@@ -5,6 +5,7 @@ by the record: when a piece goes, the gradient that came in and the one that goe
 be there, each as large as the piece.
 """
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Final
@@ -105,7 +106,10 @@ class Replay:
     def peak(self, choice: Choice) -> Peak:
         """Play it; give what it holds where it holds most."""
         sizes = self._sizes(choice)
-        played = _Played(self._step, sizes, recompute=choice.recompute == "full")
+        trained = trained_bytes(self._memory)
+        played = _Played(
+            self._step, sizes, most_gradients=trained, recompute=choice.recompute == "full"
+        )
         regions = self._regions(sizes)
         extra = self._extra_copies(choice)
         if choice.recompute == "none":
@@ -113,7 +117,6 @@ class Replay:
         elif regions:
             played.add_temporary(max(regions))
         backward = played.peak(extra)
-        trained = trained_bytes(self._memory)
         update = Peak(
             saved_bytes=0,
             gradient_bytes=trained,
@@ -183,11 +186,14 @@ def _narrowed(piece: SavedPiece) -> float:
 class _Played:
     """One pass over the events of a step."""
 
-    def __init__(self, step: SampledStep, sizes: list[int], *, recompute: bool) -> None:
+    def __init__(
+        self, step: SampledStep, sizes: list[int], *, most_gradients: int, recompute: bool
+    ) -> None:
         self._pieces = step.pieces
         self._events = step.events
         self._sizes = sizes
         self._held = step.gradients_held_bytes
+        self._most_gradients = most_gradients
         self._recompute = recompute
         self._temporary = 0
         self._given: set[int] = set()
@@ -206,13 +212,17 @@ class _Played:
         """
         users: Counter[int] = Counter()
         made_again: set[int] = set()
+        arrived: set[int] = set()
         saved, most_saved, gradients = extra_bytes, extra_bytes, self._held
         best = self._at(saved, gradients, 0)
         for event in self._events:
             index = abs(event) - 1
             piece, size = self._pieces[index], self._sizes[index]
             if piece.kind == "gradient":
-                gradients += 0 if self._held else size
+                # It comes with every backward pass: added to, or anew after it was let go.
+                gradients += 0 if index in arrived else size
+                gradients = min(gradients, max(self._held, self._most_gradients))
+                arrived.add(index)
                 continue
             block = piece.block if self._recompute else None
             if event > 0:
@@ -284,14 +294,7 @@ def trained_bytes(memory: ScriptMemory) -> int:
 def weights_bytes(memory: ScriptMemory, *, frozen: bool) -> int:
     """Bytes of weights."""
     shapes = memory.frozen if frozen else memory.trained
-    return sum(_numbers(one.shape) * _width_of(one.dtype) * one.count for one in shapes)
-
-
-def _numbers(shape: tuple[int, ...]) -> int:
-    numbers = 1
-    for side in shape:
-        numbers *= side
-    return numbers
+    return sum(math.prod(one.shape) * _width_of(one.dtype) * one.count for one in shapes)
 
 
 def _width_of(dtype: str) -> int:

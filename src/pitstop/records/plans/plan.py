@@ -7,12 +7,16 @@ from pitstop.records.plans.evaluation import EvaluationPlan
 from pitstop.records.plans.fit import ORDER, Fit
 from pitstop.records.plans.host import HostPlan
 
+RECOMPUTE: Final = "recompute"
+"""The part of a step that runs forward again inside backward."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationRow:
     """Operations of one kind and size in a step."""
 
     part: str
+    """Of the step: forward, loss, backward, recompute, clip, optimizer, ..."""
     name: str
     flops: int
     """Of one of them."""
@@ -72,6 +76,11 @@ class StepTrace:
     outside_blocks_bytes: int = 0
     """Weights that are in no such block."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def recomputed_operations(self) -> int:
+        """How many operations run again in backward."""
+        return sum(one.count for one in self.operations if one.part == RECOMPUTE)
 
     @property
     def fixed_bytes(self) -> int:
@@ -156,7 +165,9 @@ class Calibration:
     planned_bytes: int
     """What the plan says for the run's own settings."""
     factor: float
-    """What belongs to samples, measured over planned; the plan is multiplied by it."""
+    """What belongs to samples, measured over planned; the plan's share of it is multiplied."""
+    workspace_bytes: int | None = None
+    """What libraries took, as far as one peak tells; None in records of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
