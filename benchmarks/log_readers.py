@@ -26,6 +26,7 @@ from pathlib import Path
 
 from pitstop.logs.formats.tensorboard import TENSORBOARD, masked_crc
 from pitstop.logs.read import read_logs
+from progress import processor
 
 Line = Callable[[int], str]
 
@@ -315,7 +316,7 @@ def main() -> None:
     results: dict[str, object] = {
         "benchmark": "log_readers",
         "python": platform.python_version(),
-        "processor": _processor(),
+        "processor": f"{processor()}, {os.cpu_count()} seen",
         "megabytes": options.megabytes,
         "unit": "megabytes per second of processor time, one core",
     }
@@ -347,15 +348,6 @@ def main() -> None:
 def _rounded(kind: str, name: str, found: list[float]) -> dict[str, object]:
     print(f"{kind:8} {name:32} {max(found):7.1f} MB/s", flush=True)
     return {"best": round(max(found), 1), "all": [round(rate, 1) for rate in found]}
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} seen"
 
 
 if __name__ == "__main__":

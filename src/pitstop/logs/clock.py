@@ -1,6 +1,7 @@
 """Timestamps of logs as seconds since the first one; many have no year, and clocks are set back."""
 
 import math
+import re
 from datetime import date
 
 _DAY_S = 86400
@@ -33,6 +34,16 @@ class Clock:
         self._year = _ASSUMED_YEAR
         self._ordinal = 0
         self._first_ordinal: int | None = None
+
+    def at(self, stamp: re.Pattern[bytes], line: bytes) -> float:
+        """Give the moment that a line is stamped with, as `seconds` does; NaN where it has none.
+
+        Args:
+            stamp: Finds the date and the time, its first two groups.
+            line: The line.
+        """
+        found = stamp.search(line)
+        return self.seconds(found[1], found[2]) if found else math.nan
 
     def seconds(self, day: bytes, time: bytes) -> float:
         """Give seconds since the first timestamp; NaN when this is none.

@@ -102,8 +102,21 @@ def join(ranks: Sequence[RankRecord]) -> RankRecord:
         scalars=scalars,
         events=events,
         notes=log.notes,
-        windows=replace(_with_columns(lead.windows, tables), log=log),
+        windows=replace(_marked(lead, _with_columns(lead.windows, tables), events), log=log),
     )
+
+
+def _marked(lead: RankRecord, table: WindowTable, events: tuple[Event, ...]) -> WindowTable:
+    """Mark the records that hold an evaluation of which another reading knows: its time is in them.
+
+    It comes right before the step that follows it.
+    """
+    kind = table.kind.copy()
+    for event in events:
+        if event.name == "evaluation" and event not in lead.events:
+            holds = (table.first_step <= event.step + 1) & (event.step + 1 <= table.last_step)
+            kind[holds & (table.attempt == event.attempt) & (kind == "train")] = "after eval"
+    return replace(table, kind=kind)
 
 
 def _joined_events(ordered: Sequence[RankRecord]) -> tuple[Event, ...]:

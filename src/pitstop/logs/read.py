@@ -43,8 +43,10 @@ from pitstop.logs.lines import (
 from pitstop.logs.memory_lines import MARK, MemoryLines
 from pitstop.logs.mentions import mentioned
 from pitstop.logs.reader import Feed, Reader
+from pitstop.records.reader import DAMAGE
 from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.store import is_run, read_run
+from pitstop.records.units import count_text
 
 READERS: Final[tuple[Reader, ...]] = (
     *mm.READERS,
@@ -66,16 +68,7 @@ _STANDARD_INPUT = "-"
 _KEPT_AS = "standard-input.log"
 _SAME = 0.02
 _FEW_DRAWINGS = 3
-_DAMAGE = (
-    ValueError,
-    KeyError,
-    TypeError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    struct.error,
-)
+_DAMAGE: Final = (*DAMAGE, struct.error)
 _SUFFIXES = frozenset((".log", ".txt", ".json", ".csv", ".out", ".err", ".gz", ".jsonl"))
 _PRINTED: Final = {
     "a loss": re.compile(rb"(?i)loss\w{0,16}[ \t=:'\"]{1,4}-?\d"),
@@ -159,8 +152,12 @@ def _read_all(
 
 
 def _require_some(path: Path, files: list[Read]) -> None:
-    if path.is_dir() and not any(path in file.path.parents for file in files):
-        raise RecordError(f"no file in {path} is a training log of a known format; {_known()}")
+    if not path.is_dir() or any(path in file.path.parents for file in files):
+        return
+    runs = sorted(place for place in path.iterdir() if place.is_dir() and _is_own(place))
+    if runs:
+        raise RecordError(f"{path} is no run but holds {count_text(len(runs), 'run')}: {runs[0]}")
+    raise RecordError(f"no file in {path} is a training log of a known format; {_known()}")
 
 
 def _one_each(values: Sequence[int], count: int, what: str) -> list[int | None]:
@@ -225,16 +222,8 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def detect(path: str | Path) -> list[tuple[Reader, float]]:
-    """Say which formats a file may hold and how sure that is, the surest first.
-
-    Raises:
-        RecordError: The file cannot be read.
-    """
-    return _recognised(sample(Path(path)))
-
-
-def _recognised(lines: list[bytes]) -> list[tuple[Reader, float]]:
+def recognise(lines: list[bytes]) -> list[tuple[Reader, float]]:
+    """Say which formats lines of a file may be of and how sure that is, the surest first."""
     text = b"\n".join(lines)
     # Most formats have a word of their own that is nowhere in the file.
     likely = [reader for reader in READERS if reader.needle in text]
@@ -246,7 +235,7 @@ def _recognised(lines: list[bytes]) -> list[tuple[Reader, float]]:
 
 def _chosen(lines: list[bytes]) -> list[tuple[Reader, float]]:
     """Choose the formats to read: each that is sure enough."""
-    found = _recognised(lines)
+    found = recognise(lines)
     good = [pair for pair in found if pair[1] >= _SURE_ENOUGH]
     if any(reader.is_binary or reader is tables.CSV for reader, _ in good):
         return good[:1]
@@ -272,7 +261,7 @@ def _read(
     chosen = [(forced, 1.0)] if forced is not None else _chosen(lines)
     if is_picked:
         chosen = [pair for pair in chosen if pair[1] >= _SURE_ENOUGH]
-    found = _read_as(path, chosen) if chosen else []
+    found = _by_one_total(path, chosen, _read_as(path, chosen)) if chosen else []
     records = [rank for rank in found if _has_records(rank)]
     if records:
         joined = join(records)
@@ -285,6 +274,29 @@ def _read(
     if (why := _why_not(path, lines, forced)) is not None:
         raise RecordError(why)
     return _with_memory(path, lines, _with_unread(lines, read_if_sure(path)))
+
+
+def _by_one_total(
+    path: Path, chosen: Sequence[tuple[Reader, float]], found: list[RankRecord]
+) -> list[RankRecord]:
+    """Read the bar that the Trainer's dicts stand beside, where another one was taken for it.
+
+    Without that bar in the file, what bars say is left out.
+    """
+    by_name = {reader.name: place for place, (reader, _) in enumerate(chosen)}
+    here, there = by_name.get(bars.BARS.name), by_name.get(huggingface.HF_CONSOLE.name)
+    total = None if there is None else _announced(found[there])
+    if here is None or total is None or _announced(found[here]) == total:
+        return found
+    (other,) = _read_as(path, [(bars.without_name(total), chosen[here][1])])
+    kept = [] if _announced(other) != total else [other]
+    return [*kept, *(rank for place, rank in enumerate(found) if place != here)]
+
+
+def _announced(rank: RankRecord) -> int | None:
+    """Steps to which the bar that was read counts."""
+    assert rank.windows is not None, "a log's record has a table"
+    return rank.windows.log.total_steps or rank.windows.log.steps_per_epoch
 
 
 def _with_memory(path: Path, sampled: list[bytes], found: RankRecord) -> RankRecord:
@@ -402,7 +414,7 @@ def _why_not(path: Path, lines: list[bytes], forced: Reader | None) -> str | Non
         return (
             f"{path} holds no record of the format {forced.name}; leave out --format to detect it"
         )
-    if any(reader.is_binary for reader, _ in _recognised(lines)):
+    if any(reader.is_binary for reader, _ in recognise(lines)):
         return f"{path} is an event file without values that count steps in one way"
     text = b"\n".join(lines[:64])[:4096].lstrip(b"\0")
     return f"{path} is a binary file of no known format; {_known()}" if b"\0" in text else None

@@ -1,35 +1,23 @@
 """``pitstop doctor LOG ...`` as typed: options, exit codes, and one clear line for each mistake."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pitstop.cli.main import main
+from tests.command_line import Run, command_line
 
 CORPUS = Path(__file__).parents[2] / "data" / "logs"
 BROKEN = sorted(
     path for path in CORPUS.glob("broken_*") if not path.name.endswith(".facts.json")
 )  # fmt: skip
 
-Doctor = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Doctor:
+def doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Type the command; give its exit code, output and errors."""
-
-    def typed(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pitstop", "doctor", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return typed
+    return command_line(capsys, monkeypatch, "doctor")
 
 
 def bar(path: Path, rate: float, *, unit: str = "iter/s") -> Path:
@@ -56,7 +44,7 @@ def record(out: str) -> dict[str, Any]:
 
 
 def test_the_guides_bars_typed_with_a_batch_size_each_differ_by_2_3_percent(
-    doctor: Doctor, tmp_path: Path
+    doctor: Run, tmp_path: Path
 ) -> None:
     first, other = bar(tmp_path / "b4.log", 7.45), bar(tmp_path / "b8.log", 3.64)
     code, out, _ = doctor(first, other, "--batch-size", 4, "--batch-size", 8)
@@ -66,7 +54,7 @@ def test_the_guides_bars_typed_with_a_batch_size_each_differ_by_2_3_percent(
 
 
 def test_two_logs_are_compared_at_steady_state_without_warm_up_and_evaluations(
-    doctor: Doctor, tmp_path: Path
+    doctor: Run, tmp_path: Path
 ) -> None:
     def log(name: str, step_s: float) -> Path:
         lines: list[str] = []
@@ -95,7 +83,7 @@ def test_two_logs_are_compared_at_steady_state_without_warm_up_and_evaluations(
 
 
 def test_unlike_units_are_refused_with_the_option_that_would_help(
-    doctor: Doctor, tmp_path: Path
+    doctor: Run, tmp_path: Path
 ) -> None:
     first, other = bar(tmp_path / "a.log", 7.45), pairs(tmp_path / "b.log")
     code, out, _ = doctor(first, other)
@@ -105,9 +93,7 @@ def test_unlike_units_are_refused_with_the_option_that_would_help(
     assert doctor(first, other, "--batch-size", 4)[0] in (0, 1)
 
 
-def test_sizes_are_given_once_for_all_or_once_a_file_in_order(
-    doctor: Doctor, tmp_path: Path
-) -> None:
+def test_sizes_are_given_once_for_all_or_once_a_file_in_order(doctor: Run, tmp_path: Path) -> None:
     logs = pairs(tmp_path / "a.log"), pairs(tmp_path / "b.log", step_s=0.25)
     sizes = ("--batch-size", 4, "--batch-size", 2)
     _, out, _ = doctor(*logs, *sizes, "--world-size", 2, "--json", "-")
@@ -121,9 +107,7 @@ def test_sizes_are_given_once_for_all_or_once_a_file_in_order(
     assert "1 or more" in err
 
 
-def test_without_a_batch_size_samples_per_second_are_not_known(
-    doctor: Doctor, tmp_path: Path
-) -> None:
+def test_without_a_batch_size_samples_per_second_are_not_known(doctor: Run, tmp_path: Path) -> None:
     code, out, _ = doctor(pairs(tmp_path / "a.log"))
     assert code == 0
     assert "not known: give --batch-size" in out
@@ -131,9 +115,7 @@ def test_without_a_batch_size_samples_per_second_are_not_known(
     assert record(out)["summary"]["rate"] is None
 
 
-def test_a_format_can_be_forced_and_the_known_ones_are_named(
-    doctor: Doctor, tmp_path: Path
-) -> None:
+def test_a_format_can_be_forced_and_the_known_ones_are_named(doctor: Run, tmp_path: Path) -> None:
     log = pairs(tmp_path / "a.log")
     code, out, _ = doctor(log, "--format", "general", "--json", "-")
     assert code == 0
@@ -146,13 +128,13 @@ def test_a_format_can_be_forced_and_the_known_ones_are_named(
     assert "holds no record of the format KAIR" in err
 
 
-def test_the_text_and_the_json_of_one_run_are_not_compared_with_each_other(doctor: Doctor) -> None:
+def test_the_text_and_the_json_of_one_run_are_not_compared_with_each_other(doctor: Run) -> None:
     files = CORPUS / "mmcv_iter.log", CORPUS / "mmcv_iter.log.json"
     _, out, _ = doctor(*files, "--json", "-")
     assert record(out)["kind"] == "LogExamination"
 
 
-def test_a_bottleneck_leaves_with_one(doctor: Doctor, tmp_path: Path) -> None:
+def test_a_bottleneck_leaves_with_one(doctor: Run, tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     lines = [f"step={step} step_time_s=0.5 data_time_s=0.4\n" for step in range(1, 100)]
     log.write_text("".join(lines), encoding="utf-8")
@@ -162,7 +144,7 @@ def test_a_bottleneck_leaves_with_one(doctor: Doctor, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.name)
-def test_a_broken_log_is_judged_or_refused_in_one_paragraph(doctor: Doctor, path: Path) -> None:
+def test_a_broken_log_is_judged_or_refused_in_one_paragraph(doctor: Run, path: Path) -> None:
     code, out, err = doctor(path)
     assert "Traceback" not in out + err
     facts = json.loads((path.parent / f"{path.name}.facts.json").read_text(encoding="utf-8"))
@@ -176,13 +158,13 @@ def test_a_broken_log_is_judged_or_refused_in_one_paragraph(doctor: Doctor, path
     assert "\n\n" not in err.strip()
 
 
-def test_a_path_that_is_not_there_is_named(doctor: Doctor, tmp_path: Path) -> None:
+def test_a_path_that_is_not_there_is_named(doctor: Run, tmp_path: Path) -> None:
     code, _, err = doctor(tmp_path / "none.log")
     assert code == 2
     assert "none.log" in err.replace("\n", "")
 
 
-def test_options_of_scripts_are_refused_with_a_log(doctor: Doctor, tmp_path: Path) -> None:
+def test_options_of_scripts_are_refused_with_a_log(doctor: Run, tmp_path: Path) -> None:
     code, _, err = doctor(pairs(tmp_path / "a.log"), "--steps", 5)
     assert code == 2
     assert "--steps is for a command after --" in err

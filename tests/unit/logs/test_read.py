@@ -25,12 +25,13 @@ from pitstop.logs.clock import Clock
 from pitstop.logs.finish import finish
 from pitstop.logs.formats.llm import NANOGPT
 from pitstop.logs.formats.tensorboard import masked_crc
-from pitstop.logs.lines import LONGEST_LINE
+from pitstop.logs.lines import LONGEST_LINE, sample
 from pitstop.logs.numbers import number
-from pitstop.logs.read import READERS, detect, read_logs
+from pitstop.logs.read import READERS, read_logs, recognise
 from pitstop.logs.reader import Feed, Reader
 from pitstop.records.logs.windows import WindowTable
 from pitstop.records.run import RunRecord
+from tests.browser.records import write_run
 
 CORPUS = Path(__file__).parents[2] / "data" / "logs"
 
@@ -62,7 +63,7 @@ def test_each_format_is_recognised_by_no_other_reader_with_more_confidence() -> 
         facts = json.loads(facts_file.read_text(encoding="utf-8"))
         if facts.get("format", "general") == "general":
             continue
-        found = detect(CORPUS / facts_file.name.removesuffix(".facts.json"))
+        found = recognise(sample(CORPUS / facts_file.name.removesuffix(".facts.json")))
         names = [reader.name for reader, confidence in found if confidence >= 0.5]
         expected = set(facts["format"].split(" + "))
         assert found[0][0].name in expected
@@ -539,3 +540,11 @@ def test_what_has_no_end_is_not_opened() -> None:
         read_logs(["/dev/zero"])
     with pytest.raises(RecordError, match="empty"):
         read_logs(["/proc/self/status"])
+
+
+def test_of_a_folder_around_a_run_the_run_is_named(tmp_path: Path) -> None:
+    """`run.work_dir` holds the run in a folder of its name: the next folder down."""
+    write_run(tmp_path / "mine")
+    with pytest.raises(RecordError) as told:
+        read_logs([tmp_path])
+    assert str(told.value) == f"{tmp_path} is no run but holds 1 run: {tmp_path / 'mine'}"

@@ -12,7 +12,7 @@ from pitstop.doctor.thresholds import LEAST_CHANGE
 from pitstop.records.logs.comparison import LogComparison, LogPair, Result
 from pitstop.records.logs.summary import Steady
 from pitstop.records.run import RunRecord
-from pitstop.records.units import rate_text, share_text
+from pitstop.records.units import listing, rate_text, share_text
 
 _MOST_SETTINGS = 5
 # Some tools print results among their settings.
@@ -178,10 +178,6 @@ def _differences(first: LogCase, other: LogCase) -> tuple[str, ...]:
     }
     differ = sorted(key for key in shared if mine.settings[key] != theirs.settings[key])
     if differ:
-        shown = ", ".join(
-            f"{key} {mine.settings[key]} / {theirs.settings[key]}"
-            for key in differ[:_MOST_SETTINGS]
-        )
-        more = len(differ) - _MOST_SETTINGS
-        notes.append(f"settings that differ: {shown}" + (f" and {more} more" if more > 0 else ""))
+        shown = [f"{key} {mine.settings[key]} / {theirs.settings[key]}" for key in differ]
+        notes.append(f"settings that differ: {listing(shown, most=_MOST_SETTINGS)}")
     return tuple(notes)

@@ -8,12 +8,13 @@ from pitstop.doctor.logs.case import LogCase, case_of
 from pitstop.doctor.logs.rules import EVENT_RULES, STEP_RULES
 from pitstop.doctor.logs.signs import SIGN_RULES
 from pitstop.doctor.logs.summary import untimed_text
+from pitstop.doctor.order import is_fatal, outcome_of, share_of
 from pitstop.doctor.rules.catalogue import ENTRIES
 from pitstop.errors import RecordError
 from pitstop.records.logs.summary import LogExamination
 from pitstop.records.run import RunRecord
 from pitstop.records.units import speedup_text
-from pitstop.records.verdict import Finding, Outcome, Severity, Verdict
+from pitstop.records.verdict import Finding, Severity, Verdict
 
 LOG_NAMES: Final[Mapping[str, str]] = {
     "DRIFT001": "getting slower",
@@ -58,7 +59,7 @@ def examine_case(case: LogCase) -> LogExamination:
     findings = tuple(sorted(found, key=_order))
     primary = next((one for one in findings if one.severity != "info"), None)
     log, hours = case.log, _whole_run_hours(case)
-    outcome = _outcome(primary, enough=enough)
+    outcome = outcome_of(primary, enough=enough)
     verdict = Verdict(
         outcome=outcome,
         verdict=_name(primary) if primary and outcome == "bottleneck" else outcome,
@@ -80,20 +81,12 @@ def examine_case(case: LogCase) -> LogExamination:
 
 def _order(finding: Finding) -> tuple[int, float]:
     """Critical ones without a bound are no question of speed and come first."""
-    share = 0.0 if finding.bound is None else finding.bound.share
-    is_broken = finding.severity == "critical" and finding.bound is None
-    return (-3 if is_broken else -min(1, _WEIGHT[finding.severity]), -share)
+    weight = 3 if is_fatal(finding) else min(1, _WEIGHT[finding.severity])
+    return -weight, -share_of(finding)
 
 
 def _name(finding: Finding) -> str:
     return LOG_NAMES.get(finding.code) or ENTRIES[finding.code].name
-
-
-def _outcome(primary: Finding | None, *, enough: bool) -> Outcome:
-    if primary is None:
-        return "healthy" if enough else "not enough evidence"
-    # What is in no record may hide anything: that is no verdict on what is.
-    return "not enough evidence" if primary.code == "TIME001" else "bottleneck"
 
 
 def _message(primary: Finding | None, case: LogCase, *, enough: bool) -> str:

@@ -22,6 +22,7 @@ from pitstop.doctor.logs.statistics import USUAL
 from pitstop.doctor.logs.time import is_timed
 from pitstop.doctor.rules.remedies import REMEDIES
 from pitstop.doctor.thresholds import WORTH_A_WARNING, severity_of
+from pitstop.records.run import Array
 from pitstop.records.units import change_text, seconds_text, share_text
 from pitstop.records.verdict import Bound, Finding
 
@@ -277,10 +278,16 @@ def _resumed(case: LogCase, row: int) -> str:
     return " (where the run was resumed)" if row and attempt[row] != attempt[row - 1] else ""
 
 
+def _waits_s(case: LogCase) -> Array | None:
+    """Give the wait for data of every steady window; None where one does not say it."""
+    data_s = case.facts.windows.data_s[case.facts.steady]
+    return data_s if np.isfinite(data_s).all() else None
+
+
 def _growth_of_wait(case: LogCase, level: Level) -> tuple[str, ...]:
     """Say how much of a slower step is a longer wait for data, where the log has both."""
-    data_s = case.facts.windows.data_s[case.facts.steady]
-    if not np.isfinite(data_s).all():
+    data_s = _waits_s(case)
+    if data_s is None:
         return ()
     early, late = float(np.median(data_s[: level.row])), float(np.median(data_s[level.row :]))
     went = f"{seconds_text(early)} to {seconds_text(late)}"
@@ -289,8 +296,8 @@ def _growth_of_wait(case: LogCase, level: Level) -> tuple[str, ...]:
 
 def _growth_of_wait_s(case: LogCase, level: Level) -> float:
     """Of what slower steps took longer, what was wait for data; zero where that is not known."""
-    data_s = case.facts.windows.data_s[case.facts.steady]
-    if not np.isfinite(data_s).all():
+    data_s = _waits_s(case)
+    if data_s is None:
         return 0.0
     early, late = np.median(data_s[: level.row]), np.median(data_s[level.row :])
     return max(0.0, float(late - early)) * float(case.facts.weights[level.row :].sum())
@@ -298,8 +305,8 @@ def _growth_of_wait_s(case: LogCase, level: Level) -> float:
 
 def _wait_within_s(case: LogCase, slow: Mask) -> float:
     """Of what slow windows took longer, what was wait for data; zero where that is not known."""
-    data_s = case.facts.windows.data_s[case.facts.steady]
-    if not np.isfinite(data_s).all():
+    data_s = _waits_s(case)
+    if data_s is None:
         return 0.0
     usual_s = float(np.median(data_s))
     return max(0.0, float(np.sum(((data_s - usual_s) * case.facts.weights)[slow])))

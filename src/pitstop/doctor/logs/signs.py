@@ -33,6 +33,11 @@ _CHANCE = 0.01
 _SCHEDULE = re.compile(
     r"sched|warm_?up|lr_config|lr_policy|milestones|lr_decay|step_size", re.IGNORECASE
 )
+_NO_TREND = re.compile(
+    r"actor|policy|surrogate|advers|gan\b|gener|discr|entropy|\bkl|(?:^|[\W_])(?:rl|pg|[gd])(?:$|[\W_])",
+    re.IGNORECASE,
+)
+"""Losses that do not fall while all is well: of a policy, or of two networks against each other."""
 _MAIN_LOSSES = ("loss", "total_loss", "train_loss", "Loss", "train/loss", "loss_total")
 
 _UNITS: Final[frozenset[DisagreementCode]] = frozenset(
@@ -79,14 +84,16 @@ def loss_is_flat(case: LogCase) -> Finding | None:
     if found is None or not case.facts.admission.attempts:
         return None  # of several runs in turn, first and last are of different ones
     name, series = found
+    if _NO_TREND.search(name) is not None:
+        return None
     good = np.isfinite(series.value)
     value, step = series.value[good], series.step[good]
     third = len(value) // 3
     if len(value) < _FEWEST_LOSSES or step[-1] - step[0] < _FEWEST_STEPS:
         return None
     first, last = float(np.median(value[:third])), float(np.median(value[-third:]))
-    if abs(last - first) > _FLAT * abs(first):
-        return None
+    if abs(last - first) > _FLAT * abs(first) or (first == 0 and value.any()):
+        return None  # of values that rounding leaves at nothing, medians show no change
     low, high = np.quantile(value, (0.25, 0.75))
     total = case.log.total_steps or case.facts.admission.announced
     begins = step[0] <= max(_FEWEST_STEPS, 0.05 * total)

@@ -59,9 +59,7 @@ def run_time(facts: LogFacts) -> RunTime:
     if "steps went back" in codes or not facts.admission.attempts:
         run_s = train_s = None  # several runs write into the file: the clock is of them all
     if run_s is None and train_s is not None and not is_guessed:
-        apart_s = sum(event.wall_us for event in facts.rank.events if is_timed(event)) / 1e6
-        if " + " in facts.windows.log.format and facts.windows.note("step_s").source == "rebuilt":
-            apart_s = 0.0  # what one format times, the clock of the other may hold as well
+        apart_s = sum(_apart_s(event, facts.windows) for event in facts.rank.events)
         run_s, formula = train_s + apart_s, "at least: steps at their steady time + timed events"
     starts = [event for event in facts.rank.events if event.name == "start-up" and is_timed(event)]
     return RunTime(
@@ -71,6 +69,18 @@ def run_time(facts: LogFacts) -> RunTime:
         start_up_s=sum(event.wall_us for event in starts) / 1e6,
         silent_s=silent_s,
     )
+
+
+def _apart_s(event: Event, windows: WindowTable) -> float:
+    """Seconds that an event adds to steps at their steady time; none where they may hold it.
+
+    What one format times, the clock of another may hold as well, unless its records are marked.
+    """
+    is_of_two = " + " in windows.log.format and windows.note("step_s").source == "rebuilt"
+    holds = (windows.first_step <= event.step + 1) & (event.step + 1 <= windows.last_step)
+    if not is_timed(event) or (is_of_two and (windows.kind[holds] == "train").any()):
+        return 0.0
+    return event.wall_us / 1e6
 
 
 def is_timed(event: Event) -> bool:

@@ -7,7 +7,7 @@ over its total loses it.
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pitstop.logs.batch import Batch, Layout
 from pitstop.logs.builder import LogBuilder
@@ -22,6 +22,11 @@ _BAR = re.compile(rb"(?<![\d.])(\d+)/(\d+)" + _ELAPSED + rb"<[^,\]]*(?:, \d+:\d\
 _LOST = re.compile(rb"(\d+)()[a-z]+" + _ELAPSED + _RATE)
 _WORD = re.compile(rb"[A-Za-z\x80-\xff]+")
 _EVAL = re.compile(rb"(?i)^(?:val|eval|test|infer|extract)")
+_PREPARES = re.compile(
+    rb"(?i)^(?:load|read|fetch|download|pre|process|map|filter|token|generat|sav|writ|convert|cach"
+    rb"|build|creat|index|copy|render|scan|verif|check|sanity|resolv|upload|materializ)"
+)
+"""Names of bars that draw other work, however often they are drawn."""
 _PAIR = re.compile(
     rb"([A-Za-z_\x80-\xff][\w./@\x80-\xff-]*)=(-?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))(?![\w.])"
 )
@@ -54,9 +59,11 @@ class _Update:
 class _Bars:
     """Reads bars; which one is the training is decided by who is drawn most often."""
 
-    def __init__(self, builder: LogBuilder) -> None:
+    def __init__(self, builder: LogBuilder, main: bytes = b"") -> None:
         self._builder = builder
         builder.close = self._end
+        self._wanted = main
+        """Name of the training's bar, where that is known."""
         self._held: list[_Update] | None = []
         self._main = b""
         self._base = 0.0
@@ -73,6 +80,8 @@ class _Bars:
         self._is_apart = False
         self._ends: set[int] = set()
         """Counts at which bars ended."""
+        self._is_short = False
+        """Whether a bar was last drawn before its total, and another one followed."""
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
@@ -125,17 +134,26 @@ class _Bars:
             self._take(_update(*self._waiting))
         if self._ends and self._last > max(self._ends):
             self._ends.add(self._last)
-        if len(self._ends) > 1:
+        if len(self._ends) > 1 or self._is_short:
+            ends = "" if len(self._ends) == 1 else f" to {max(self._ends)}"
             self._builder.note(
-                f"bars end at {min(self._ends)} to {max(self._ends)}: their last steps are not "
-                "always drawn, so the count of steps is the least it can be"
+                f"bars end at {min(self._ends)}{ends}: their last steps are not always drawn, so "
+                "the count of steps is the least it can be"
             )
+        self._leave_out_nothing()
         self._builder.found += self.judge()
         is_of_run = b"epoch" not in self._main.lower()
         if is_of_run and not self._epoch and self._builder.steps_per_epoch is not None:
             # One single bar counts the run.
             self._builder.total_steps = self._builder.steps_per_epoch
             self._builder.steps_per_epoch = None
+
+    def _leave_out_nothing(self) -> None:
+        """Leave out values that are zero at every drawing: rounded to it, or never set."""
+        series = self._builder.series
+        for name in [name for name, one in series.items() if one.value and not any(one.value)]:
+            del series[name]
+            self._builder.note(f"{name} is 0 at every drawing of the bar: it is left out")
 
     def _decide(self) -> None:
         held, self._held = self._held, None
@@ -145,11 +163,14 @@ class _Bars:
         for update in held:
             if not _EVAL.match(update.bar) and (update.bar in drawn or len(drawn) < _MOST_BARS):
                 drawn[update.bar] = drawn.get(update.bar, 0) + 1
+        others = [bar for bar in drawn if _PREPARES.match(bar) is None]
         has_bar = drawn and not self._is_table
-        self._main = max(drawn, key=lambda bar: drawn[bar]) if has_bar else _NONE
+        self._main = max(others or drawn, key=lambda bar: drawn[bar]) if has_bar else _NONE
+        if self._wanted in drawn:
+            self._main = self._wanted
         if len(drawn) > 1:
-            others = b", ".join(bar or b"(no name)" for bar in drawn if bar != self._main)
-            self._builder.note(f"{LEFT_OUT}: {others.decode('utf-8', 'replace')}")
+            rest = b", ".join(bar or b"(no name)" for bar in drawn if bar != self._main)
+            self._builder.note(f"{LEFT_OUT}: {rest.decode('utf-8', 'replace')}")
         for update in held:
             self._take(update)
 
@@ -178,6 +199,7 @@ class _Bars:
         if self._last:
             if len(self._ends) < _MOST_BARS:
                 self._ends.add(self._last)
+            self._is_short |= self._last < (self._builder.steps_per_epoch or 0)
             self._base += self._last
             self._epoch += 1
             self._last = n
@@ -259,8 +281,13 @@ def _update(line: bytes, found: re.Match[bytes]) -> _Update:
     )
 
 
-def _bars(builder: LogBuilder) -> Feed:
-    return _Bars(builder).feed
+def without_name(total: int) -> Reader:
+    """Give the reader of bars for a file whose training draws a bar without a name."""
+
+    def start(builder: LogBuilder) -> Feed:
+        return _Bars(builder, b"of %d" % total).feed
+
+    return replace(BARS, start=start)
 
 
 _ITER = re.compile(rb"\biter=(\d+) \| ")
@@ -324,15 +351,11 @@ class _IterLines:
         )
 
 
-def _iter_lines(builder: LogBuilder) -> Feed:
-    return _IterLines(builder).feed
-
-
 BARS = Reader(
     name="tqdm",
     is_count_defined=False,
     defined_by="tqdm/tqdm: tqdm/std.py (format_meter)",
-    start=_bars,
+    start=lambda builder: _Bars(builder).feed,
     needle=b"[",
     mark=re.compile(_BAR.pattern + b"|" + _LOST.pattern),
     weight=0.9,
@@ -351,7 +374,7 @@ ITER_LINES = Reader(
     is_count_defined=False,
     count_name="iter",
     defined_by="a loop's own lines, `iter=50 | loss_seg=0.52 | ...`; no public source defines them",
-    start=_iter_lines,
+    start=lambda builder: _IterLines(builder).feed,
     needle=b"iter=",
     mark=re.compile(rb"\biter=\d+ \| [\w./-]+="),
     weight=0.95,

@@ -41,8 +41,7 @@ class _Text:
 
     def _record(self, line: bytes, found: re.Match[bytes]) -> None:
         builder = self._builder
-        stamp = _STAMP.search(line)
-        at = builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN
+        at = builder.clock.at(_STAMP, line)
         step = float(found[2])
         pairs = _PAIRS.findall(line, found.end())
         own = {name: number(value) for name, value in pairs if name in _OWN}
@@ -62,8 +61,7 @@ class _Text:
 
     def _other(self, line: bytes) -> None:
         builder = self._builder
-        stamp = _STAMP.search(line)
-        at = builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN
+        at = builder.clock.at(_STAMP, line)
         if (found := _INFERENCE.search(line)) is not None:
             days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
             wall_s = days * 86400 + hours * 3600 + minutes * 60 + seconds
@@ -86,10 +84,6 @@ class _Text:
                 builder.workers = int(value)
             elif name == b"IMS_PER_BATCH":
                 builder.note("IMS_PER_BATCH counts the samples of all ranks of a step")
-
-
-def _text(builder: LogBuilder) -> Feed:
-    return _Text(builder).feed
 
 
 def _json(builder: LogBuilder) -> Feed:
@@ -119,7 +113,7 @@ FASTREID_TEXT = Reader(
         "JDAI-CV/fast-reid: fastreid/utils/events.py (CommonMetricPrinter), "
         "fastreid/utils/logger.py, fastreid/evaluation/evaluator.py"
     ),
-    start=_text,
+    start=lambda builder: _Text(builder).feed,
     needle=b"iter: ",
     mark=re.compile(
         rb"\[\d\d/\d\d \d\d:\d\d:\d\d(?:\]| fastreid).* (?:epoch/iter: \d+/|iter: )\d+  "

@@ -13,7 +13,7 @@ import numpy as np
 from pitstop.logs.batch import Batch, Layout
 from pitstop.logs.builder import EPOCH, LogBuilder
 from pitstop.logs.numbers import FINITE, convert, number
-from pitstop.logs.reader import Feed, Reader
+from pitstop.logs.reader import Reader
 from pitstop.logs.rows import Rows
 from pitstop.records.logs.windows import Disagreement
 
@@ -25,8 +25,8 @@ _NUMBER = re.compile(rb"^-?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|NaN|Infinity)$")
 # A line inside an entry as it is nearly always: what the two patterns above find, in one go.
 _VALUE = re.compile(rb'^ *"([\w./-]++)": ' + FINITE + rb",?\Z")
 _FORMULA = (
-    "whole training: (train_runtime - sum of eval_runtime) / steps, or 1 / train_steps_per_second "
-    "where the steps are not known"
+    "whole training: (train_runtime - sum of eval_runtime) / steps; where these are not known, "
+    "they are train_runtime x train_steps_per_second"
 )
 
 
@@ -115,10 +115,6 @@ class _State:
             self._entries.take(entry, convert(entry[b"step"]))
 
 
-def _state(builder: LogBuilder) -> Feed:
-    return _State(builder).feed
-
-
 _DICT = re.compile(rb"\{'(?:loss|eval_\w+|train_runtime|grad_norm)': ")
 _PAIR = re.compile(rb"'([\w./-]+)': '?(-?[\dni][\w.+-]*)'?[,}]")
 # A whole dict of the values that the Trainer prints, with or without the norm: what _PAIR finds in
@@ -127,7 +123,8 @@ _USUAL = re.compile(
     rb"\{'loss': '?(-?[\dni][\w.+-]*)'?, (?:'grad_norm': '?(-?[\dni][\w.+-]*)'?, )?"
     rb"'learning_rate': '?(\d[\d.]*(?:e-\d+)?)'?, 'epoch': '?(-?[\dni][\w.+-]*)'?\}\Z"
 )
-_BAR = re.compile(rb"\s(\d+)/(\d+) \[")
+# The Trainer's bars have no name; others, of weights or of data, say what they draw before a colon.
+_BAR = re.compile(rb"(?:\A|[^:\s\d])\s*+\d{1,3}%\|[^|]{0,512}\|\s+(\d+)/(\d+) \[")
 # The same dict with ordinary numbers: with the norm, and without it.
 _LOSS = rb"\{'loss': '?" + FINITE + rb"'?, "
 _REST = rb"'learning_rate': '?(\d++\.?+\d*+(?:e-\d++)?)'?, 'epoch': '?" + FINITE + rb"'?\}\Z"
@@ -153,6 +150,8 @@ class _Console:
         self._bar_step = NAN
         self._bar_total = 0
         self._has_bar = False
+        self._is_bar_known = False
+        """Whether a loss was printed: the bar drawn last before it is the training's."""
         self._usual = _NEVER
 
     def feed(self, line: bytes) -> None:
@@ -185,14 +184,15 @@ class _Console:
                 self._batch.set_layout(layout)
 
     def _bar(self, count: int, total: int) -> None:
-        # Evaluations have shorter bars of their own.
-        if total >= self._bar_total:
+        # Evaluations have bars of their own; shorter ones, where the training's is not known yet.
+        if total >= self._bar_total or not self._is_bar_known:
             self._bar_step, self._bar_total = float(count), total
             self._usual = _NEVER
             self._builder.total_steps = total
 
     def _usual_dict(self, line: bytes, found: re.Match[bytes]) -> None:
         builder = self._builder
+        self._is_bar_known = True
         step = self._step(line, found.start())
         loss, norm, rate, epoch = found.groups()
         # Nearly every record has a rate of its own, so remembering it does not pay.
@@ -204,6 +204,7 @@ class _Console:
 
     def _dict(self, line: bytes, place: int) -> None:
         entry = dict(_PAIR.findall(line, place))
+        self._is_bar_known |= b"loss" in entry
         self._entries.take(entry, self._step(line, place))
 
     def _step(self, line: bytes, place: int) -> float:
@@ -223,10 +224,6 @@ class _Console:
             self._has_bar = True
             builder.note("the step of a record is the count of the bar printed last before it")
         return step
-
-
-def _console(builder: LogBuilder) -> Feed:
-    return _Console(builder).feed
 
 
 _FAR_OFF = 0.1
@@ -249,8 +246,8 @@ def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
                     f"the printed rates are of {speed * runtime:.0f} steps, announced but not "
                     f"done: {steps:.0f} were, so they are left out"
                 )
-        elif speed > 0:
-            rows.step_s[row] = 1 / speed
+        elif speed > 0 and runtime > 0:
+            rows.step_s[row] = max(runtime - evaluated, 0.0) / (speed * runtime)
     steps = rows.raw["step"]
     if (np.diff(steps[np.isfinite(steps)]) < 0).any():
         builder.note("steps go back: train_runtime is of the last process only")
@@ -260,7 +257,7 @@ def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
 HF_STATE = Reader(
     name="Hugging Face trainer_state.json",
     defined_by=f"{_SOURCE} (TrainerState)",
-    start=_state,
+    start=lambda builder: _State(builder).feed,
     needle=b'"',
     mark=re.compile(
         rb'^  "(?:best_metric|best_model_checkpoint|global_step|is_hyper_param_search|log_history'
@@ -275,7 +272,7 @@ HF_STATE = Reader(
 HF_CONSOLE = Reader(
     name="Hugging Face console",
     defined_by=f"{_SOURCE} (PrinterCallback, ProgressCallback)",
-    start=_console,
+    start=lambda builder: _Console(builder).feed,
     needle=b"{'",
     mark=re.compile(_DICT.pattern + rb"[^{}]*'epoch': "),  # others print dicts with a loss too
     rebuild=_FORMULA,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.numbers import number
-from pitstop.logs.reader import Feed, Reader
+from pitstop.logs.reader import Reader
 
 NAN = math.nan
 _HEAD = re.compile(rb"<epoch: *(\d+), iter: *(\d+(?:,\d{3})*), lr:([\d.e+-]+)> ")
@@ -32,15 +32,11 @@ class _Log:
         if b"<epoch:" in line:
             self._record(line)
         elif b"-->" in line and b"dB" in line:
-            self._builder.evaluation(at=self._at(line))
+            self._builder.evaluation(at=self._builder.clock.at(_STAMP, line))
         elif b"Saving the model" in line:
-            self._builder.checkpoint(at=self._at(line))
+            self._builder.checkpoint(at=self._builder.clock.at(_STAMP, line))
         elif b"dataloader_" in line or b"num_gpu" in line:
             self._setting(line)
-
-    def _at(self, line: bytes) -> float:
-        stamp = _STAMP.search(line)
-        return self._builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN
 
     def _record(self, line: bytes) -> None:
         builder = self._builder
@@ -48,7 +44,7 @@ class _Log:
             day, time, *head = found.groups()
             self._train(line, found.end(), head, builder.clock.seconds(day, time))
             return
-        at = self._at(line)
+        at = builder.clock.at(_STAMP, line)
         place = line.find(b"<epoch:")
         if (found := _HEAD.match(line, place)) is not None:
             self._train(line, found.end(), found.groups(), at)
@@ -85,14 +81,10 @@ class _Log:
         builder.workers = workers // ranks if workers is not None and ranks else builder.workers
 
 
-def _start(builder: LogBuilder) -> Feed:
-    return _Log(builder).feed
-
-
 KAIR = Reader(
     name="KAIR",
     defined_by="cszn/KAIR: main_train_psnr.py, utils/utils_logger.py",
-    start=_start,
+    start=lambda builder: _Log(builder).feed,
     needle=b"<epoch:",
     mark=_HEAD,
     rebuild="difference of timestamps / steps between the records",

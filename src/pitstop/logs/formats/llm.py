@@ -11,7 +11,7 @@ import re
 from pitstop.logs.batch import Batch, Layout
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.numbers import COUNT, FINITE, number
-from pitstop.logs.reader import Feed, Reader
+from pitstop.logs.reader import Reader
 
 NAN = math.nan
 _GIB = 1 << 30
@@ -62,10 +62,6 @@ class _NanoGpt:
             builder.restart("the log says that training is resumed")
 
 
-def _nanogpt(builder: LogBuilder) -> Feed:
-    return _NanoGpt(builder).feed
-
-
 _TITAN = re.compile(rb"(?<!validate )step: *(\d+)  loss: +(\S+)  ")
 _VALIDATED = re.compile(rb"validate step: *(\d+)  loss: +(\S+)  ")
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d,\d{3}) - ")
@@ -92,17 +88,13 @@ class _Titan:
         if b"step: " in line:
             self._record(line)
         elif b"Saving the checkpoint" in line or b"Saving a full checkpoint" in line:
-            self._builder.checkpoint(at=self._at(line))
+            self._builder.checkpoint(at=self._builder.clock.at(_STAMP, line))
         elif b"Training starts at step" in line:
             self._begins(line)
 
-    def _at(self, line: bytes) -> float:
-        stamp = _STAMP.search(line)
-        return self._builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN
-
     def _record(self, line: bytes) -> None:
         builder = self._builder
-        at = self._at(line)
+        at = builder.clock.at(_STAMP, line)
         if (found := _TITAN_USUAL.match(line, line.find(b"step:"))) is not None:
             self._usual(found, at)
         elif (found := _VALIDATED.search(line)) is not None:
@@ -138,7 +130,7 @@ class _Titan:
     def _begins(self, line: bytes) -> None:
         builder = self._builder
         builder.restart("the log says that training starts")
-        builder.mark(self._at(line))
+        builder.mark(builder.clock.at(_STAMP, line))
         if (found := _TITAN_SETTING.search(line)) is not None and int(found[1]):
             local, whole = int(found[1]), int(found[2])
             builder.batch_size, builder.batch_size_from = local, "local batch size in the log"
@@ -146,14 +138,10 @@ class _Titan:
             builder.settings["global batch size"] = str(whole)
 
 
-def _titan(builder: LogBuilder) -> Feed:
-    return _Titan(builder).feed
-
-
 NANOGPT = Reader(
     name="nanoGPT",
     defined_by="karpathy/nanoGPT: train.py",
-    start=_nanogpt,
+    start=lambda builder: _NanoGpt(builder).feed,
     needle=b"iter ",
     mark=_ITER,
     step="last step",
@@ -164,7 +152,7 @@ NANOGPT = Reader(
 TORCHTITAN = Reader(
     name="torchtitan",
     defined_by="pytorch/torchtitan: torchtitan/components/metrics.py, torchtitan/tools/logging.py",
-    start=_titan,
+    start=lambda builder: _Titan(builder).feed,
     needle=b"step: ",
     mark=re.compile(rb"step: *\d+  loss: +\S+  (?:grad_norm: +\S+  )?memory: +\d"),
     rebuild="difference of timestamps / steps between the records",

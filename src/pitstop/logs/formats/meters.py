@@ -10,7 +10,7 @@ import re
 
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.numbers import number
-from pitstop.logs.reader import Feed, Reader
+from pitstop.logs.reader import Reader
 
 NAN = math.nan
 _FORMULA = "(mean x steps of the epoch - the same of the record before) / steps between them"
@@ -110,14 +110,6 @@ _TORCHREID = re.compile(rb"epoch: \[(\d+)/(\d+)\]\[(\d+)/(\d+)\]\s+t" + _TIMES)
 _AVERAGE = re.compile(rb"Epoch: \[(\d+)(?:/(\d+))?\]\[ *(\d+)/(\d+)\]:?\s+T" + _TIMES)
 
 
-def _torchreid(builder: LogBuilder) -> Feed:
-    return _Meters(builder, _TORCHREID, first_epoch=1).feed
-
-
-def _average(builder: LogBuilder) -> Feed:
-    return _Meters(builder, _AVERAGE).feed
-
-
 _TIMM = re.compile(rb"Train: (\d+) \[ *(\d+)/(\d+) \( *\d+%\)\]  ")
 _TIMM_TIME = re.compile(
     rb"Time: (\d+\.?\d*)s, +(\d+\.?\d*)/s  (?:\((\d+\.?\d*)s, +(\d+\.?\d*)/s\)  )?"
@@ -174,10 +166,6 @@ def _means(line: bytes, start: int, end: int) -> list[tuple[bytes, bytes]]:
     return [(name, mean) for name, mean in _TIMM_LOSS.findall(line, start, end) if name != b"Time"]
 
 
-def _timm(builder: LogBuilder) -> Feed:
-    return _Timm(builder).feed
-
-
 _NOTE = (
     "values beside the name are of the last step, those in brackets the mean of the epoch so far"
 )
@@ -185,7 +173,7 @@ _NOTE = (
 TORCHREID = Reader(
     name="torchreid",
     defined_by="KaiyangZhou/deep-person-reid: torchreid/engine/engine.py",
-    start=_torchreid,
+    start=lambda builder: _Meters(builder, _TORCHREID, first_epoch=1).feed,
     needle=b"epoch: [",
     mark=_TORCHREID,
     rebuild=_FORMULA,
@@ -199,7 +187,7 @@ TORCHREID = Reader(
 AVERAGE_METER = Reader(
     name="AverageMeter",
     defined_by="Cysu/open-reid: reid/trainers.py; pytorch/examples: imagenet/main.py",
-    start=_average,
+    start=lambda builder: _Meters(builder, _AVERAGE).feed,
     needle=b"Epoch: [",
     mark=_AVERAGE,
     rebuild=_FORMULA,
@@ -213,7 +201,7 @@ AVERAGE_METER = Reader(
 TIMM = Reader(
     name="timm",
     defined_by="huggingface/pytorch-image-models: train.py",
-    start=_timm,
+    start=lambda builder: _Timm(builder).feed,
     needle=b"Train: ",
     mark=_TIMM,
     rebuild=_FORMULA,

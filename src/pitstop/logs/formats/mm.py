@@ -13,7 +13,7 @@ from typing import Any
 
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.numbers import number
-from pitstop.logs.reader import Feed, Reader
+from pitstop.logs.reader import Reader
 
 NAN = math.nan
 _MIB = 1 << 20
@@ -116,14 +116,6 @@ class _Text:
             builder.workers = value
 
 
-def _mmcv_text(builder: LogBuilder) -> Feed:
-    return _Text(builder, is_mmengine=False).feed
-
-
-def _mmengine_text(builder: LogBuilder) -> Feed:
-    return _Text(builder, is_mmengine=True).feed
-
-
 _JSON_OWN = frozenset(
     ("mode", "epoch", "iter", "step", "lr", "base_lr", "memory", "time", "data_time", "eta")
 )
@@ -197,21 +189,13 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else NAN
 
 
-def _mmcv_json(builder: LogBuilder) -> Feed:
-    return _Json(builder, is_mmengine=False).feed
-
-
-def _mmengine_json(builder: LogBuilder) -> Feed:
-    return _Json(builder, is_mmengine=True).feed
-
-
 _MEMORY = "memory in MiB x 2^20"
 _BY_EPOCH = "(epoch - 1) x steps per epoch + step, where the log counts by epoch"
 
 MMCV_TEXT = Reader(
     name="mmcv text",
     defined_by="open-mmlab/mmcv (1.x): mmcv/runner/hooks/logger/text.py, mmcv/utils/logging.py",
-    start=_mmcv_text,
+    start=lambda builder: _Text(builder, is_mmengine=False).feed,
     needle=b"[",
     mark=re.compile(
         rb"\d\d:\d\d:\d\d,\d{3} - \S+ - [A-Z]+ - (?:Iter|Epoch)(?:\((?:train|val)\))? ?"
@@ -226,7 +210,7 @@ MMCV_TEXT = Reader(
 MMCV_JSON = Reader(
     name="mmcv JSON",
     defined_by="open-mmlab/mmcv (1.x): mmcv/runner/hooks/logger/text.py",
-    start=_mmcv_json,
+    start=lambda builder: _Json(builder, is_mmengine=False).feed,
     takes_long_lines=True,
     needle=b'"mode"',
     mark=re.compile(rb'^\{"mode": ?"(?:train|val)", ?"epoch": ?\d+, ?"iter": ?\d+'),
@@ -241,7 +225,7 @@ MMENGINE_TEXT = Reader(
     defined_by=(
         "open-mmlab/mmengine: mmengine/runner/log_processor.py, mmengine/logging/logger.py"
     ),
-    start=_mmengine_text,
+    start=lambda builder: _Text(builder, is_mmengine=True).feed,
     needle=b"[",
     mark=re.compile(
         rb"\d\d:\d\d:\d\d - \S+ - [A-Z]+ - (?:Iter|Epoch)\((?:train|val|test)\)\s+"
@@ -263,7 +247,7 @@ MMENGINE_JSON = Reader(
         "open-mmlab/mmengine: mmengine/visualization/vis_backend.py (LocalVisBackend), "
         "mmengine/runner/log_processor.py"
     ),
-    start=_mmengine_json,
+    start=lambda builder: _Json(builder, is_mmengine=True).feed,
     takes_long_lines=True,
     needle=b'"step"',
     mark=re.compile(rb'^\{(?=.*"(?:data_time|time|loss)": ).*"step": ?\d+\}'),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pitstop.logs.batch import Batch, Layout
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.numbers import COUNT, FINITE, convert, number
-from pitstop.logs.reader import Feed, Reader
+from pitstop.logs.reader import Reader
 
 NAN = math.nan
 _STEPS = ("step", "global_step", "iter", "iteration")
@@ -183,15 +183,11 @@ def _is_rate(name: str) -> bool:
     return name in ("lr", "learning_rate") or name.startswith("lr-")
 
 
-def _start(builder: LogBuilder) -> Feed:
-    return _Table(builder).feed
-
-
 CSV = Reader(
     name="metrics.csv",
     takes_long_lines=True,
     defined_by="Lightning-AI/pytorch-lightning: src/lightning/fabric/loggers/csv_logs.py",
-    start=_start,
+    start=lambda builder: _Table(builder).feed,
     mark=_HEADER,
     looks=looks,
     scalars="last step",

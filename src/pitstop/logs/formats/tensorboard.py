@@ -15,7 +15,7 @@ from re import compile as pattern
 import numpy as np
 
 from pitstop.logs.builder import Array, LogBuilder, Series
-from pitstop.logs.reader import Feed, Reader
+from pitstop.logs.reader import Reader
 
 NAN = math.nan
 _FEWEST, _SOME, _MOSTLY, _LONG_STEP_S = 3, 0.05, 0.9, 1.0
@@ -322,10 +322,6 @@ def _tensor(message: bytes) -> float:
     return number_read if is_float else NAN
 
 
-def _start(builder: LogBuilder) -> Feed:
-    return _Events(builder).feed
-
-
 def looks(lines: Sequence[bytes]) -> float:
     """Recognise the first record, which names the version of the file."""
     head = b"\n".join(lines[:4])[:256]
@@ -340,7 +336,7 @@ TENSORBOARD = Reader(
         "tensorflow/tensorboard: tensorboard/compat/proto/event.proto, summary.proto, "
         "tensorboard/compat/tensorflow_stub/pywrap_tensorflow.py"
     ),
-    start=_start,
+    start=lambda builder: _Events(builder).feed,
     mark=pattern(rb"brain\.Event:"),
     looks=looks,
     is_binary=True,

@@ -12,7 +12,7 @@ import numpy as np
 
 from pitstop.logs.builder import EPOCH, TRAIN, LogBuilder
 from pitstop.logs.numbers import number
-from pitstop.logs.reader import Feed, Reader
+from pitstop.logs.reader import Reader
 from pitstop.logs.rows import Rows
 from pitstop.records.logs.windows import Disagreement
 
@@ -58,9 +58,9 @@ class _Log:
             builder = self._builder
             step = max(builder.last_step, 0.0)
             builder.scalars(step, [(found[1], found[2])], "val/")
-            builder.mark(self._at(line))
+            builder.mark(builder.clock.at(_STAMP, line))
         elif b"tart training" in line:
-            self._builder.mark(self._at(line))
+            self._builder.mark(self._builder.clock.at(_STAMP, line))
         elif b":" in line and not len(self._builder):
             self._setting(line)
 
@@ -69,23 +69,19 @@ class _Log:
         if (found := _DONE.search(line)) is not None:
             self._done(line, found)
         elif b"Validation Results" in line:
-            at = self._at(line)
+            at = self._builder.clock.at(_STAMP, line)
             self._builder.evaluation(
                 at=at,
                 wall_s=at - self._ended_at,
                 formula="timestamp of the results - timestamp of the end of the epoch",
             )
 
-    def _at(self, line: bytes) -> float:
-        stamp = _STAMP.search(line)
-        return self._builder.clock.seconds(stamp[1], stamp[2]) if stamp else NAN
-
     def _record(self, line: bytes, found: re.Match[bytes]) -> None:
         builder = self._builder
         epoch, inside, length = number(found[1]), number(found[2]), int(found[3])
         builder.steps_per_epoch = self._length = length
         step = (epoch - 1) * length + inside
-        at = self._at(line)
+        at = builder.clock.at(_STAMP, line)
         pairs = _PAIRS.findall(line, found.end())
         rate = b"nan"
         if pairs and pairs[-1][0] == b"Base Lr":
@@ -103,7 +99,7 @@ class _Log:
 
     def _done(self, line: bytes, found: re.Match[bytes]) -> None:
         builder = self._builder
-        at = self._at(line)
+        at = builder.clock.at(_STAMP, line)
         epoch = number(found[1])
         step = epoch * self._length if self._length else NAN
         builder.summary(
@@ -138,10 +134,6 @@ class _Log:
             builder.workers = int(value)
         elif name == "MAX_EPOCHS":
             builder.total_epochs = int(value)
-
-
-def _start(builder: LogBuilder) -> Feed:
-    return _Log(builder).feed
 
 
 def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
@@ -274,7 +266,7 @@ TRANSREID = Reader(
         "damo-cv/TransReID: processor/processor.py; "
         "michuanhaohao/reid-strong-baseline: engine/trainer.py"
     ),
-    start=_start,
+    start=lambda builder: _Log(builder).feed,
     needle=b"Epoch",
     mark=re.compile(rb"Epoch\[\d+\] Iter(?:ation)?\[\d+/\d+\],? |Epoch \d+ done\. Time per "),
     rebuild=_FORMULA,

@@ -58,9 +58,12 @@ def unread(main: Reading, readings: list[Reading], *, role: Role) -> str:
 
 
 def _heads(reading: Reading) -> bool:
-    """Whether lines only say what follows, ``[Epoch 3 / Rank 0] training``: they have no result."""
+    """Whether lines only say what follows, ``[Epoch 3 / Rank 0] training``: they have no result.
+
+    A learning rate is none: it is what the epoch begins with.
+    """
     return not any(
-        one.role in ("loss", "metric", "learning rate") and one.name not in ("rank", "Rank")
+        one.role in ("loss", "metric") and one.name not in ("rank", "Rank")
         for one in reading.decisions
     )
 

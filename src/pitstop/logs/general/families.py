@@ -45,33 +45,18 @@ _LEARN = 7  # a prime: shapes of lines come in turns
 _MOST_USUAL = 64
 _MOST_ALIKE = 6
 _MOST_ALIASES = 1 << 10
-_EVAL_WORDS: Final = frozenset(
-    [
-        "val",
-        "valid",
-        "validation",
-        "validate",
-        "validating",
-        "eval",
-        "evaluate",
-        "evaluation",
-        "evaluating",
-        "test",
-        "testing",
-        "dev",
-        "infer",
-        "inference",
-        "验证",
-        "测试",
-        "评估",
-    ]
-)
+_EVAL_WORDS: Final = frozenset([
+    "val", "valid", "validation", "validate", "validating", "eval", "evaluate", "evaluation",
+    "evaluating", "test", "testing", "dev", "infer", "inference", "验证", "测试", "评估",
+])  # fmt: skip
 _ULTRALYTICS_LOSSES: Final = {"box": "box_loss", "obj": "obj_loss", "cls": "cls_loss"}
 _ULTRALYTICS_EVAL: Final = frozenset(("class", "images"))
 """Both head the bar of its validation."""
 _OTHER_RATES: Final = frozenset(("rate of samples", "rate of tokens", "rate"))
 _COUNTERS: Final = frozenset(("epoch", "epochs", "step", "steps", "iter", "iteration", "batch"))
 _TRAIN_WORDS: Final = frozenset(("train", "training", "训练"))
+_ASIDE_WORDS: Final = frozenset(("improve", "improved", "improvement"))
+"""A line that holds a value against the best one so far is not the record of its epoch."""
 _SAID: Final[dict[str, Phase]] = {
     **dict.fromkeys(_EVAL_WORDS, "eval"),
     **dict.fromkeys(_TRAIN_WORDS, "train"),
@@ -451,6 +436,8 @@ def phase_of(literals: Sequence[bytes], slots: Sequence[Slot], *, is_bar: bool =
     """
     if is_bar and any(slot.unit in _OTHER_RATES for slot in slots):
         return "other"
+    if any(_ASIDE_WORDS & set(slot.words) for slot in slots):
+        return "other"
     words = _head_words(literals, slots)
     phase: Phase = ""
     for word in words:
@@ -475,8 +462,12 @@ def _head_words(literals: Sequence[bytes], slots: Sequence[Slot]) -> list[str]:
     for place, slot in enumerate(slots):
         if slot.has_total or set(slot.words) & _COUNTERS:
             head += b" " + literals[place]  # what a logger prints comes before
-            if not any(_is_trained(one) for one in slots):
-                head += b" " + literals[place + 1 + slot.has_total]
+            behind = literals[place + 1 + slot.has_total]
+            if any(_is_trained(one) for one in slots):
+                # Words of a value's name say nothing of the line: ``epoch 3 val loss 0.4``.
+                value = next((one.name for one in slots[place + 1 :] if not one.is_total), "")
+                behind = behind[: max(behind.find(value.encode()), 0)] if value else b""
+            head += b" " + behind
             break
     return _WORD.findall(_NO_WORD.sub(b"", head).decode("utf-8", "replace").lower())
 

@@ -40,6 +40,8 @@ class Plan:
     world_size: int | None = None
     counting: str = ""
     """Formula of the step over the run, where each epoch counts anew."""
+    restarts: dict[int, str] = field(default_factory=dict)
+    """Lines at which another run begins, and why."""
     doubt: str = ""
     """Why the count cannot be believed; empty where nothing speaks against it."""
     no_steps: str = ""
@@ -157,27 +159,50 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     nothing = np.full(len(column), NAN)
     plan = Plan(main, column.copy(), nothing, nothing.copy(), np.abs(column) < _MOST_STEP)
     plan.doubt = doubt
+    if (epoch := main.column("epoch")) is not None:
+        plan.epoch = np.floor(epoch)
     if ranks is not None:
         plan.world_size = ranks
         plan.notes.append(f"{ranks} ranks write into the log: the first one's lines are read")
     _drop_lone(plan)
     if main.family.is_bar or main.family.shape < 0:
-        plan.keep &= np.diff(column, prepend=NAN) != 0  # a bar may be drawn twice at one count
+        is_next = np.diff(column, prepend=NAN) != 0  # a bar may be drawn twice at one count
+        plan.keep &= is_next | (np.diff(plan.epoch, prepend=NAN) > 0)
     _one_total(plan)
-    if (epoch := main.column("epoch")) is not None:
-        plan.epoch = np.floor(epoch)
-    else:
+    if epoch is None:
         _epoch_before(plan, readings)
     if _is_within(main):
         _in_both(plan)
     else:
         _over_the_run(plan, readings)
+    _note_undrawn(plan, readings)
     # What the steps were counted from may be damage too: an epoch or a total that is no number.
     plan.keep &= np.abs(plan.step) < _MOST_STEP
     judge_times(main, _pace(plan), named_time=time)
     if not step and may_count_samples(main):
         plan.no_steps, plan.notes = "a count without a name", []
     return plan
+
+
+def _note_undrawn(plan: Plan, readings: list[Reading]) -> None:
+    """Say that counts are the least there can be where a run's last bar stops before its total.
+
+    The last drawing is often wiped: by another run that begins, or by an evaluation that follows.
+    """
+    place, lines = plan.main.place("step"), plan.lines
+    if not plan.main.family.is_bar or not plan.main.family.slots[place].has_total:
+        return
+    rows = np.flatnonzero(plan.keep)
+    ends = rows[:-1][np.diff(plan.step[rows]) < 0].tolist()
+    is_over = any(
+        one.family.phase == "eval" and one.family.line[-1] > lines[rows[-1]] for one in readings
+    )
+    ends += [rows[-1]] if is_over else []
+    count, total = (plan.main.family.column(at)[ends] for at in (place, place + 1))
+    if (count < total).any():
+        plan.notes.append(
+            "the last drawing of a bar is missing: the count of steps is the least it can be"
+        )
 
 
 def _is_within(main: Reading) -> bool:
@@ -309,6 +334,10 @@ def _over_the_run(plan: Plan, readings: list[Reading]) -> None:
     has_total = bool(np.isfinite(total).all())
     is_full = step[back - 1] >= 0.9 * total[back - 1]
     ended = bool(len(back)) and has_total and bool(is_full.mean() > _MOSTLY)
+    if ended and _may_be_runs(plan.main, readings):
+        # Each count as printed: their sum would be of runs that have nothing in common.
+        plan.restarts = dict.fromkeys(plan.lines[rows[back]].tolist(), "its total was reached")
+        return
     if inner or ended:
         _count_on(plan, rows, total, inner=inner)
     elif has_total and not len(back):
@@ -316,6 +345,16 @@ def _over_the_run(plan: Plan, readings: list[Reading]) -> None:
     within = int((~turns[back]).sum())
     if within > max(_FEW, _SOME * len(back)) and not ended:
         plan.doubt = f"whose count begins anew {within} times where no epoch does"
+
+
+def _may_be_runs(main: Reading, readings: list[Reading]) -> bool:
+    """Whether a named count that begins anew may be of another run: no line names an epoch.
+
+    Several seeds or folds print the same lines in turn. A bar is drawn anew in each epoch.
+    """
+    is_named = bool(main.family.slots[main.place("step")].name)
+    has_epochs = any(one.place("epoch") >= 0 for one in (main, *readings))
+    return is_named and not main.family.is_bar and not has_epochs
 
 
 def _set_total(plan: Plan, rows: Index, total: Array, *, of: str) -> None:

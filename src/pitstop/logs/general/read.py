@@ -12,6 +12,7 @@ from pitstop.logs.clock import Clock
 from pitstop.logs.finish import finish
 from pitstop.logs.general.evidence import is_training, unread
 from pitstop.logs.general.families import Family, Miner
+from pitstop.logs.general.pairs import with_next_lines
 from pitstop.logs.general.plan import one_series, plan_of, total_epochs, with_unit
 from pitstop.logs.general.roles import COUNTS, FEWEST_ROWS, SURE, Reading, Role, decide
 from pitstop.logs.general.tell import READER, tell
@@ -77,6 +78,7 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
     if hints.time and hints.unit:
         with_unit(families, hints.time, UNITS[hints.unit])
     readings = [decide(family, step=hints.step) for family in families]
+    readings = with_next_lines(readings, step=hints.step)
     has_loss = any(one.has("loss") and len(one.family) >= FEWEST_ROWS for one in readings)
     steps = [one for one in readings if _may_count(one, has_loss=has_loss, told=bool(hints.step))]
     if not hints.step:
@@ -256,10 +258,9 @@ def _read_epochs(
 
 
 def _worth_of_epochs(reading: Reading) -> tuple[bool, bool, int, int]:
-    """Prefer lines with a loss, with anything beside the epoch, and many: others head an epoch."""
-    beside = [
-        one for one in reading.decisions if one.role not in ("epoch", "epochs in all", "step")
-    ]
+    """Prefer lines with a loss, with a result beside the epoch, and many: others head an epoch."""
+    no_results = ("epoch", "epochs in all", "step", "learning rate")
+    beside = [one for one in reading.decisions if one.role not in no_results]
     return reading.has("loss"), bool(beside), reading.family.count, len(reading.decisions)
 
 

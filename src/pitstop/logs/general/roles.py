@@ -306,15 +306,19 @@ def _choose_step(reading: Reading) -> None:
 def _inner_of(reading: Reading, step: int) -> int:
     """Give the count within the one chosen, ``iteration:4 step:13/29``: that one is the epoch.
 
-    Both together rise evenly, and the one chosen does not.
+    Both together rise evenly, and the one chosen does not. In ``Iter: [4][13/29]`` the brackets say
+    so, however often lines come.
     """
     outer, slots = reading.family.column(step), reading.family.slots
     for place, slot in enumerate(slots):
-        if slots[step].has_total or not slot.has_total or not _names_a_step(slot):
+        is_behind = place == step + 1 and slots[step].opens == slot.opens == "[" and not slot.name
+        is_named = is_behind or _names_a_step(slot)
+        if slots[step].has_total or not slot.has_total or not is_named:
             continue
         inner, total = reading.family.column(place), reading.family.column(place + 1)
         share = _usual_share(outer * total + inner)
-        if (inner <= total).all() and share > max(_NEARLY, _usual_share(outer)):
+        is_even = share > max(_NEARLY, _usual_share(outer))
+        if (inner <= total).all() and (is_even or is_behind):
             reading.settle("epoch", 0.8, WITHIN, place=step)
             return place
     return step
@@ -530,7 +534,8 @@ def _judge_time(reading: Reading, place: int, pace: Pace) -> None:
     elif not agrees and _is_plain(slot, pace) and _is_longest(reading, place):
         reading.settle("time of a step", 0.8, _PLAIN, place=place)
     else:
-        evidence = f"a time of one step or of {pace.usual:g}: the log does not tell"
+        other = "a part of it" if pace.usual == 1 else f"of {pace.usual:g}"
+        evidence = f"a time of one step or {other}: the log does not tell"
         if agrees:
             evidence = "a second source contradicts it as the time of a step"
         reading.settle("not understood", 0.4, evidence, place=place)
@@ -551,7 +556,9 @@ def _is_hinted(slot: Slot, hint: Hint | None) -> bool:
 
 def _is_each_step(slot: Slot, pace: Pace) -> bool:
     """Whether each step has a line, and the name is no part's of it: ``Backpropagation: 0.3 s``."""
-    words = set(slot.words) - {"per", "train", "training"}
+    words = set(slot.words) - {"per", "train", "training", "s", "ms"}
+    if words & _STEP_WORDS and words & _TIME_WORDS:
+        words.discard("total")  # a total time of the step, not of all steps
     is_whole = words <= _STEP_WORDS | _TIME_WORDS and not words & _ELAPSED_WORDS
     return pace.usual == 1 and is_whole
 

@@ -26,7 +26,7 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
     reader, columns = _columns(plan)
     if plan.no_steps:
         _leave_out_steps(builder, plan, columns)
-    gaps = _gaps(plan, columns, miner, readings)
+    gaps = plan.restarts | _gaps(plan, columns, miner, readings)
     records = list(zip(*(column.tolist() for column in columns.values()), strict=True))
     for line, what, number in _in_order(plan, miner, readings):
         if what == "record":

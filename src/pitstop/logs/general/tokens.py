@@ -35,8 +35,8 @@ _SECONDS = {
     "minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hours": 3600.0,
 }  # fmt: skip
 _BYTES = {
-    "kb": 1e3, "mb": 2.0**20, "mib": 2.0**20, "m": 2.0**20, "gb": 2.0**30, "gib": 2.0**30,
-    "g": 2.0**30,
+    "kb": 1e3, "kib": 2.0**10, "mb": 2.0**20, "mib": 2.0**20, "m": 2.0**20, "gb": 2.0**30,
+    "gib": 2.0**30, "g": 2.0**30,
 }  # fmt: skip
 _STEP_WORD = r"(?:its?|iters?|iterations?|steps?|batch(?:es)?|b)(?![a-z])"
 _PER_S = r"(?:/| per )(?:second|sec|s)(?![a-z])"

@@ -9,9 +9,10 @@ RankRecord.windows
 A log prints means, smoothed rates and totals under the same few names. So every column says which
 of these it holds, and a number that was not printed says by which formula it was rebuilt.
 
-What lies outside steps is in ``RankRecord.events``, under the names in `EVENTS`; there
-``detail["formula"]`` says how the duration is known, and is missing when it is not (then
-``wall_us`` is 0). ``start_us`` counts from the log's first timestamp, and is 0 without a clock.
+What lies outside steps is in ``RankRecord.events``: start-up, epoch boundary, evaluation,
+checkpoint, resume. There ``detail["formula"]`` says how the duration is known, and is missing when
+it is not (then ``wall_us`` is 0). ``start_us`` counts from the log's first timestamp, and is 0
+without a clock.
 """
 
 from collections.abc import Mapping
@@ -64,8 +65,6 @@ Meaning = Literal[
     "per epoch", "median of the window", "total", "not known",
 ]  # fmt: skip
 """What a printed number sums up. ``total`` is a sum or a state at that moment (peak memory)."""
-
-EVENTS = ("start-up", "epoch boundary", "evaluation", "checkpoint", "resume")
 
 Origin = Literal["printed", "rebuilt", "not in the log"]
 

@@ -100,6 +100,17 @@ def test_a_flat_loss_late_in_training_may_be_the_end_of_it() -> None:
     assert found(loss_is_flat, record).severity == "info"
 
 
+def test_a_loss_that_is_mostly_rounded_to_nothing_is_not_flat() -> None:
+    rounded = np.where(np.arange(90) % 9 == 0, 0.01, 0.0)
+    assert ask(loss_is_flat, log_record(scalars={"loss": rounded.tolist()})) is None
+    assert found(loss_is_flat, log_record(scalars={"loss": [0.0] * 90})).code == "LOSS002"
+
+
+@pytest.mark.parametrize("name", ["actor_loss", "Policy Loss", "loss_G", "train/pg_loss", "D_loss"])
+def test_a_loss_that_falls_in_no_good_run_is_not_called_flat(name: str) -> None:
+    assert ask(loss_is_flat, log_record(scalars={name: [0.3] * 90})) is None
+
+
 def test_few_losses_are_not_judged() -> None:
     assert ask(loss_is_flat, log_record(scalars={"loss": [1.0] * 19})) is None
 

@@ -11,18 +11,9 @@ from pitstop.doctor.logs.examine import examine_log
 from pitstop.errors import RecordError
 from pitstop.logs.general.read import read_general
 from pitstop.logs.read import read_logs
-from pitstop.records.logs.summary import LogExamination, LogSummary
+from pitstop.records.logs.summary import LogSummary
 from pitstop.records.logs.windows import WindowTable
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "own.log"
-
-
-def examine(path: Path, lines: list[str]) -> LogExamination:
-    path.write_text("\n".join(lines) + "\n")
-    return examine_log(read_logs([path])[0])
+from tests.unit.logs.general.examined import examine
 
 
 def summary(path: Path, lines: list[str]) -> LogSummary:

@@ -35,11 +35,6 @@ def clock(seconds: float) -> str:
     return f"2031-03-04 {whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02},000"
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "own.log"
-
-
 SLOTS = [
     ("loss: 0.3", "loss", ""),
     ("loss=0.3", "loss", ""),

@@ -1,0 +1,208 @@
+"""Which of a log's lines and bars are the training's, on lines of our own in misread shapes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.logs.general.examined import examine
+
+
+def bar(n: int, total: int, elapsed_s: int, *, name: str = "", tail: str = "") -> str:
+    spent = f"{elapsed_s // 60:02}:{elapsed_s % 60:02}"
+    rate = f"{max(elapsed_s, 1) / n:.2f}s/it" if n else "?s/it"
+    return f"{name}{100 * n // total:3}%|##   | {n}/{total} [{spent}<10:00, {rate}{tail}]"
+
+
+def trainers_console(*, steps: int = 60, every: int = 20) -> list[str]:
+    """Bars and dicts of a Trainer that reads shards first and evaluates by a longer bar."""
+    lines = [bar(n, 900, 3 * n, name="Reading shards: ") for n in range(1, 900, 3)]
+    elapsed = 0
+    for n in range(1, steps + 1):
+        elapsed += 7
+        lines += [bar(n, steps, elapsed)]
+        lines += [
+            f"{{'loss': {3 / n:.4f}, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': {n / 20}}}"
+        ]
+        if n % every == 0:
+            lines += [bar(m, 50, m) for m in range(1, 51)]
+            lines += [f"{{'eval_loss': 0.9, 'eval_runtime': 50.0, 'epoch': {n / 20}}}"]
+            elapsed += 50
+    return lines
+
+
+def test_the_trainers_bar_has_no_name_and_others_are_not_its_steps(log: Path) -> None:
+    found = examine(log, trainers_console()).summary
+    assert (found.first_step, found.last_step, found.total_steps) == (1, 60, 60)
+    assert found.step is not None
+    assert found.step.middle == pytest.approx(7, rel=0.02)
+
+
+def test_an_evaluation_is_no_slow_window_beside_a_bar_of_other_work(log: Path) -> None:
+    found = examine(log, trainers_console())
+    assert found.summary.events["evaluation"].count == 3
+    assert "DRIFT002" not in [one.code for one in found.verdict.findings]
+
+
+def test_a_bar_of_preparation_is_not_the_training_however_often_it_is_drawn(log: Path) -> None:
+    lines = [bar(n, 4000, n, name="Preprocessing data: ") for n in range(1, 400)]
+    lines += [
+        bar(n, 120, 9 * n, name="Training: ", tail=f", loss={3 / n:.3f}") for n in range(1, 121)
+    ]
+    found = examine(log, lines).summary
+    assert found.last_step == 120
+    assert found.total_steps == 120
+
+
+def test_a_count_and_its_total_in_brackets_stand_within_the_count_before_them(log: Path) -> None:
+    lines = [
+        f"[2031/03/04 {8 + n // 20:02}:{3 * n % 60:02}:07] Iter: [{n}][0/40]\tLoss {3 / (n + 1)}"
+        for n in range(60)
+    ]
+    found = examine(log, lines).summary
+    assert found.last_step is None
+    assert found.step is None
+
+
+def test_a_count_with_its_values_on_the_next_line_is_read_with_them(log: Path) -> None:
+    lines = ["reading the index ... done"]
+    for n in range(1, 80):
+        lines += [
+            f"iter = {20 * n}",
+            f"\tloss = {3 / n:.5f}, accuracy (cur) = 0.{n:02}, valid = 1.0",
+        ]
+        lines += ["snapshot written"] if n % 30 == 0 else []
+    found = examine(log, lines).summary
+    assert (found.records, found.first_step, found.last_step) == (79, 20, 1580)
+
+
+def test_an_epoch_with_its_loss_on_the_next_line_is_read_with_it(log: Path) -> None:
+    lines = []
+    for n in range(1, 31):
+        lines += [f"Epoch {n}/30", f"train loss: {3 / n:.4f}  train acc: 0.{n + 10}", ""]
+    assert examine(log, lines).summary.records == 30
+
+
+def epochs_in_four_lines(first: int, last: int) -> list[str]:
+    lines = []
+    for n in range(first, last):
+        at = f"2031-03-04 {8 + n // 30:02}:{2 * n % 60:02}"
+        lines += [
+            f"{at}:10,118 INFO epoch: {n} start, learning rate: 0.01",
+            f"{at}:48,512 INFO epoch: {n} end, loss: {2 + 1 / (n + 1):.6f}",
+            f"{at}:52,004 INFO epoch: {n} validation, acc: 0.6{n:02}, loss: {2 + 2 / (n + 3):.3f}",
+            f"{at}:52,007 INFO epoch: {n} model saved",
+        ]
+    return lines
+
+
+def test_of_lines_about_one_epoch_those_with_the_trainings_loss_are_records(log: Path) -> None:
+    lines = [
+        *epochs_in_four_lines(0, 40),
+        "2031-03-04 10:00:00,000 - INFO - epoch: 40 start, learning rate: 0.01",
+    ]
+    assert examine(log, lines).summary.records == 40
+
+
+def test_a_total_time_of_each_step_is_the_steps(log: Path) -> None:
+    lines = [
+        f"Step {n}/400 | Loss: {5 / n:.4f} | LR: 0.1 | Total Step Time: {2400 + 10 * (n % 7)}.25ms"
+        for n in range(1, 401)
+    ]
+    found = examine(log, lines).summary
+    assert found.step is not None
+    assert found.step.middle == pytest.approx(2.43, rel=0.01)
+
+
+def test_a_bar_that_ends_before_its_total_counts_the_least(log: Path) -> None:
+    lines = []
+    for epoch in range(1, 4):
+        lines.append(f"Epoch {epoch}/3")
+        lines += [
+            bar(n, 90, 2 * n, name="Training: ", tail=f", loss={1 / n:.4f}")
+            for n in range(1, 90)  # the last drawing is wiped
+        ]
+        lines += [bar(n, 9, n, name="Validating: ") for n in range(1, 10)]
+        lines += [f"Loss | {1 / epoch:.4f} | 0.8"]
+    found = examine(log, lines).summary
+    assert found.last_step is not None
+    assert 267 <= found.last_step <= 270
+    assert any("the least it can be" in note for note in found.notes)
+
+
+def test_a_loss_that_a_bar_rounds_to_nothing_is_not_called_flat(log: Path) -> None:
+    lines = []
+    for n in range(1, 1001):
+        lines.append(bar(n, 1000, 2 * n, name="Training progress: ", tail=", Loss=0.0000"))
+        if n % 20 == 0:
+            lines.append(f"[Iter {n}] Loss: {0.9 / n:.6f}  L1: {0.5 / n:.6f}")
+    found = examine(log, lines)
+    assert "LOSS002" not in [one.code for one in found.verdict.findings]
+    assert found.summary.last_step == 1000
+
+
+def test_evaluations_that_dicts_time_are_part_of_the_run_that_bars_time(log: Path) -> None:
+    found = examine(log, trainers_console(steps=100)).summary
+    assert found.run_s == pytest.approx(100 * 7 + 5 * 50, rel=0.03)
+    assert found.events["evaluation"].share == pytest.approx(250 / 950, rel=0.05)
+
+
+def test_the_same_step_of_the_next_epoch_is_another_record(log: Path) -> None:
+    lines = [f"Epoch [{n}/50], Step [6/7], Loss: {3 / n:.4f}" for n in range(1, 51)]
+    assert examine(log, lines).summary.records == 50
+
+
+def test_seeds_that_count_the_same_in_turn_are_not_summed(log: Path) -> None:
+    lines = []
+    for seed in range(5):
+        lines += [f"[seed={seed}] angles=30"]
+        lines += [f"[Unrolled] iter {n}/600: loss={900 / n}, PSNR=28.1" for n in (200, 400, 600)]
+        lines += [f"[seed={seed}] PSNR=28.17dB  SSIM=0.8"]
+    found = examine(log, lines).summary
+    assert found.last_step == 600
+    assert found.attempts is None
+    assert not any("two runs seem to write" in note for note in found.notes)
+    assert any("the least it can be" in note for note in found.notes)
+
+
+def test_a_loss_held_against_the_best_one_is_no_epochs_record(log: Path) -> None:
+    lines = []
+    for n in range(1, 61):
+        lines += [f"Epoch {n}/500", f"806/806 [=====] - 9s 11ms/step - loss: {1 + 1 / n:.4f}", ""]
+        better = "improved from 2.41 to 2.40, saving model to /tmp/best.h5"
+        lines += [f"Epoch {n:05}: loss {'did not improve from 2.4' if n % 3 else better}", ""]
+        lines += [f"Epoch {n:05}: reducing learning rate to 0.0005."] if n % 20 == 0 else []
+    assert examine(log, lines).summary.records == 60
+
+
+def test_a_time_of_a_step_with_its_unit_in_its_name_is_the_steps(log: Path) -> None:
+    lines = [
+        f'{{"event": "step", "step": {n}, "train/loss": {2 / (n + 1)}, '
+        f'"train/step_time_s": 3{n % 4}.5, "profile/rollout_time_s": 17.{n % 5}}}'
+        for n in range(50)
+    ]
+    found = examine(log, lines).summary
+    assert found.step is not None
+    assert found.step.middle == pytest.approx(31.5, abs=1.1)
+
+
+@pytest.mark.parametrize("unit", ["KB", "KiB", "MB", "MiB", "GB", "GiB", "kib"])
+def test_every_unit_of_memory_has_a_size(log: Path, unit: str) -> None:
+    lines = [f"step {n} loss {1 / n:.4f} memory 12{n % 7} {unit}" for n in range(1, 40)]
+    assert examine(log, lines).summary.last_step == 39
+
+
+def test_evaluations_within_a_whole_training_are_not_its_steps(log: Path) -> None:
+    lines = []
+    for n in range(1, 41):
+        lines.append(
+            f"{{'loss': {3 / n:.4f}, 'grad_norm': 0.1, 'learning_rate': 1e-05, 'epoch': {n / 20}}}"
+        )
+        if n % 10 == 0:
+            lines.append(f"{{'eval_loss': 0.9, 'eval_runtime': 100.0, 'epoch': {n / 20}}}")
+    lines.append(
+        "{'train_runtime': 2400.0, 'train_samples_per_second': 10.0, "
+        "'train_steps_per_second': 0.1, 'train_loss': 0.5, 'epoch': 2.0}"
+    )
+    found = examine(log, lines).summary
+    assert found.step is not None
+    assert found.step.middle == pytest.approx((2400 - 400) / 240)
