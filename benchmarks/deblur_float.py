@@ -45,7 +45,7 @@ from deblur_vrt import (
     timed_ms,
     trained_like,
 )
-from pitstop.kernels import block, window_attention
+from pitstop.kernels import window_attention
 from pitstop.workloads.deblur.model.blocks import BlockGroup, BlockShape
 from pitstop.workloads.deblur.model.vrt import VRT, VRT_GOPRO, VRT_SMALL, VRTSettings
 from progress import say, write
@@ -61,17 +61,15 @@ class Way:
 
     name: str
     precision: str
-    halves: tuple[str, ...] = ()
-    """What multiplies in float16 in place of TF32: ``attention``, ``feed_forward``."""
+    halves: bool = False
+    """Whether attention multiplies in float16 in place of TF32."""
     search: bool = False
     """Whether cuDNN searches for the fastest convolutions."""
 
 
-BOTH = ("attention", "feed_forward")
 WAYS = (
-    Way(name="fused, halves", precision="tf32", halves=BOTH),
     Way(name="fused", precision="fp32"),
-    Way(name="fused, attention by halves", precision="tf32", halves=BOTH[:1]),
+    Way(name="fused, attention by halves", precision="tf32", halves=True),
     Way(name="fused", precision="tf32"),
 )
 """In the order of what is wanted first."""
@@ -82,17 +80,16 @@ PIECES = ("mutual 96", "whole 96", "whole 120", "single 120", "no blocks")
 @contextmanager
 def switched(way: Way) -> Iterator[None]:
     """Set what is global to a way, and back."""
-    before = window_attention.HALVES_FOR_TF32, block.HALVES_FOR_TF32
+    before = window_attention.HALVES_FOR_TF32
     searched = torch.backends.cudnn.benchmark
     torch.backends.cuda.matmul.allow_tf32 = way.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = way.precision == "tf32"
-    window_attention.HALVES_FOR_TF32 = "attention" in way.halves
-    block.HALVES_FOR_TF32 = "feed_forward" in way.halves
+    window_attention.HALVES_FOR_TF32 = way.halves
     torch.backends.cudnn.benchmark = way.search
     try:
         yield
     finally:
-        window_attention.HALVES_FOR_TF32, block.HALVES_FOR_TF32 = before
+        window_attention.HALVES_FOR_TF32 = before
         torch.backends.cudnn.benchmark = searched
 
 
@@ -126,9 +123,8 @@ def run_piece(name: str, device: torch.device, *, smoke: bool) -> None:
 
 def jobs() -> list[tuple[Way, str]]:
     """Pieces that are compiled in processes of their own."""
-    ways = [way for way in WAYS if not way.search and len(way.halves) != 1]
-    pairs = itertools.product(ways, PIECES)
-    return [(way, piece) for way, piece in pairs if not (way.halves and piece == "no blocks")]
+    ways = [way for way in WAYS if not (way.search or way.halves)]
+    return list(itertools.product(ways, PIECES))
 
 
 def compile_all(*, smoke: bool) -> list[str]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from pitstop.kernels import Kernels, block, has_triton, window_attention
+from pitstop.kernels import Kernels, has_triton
 from pitstop.kernels.window_attention import Windows, shift_regions
 from pitstop.workloads.deblur.model.blocks import (
     AttentionBlock,
@@ -123,15 +123,6 @@ def test_float32_is_as_exact_as_torchs_own_products() -> None:
             for name, true in right.items():
                 limit = most * error_of(known[name], true) + spare
                 assert error_of(found[name], true) <= limit, (setting, dim, name)
-
-
-def test_tf32_by_halves_is_as_exact_as_torchs_own_tf32() -> None:
-    before = block.HALVES_FOR_TF32, window_attention.HALVES_FOR_TF32
-    block.HALVES_FOR_TF32 = window_attention.HALVES_FOR_TF32 = True
-    try:
-        test_float32_is_as_exact_as_torchs_own_products()
-    finally:
-        block.HALVES_FOR_TF32, window_attention.HALVES_FOR_TF32 = before
 
 
 def test_the_same_call_gives_the_same_bits() -> None:

@@ -34,10 +34,6 @@ MAX_CHANNELS: Final = 256
 MAX_FLOAT_CHANNELS: Final = 128
 """Of a token of the stream where products are in float32, which takes twice the room."""
 
-HALVES_FOR_TF32 = False
-"""Whether a feed-forward layer multiplies in float16 where torch is told that TF32 will do: the
-mantissas are of one length, and exponents are moved where numbers may not fit."""
-
 
 class Norm(NamedTuple):
     """The parameters of a layer norm."""
@@ -557,13 +553,10 @@ def _feed_forward_add_op(  # noqa: PLR0913, PLR0917 - operations take all by pla
 ) -> Tensor:
     from pitstop.kernels import block_triton as triton_block
 
-    out, limits = torch.empty_like(x), None
+    out = torch.empty_like(x)
     norm = triton_block.Norm(norm_weight, norm_bias, eps)
     layers = [triton_block.Projection(*layer) for layer in zip(weights, biases, strict=True)]
-    if _by_halves(weights):
-        limits = triton_block.feed_forward_limits(norm, layers)
-        layers = triton_block.short_layers(layers, limits)
-    triton_block.feed_forward(_rows(x), _rows(out), norm, layers, scale, limits=limits)
+    triton_block.feed_forward(_rows(x), _rows(out), norm, layers, scale)
     return out
 
 
@@ -585,15 +578,9 @@ def _feed_forward_add_backward_op(  # noqa: PLR0913, PLR0917 - operations take a
 ) -> list[Tensor]:
     """Gradients of the stream, of the norm, of the first layers together, of the last."""
     from pitstop.kernels import block_triton as triton_block
-    from pitstop.kernels.window_attention_triton import top_of
 
-    norm, limits = triton_block.Norm(norm_weight, norm_bias, eps), None
+    norm = triton_block.Norm(norm_weight, norm_bias, eps)
     layers = [triton_block.Projection(*layer) for layer in zip(weights, biases, strict=True)]
-    if _by_halves(weights):
-        # A branch may be scaled up by what its rate of drops takes away; grads are that by then.
-        top = top_of(grad) if scale is None else top_of(grad) * scale.abs().amax()
-        limits = triton_block.Limits(triton_block.feed_forward_limits(norm, layers), top)
-        layers = triton_block.short_layers(layers, limits.layers)
     kind, rows = layers[0].weight.dtype, _rows(x)
     (tokens, width), hidden = rows.shape, weights[0].shape[0]
     grad_rows, is_operand = _rows(grad), scale is None and grad.dtype == kind
@@ -601,16 +588,15 @@ def _feed_forward_add_backward_op(  # noqa: PLR0913, PLR0917 - operations take a
     grad_hidden = x.new_empty(tokens, 2 * hidden, dtype=kind)
     operand, gated = _padded(x, width, kind), _padded(x, hidden, kind)
     outs = (branch, grad_hidden, operand, gated)
-    triton_block.feed_forward_hidden(grad_rows, rows, norm, layers, scale, outs, limits=limits)
+    triton_block.feed_forward_hidden(grad_rows, rows, norm, layers, scale, outs)
     grad_x, joint = torch.empty_like(x), stacked(layers[0].weight, layers[1].weight)
-    inner = grad_hidden @ joint if limits is None else _wide_product(grad_hidden, joint)
-    how: dict[str, Any] = {"limits": limits}
-    parts = triton_block.norm_backward([inner], rows, norm, grad_rows, _rows(grad_x), **how)
+    inner = grad_hidden @ joint
+    parts = triton_block.norm_backward([inner], rows, norm, grad_rows, _rows(grad_x))
     joints = [
         triton_block.sum_of_products(grad_hidden, operand),
         triton_block.sum_of_products(branch, gated),
     ]
-    return [grad_x, *triton_block.finish(parts, joints, **how)]
+    return [grad_x, *triton_block.finish(parts, joints)]
 
 
 @_feed_forward_add_backward_op.register_fake
@@ -618,17 +604,6 @@ def _(grad: Tensor, x: Tensor, *given: Any) -> list[Tensor]:  # noqa: ARG001 - n
     gating, _, back = given[3]
     joint = gating.new_empty(2 * gating.shape[0], gating.shape[1])
     return [torch.empty_like(x), *_like_grads(x, [joint, back])]
-
-
-def _by_halves(weights: Sequence[Tensor]) -> bool:
-    return HALVES_FOR_TF32 and product_precision(weights[0].dtype) == "tf32"
-
-
-def _wide_product(left: Tensor, right: Tensor) -> Tensor:
-    """The product of matrices in 16 bits, in float32."""
-    if not left.is_cuda:
-        return left.float() @ right.float()
-    return torch.mm(left, right, out_dtype=torch.float32)
 
 
 def _rows(x: Tensor) -> Tensor:

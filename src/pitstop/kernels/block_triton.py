@@ -33,7 +33,7 @@ from torch import Tensor
 
 from pitstop.kernels import product_block
 from pitstop.kernels.fallback import product_precision
-from pitstop.kernels.window_attention_triton import exponent_of, round_to_tf32, two_to
+from pitstop.kernels.window_attention_triton import round_to_tf32
 
 INTERPRETED: Final = tl.constexpr(triton.knobs.runtime.interpret)
 HALF_LOG2_E: Final = tl.constexpr(-0.7213475204444817)
@@ -44,7 +44,6 @@ SLOPE: Final = tl.constexpr(0.3989422804014327)
 SPLIT_BLOCK: Final = 1024
 SUM_ROWS: Final = 128
 SUM_COLUMNS: Final = 16
-LIMITS_ROWS: Final = 64
 NO_GRID: Final = (1, 1, 1, 1, 0, 0)
 
 PAD: Final = 8
@@ -125,15 +124,6 @@ class Norm(NamedTuple):
     weight: Tensor
     bias: Tensor
     eps: float
-
-
-class Limits(NamedTuple):
-    """What says how far operands of a feed-forward layer must be moved to fit into 16 bits."""
-
-    layers: Tensor
-    """(5,) from `feed_forward_limits`."""
-    grad_top: Tensor
-    """(1,) float32, the gradient's largest absolute value."""
 
 
 class Projection(NamedTuple):
@@ -234,7 +224,6 @@ def norm_backward(
     *,
     encoding: Tensor | None = None,
     place: Place | None = None,
-    limits: Limits | None = None,
     launch: Launch | None = None,
 ) -> Tensor:
     """Write the gradient of a norm's input, and the norm's result once more.
@@ -249,7 +238,6 @@ def norm_backward(
             the result with the encoding added; then a one and zeros.
         encoding: (places, C).
         place: Where tokens lie.
-        limits: By which ``grads`` were moved.
         launch: How the kernel is cut.
 
     Returns:
@@ -273,7 +261,6 @@ def norm_backward(
         operands[0] if operands else x,
         operands[-1] if operands else x,
         parts,
-        *_limits_or(limits, x),
         tokens,
         tiles_a_program,
         norm.eps,
@@ -286,23 +273,19 @@ def norm_backward(
         RESIDUAL=grad_residual is not None,
         OPERANDS=len(operands),
         ENCODED=encoding is not None,
-        STRETCHED=limits is not None,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
     return parts
 
 
-def finish(
-    parts: Tensor, joints: Sequence[Tensor], *, limits: Limits | None = None
-) -> list[Tensor]:
+def finish(parts: Tensor, joints: Sequence[Tensor]) -> list[Tensor]:
     """Bring gradients of parameters into their places, all in one launch.
 
     Args:
         parts: (programs, 2 C), to be summed over programs.
         joints: One or two (N, K + PAD): a weight's gradient, then in its first further column the
             bias'.
-        limits: By which operands of ``joints`` were moved.
 
     Returns:
         (2 C,) of the norm's weight and bias; then (N, K) and (N,) for each of ``joints``.
@@ -326,7 +309,6 @@ def finish(
         found[-2],
         found[-1],
         second.numel(),
-        *_limits_or(limits, parts),
         SUMS=sums,
         SPLITS=splits[0],
         COLUMNS=parts.shape[1],
@@ -336,7 +318,6 @@ def finish(
         BLOCK=SPLIT_BLOCK,
         SUM_ROWS=SUM_ROWS,
         SUM_COLUMNS=SUM_COLUMNS,
-        STRETCHED=limits is not None,
     )
     return found
 
@@ -355,7 +336,6 @@ def feed_forward(
     layers: Sequence[Projection],
     scale: Tensor | None,
     *,
-    limits: Tensor | None = None,
     launch: Launch | None = None,
 ) -> None:
     """Write ``x + scale * fc2(gelu(fc11(norm(x))) * fc12(norm(x)))`` into ``out``.
@@ -366,7 +346,6 @@ def feed_forward(
         norm: Of ``x``.
         layers: fc11 and fc12, (hidden, C), and fc2, (C, hidden).
         scale: (samples,) or None.
-        limits: As `Limits.layers`, where weights in 16 bits stand for TF32.
         launch: How the kernel is cut.
     """
     tokens, width = x.shape
@@ -385,7 +364,6 @@ def feed_forward(
         last.bias,
         _or(scale, x),
         out,
-        _or(limits, x),
         tokens,
         tokens // len(scale) if scale is not None else tokens,
         norm.eps,
@@ -395,7 +373,6 @@ def feed_forward(
         BLOCK_K=product_block(width),
         BLOCK_H=launch.columns,
         SCALED=scale is not None,
-        STRETCHED=limits is not None,
         PRECISION=precision,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
@@ -410,7 +387,6 @@ def feed_forward_hidden(
     scale: Tensor | None,
     outs: tuple[Tensor, Tensor, Tensor, Tensor],
     *,
-    limits: Limits | None = None,
     launch: Launch | None = None,
 ) -> None:
     """Write what the gradients of a feed-forward layer are products of.
@@ -425,8 +401,6 @@ def feed_forward_hidden(
             ``grad`` itself where it is that already; (tokens, 2 hidden) gradients of what fc11 and
             fc12 gave; (tokens, C + PAD) what they were given; (tokens, hidden + PAD) what fc2 was
             given, both with a one and zeros.
-        limits: Where weights in 16 bits stand for TF32. Gradients, and what fc2 was given with its
-            one, are moved by powers of two then, which `norm_backward` and `finish` undo.
         launch: How the kernel is cut.
     """
     tokens, width = x.shape
@@ -447,7 +421,6 @@ def feed_forward_hidden(
         second.bias,
         _or(scale, x),
         *outs,
-        *_limits_or(limits, x),
         tokens,
         tokens // len(scale) if scale is not None else tokens,
         norm.eps,
@@ -460,63 +433,10 @@ def feed_forward_hidden(
         SCALED=scale is not None,
         BRANCH=outs[0] is not grad,
         TURNED=turned,
-        STRETCHED=limits is not None,
         PRECISION=precision,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
-
-
-def feed_forward_limits(norm: Norm, layers: Sequence[Projection]) -> Tensor:
-    """What a gated feed-forward layer can make at most of normed tokens.
-
-    Args:
-        norm: Of the tokens: a normed token's length is known from it.
-        layers: fc11 and fc12, (hidden, C), and fc2, (C, hidden).
-
-    Returns:
-        (5,) float32: a bound of the hidden channels; by how much, at most, a gradient grows on its
-        way back to them, at least 1; a bound of normed tokens; the largest weight of the first two
-        layers, and of the last.
-    """
-    first, second, last = layers
-    limits = torch.empty(5, dtype=torch.float32, device=norm.weight.device)
-    hidden, width = first.weight.shape
-    _feed_forward_limits[(1,)](
-        norm.weight,
-        norm.bias,
-        first.weight,
-        second.weight,
-        last.weight,
-        first.bias,
-        second.bias,
-        limits,
-        WIDTH=width,
-        HIDDEN=hidden,
-        BLOCK_K=product_block(width),
-        BLOCK_H=LIMITS_ROWS,
-        num_warps=8,
-    )
-    return limits
-
-
-def short_layers(layers: Sequence[Projection], limits: Tensor) -> list[Projection]:
-    """The layers of a feed-forward layer with weights in float16, one right behind the other.
-
-    Args:
-        layers: fc11, fc12 and fc2, in float32.
-        limits: As `Limits.layers`: the largest weight is moved to about 2 ** 7.
-    """
-    weights = [layer.weight.contiguous() for layer in layers]
-    count = weights[0].numel()
-    joint = torch.empty(3, count, dtype=torch.float16, device=weights[0].device)
-    _short_layers[(triton.cdiv(count, SPLIT_BLOCK), 3)](
-        *weights, joint, limits, count, BLOCK=SPLIT_BLOCK
-    )
-    return [
-        layer._replace(weight=part.view(layer.weight.shape))
-        for layer, part in zip(layers, joint, strict=True)
-    ]
 
 
 def _plan_on(x: Tensor, precision: str) -> Plan:
@@ -529,10 +449,6 @@ def _plan_on(x: Tensor, precision: str) -> Plan:
 
 def _or(given: Any, other: Tensor) -> Tensor:
     return other if given is None else given
-
-
-def _limits_or(limits: Limits | None, other: Tensor) -> tuple[Tensor, Tensor]:
-    return (other, other) if limits is None else (limits.layers, limits.grad_top)
 
 
 @triton.jit
@@ -553,10 +469,10 @@ def _put_rows(ptr, value, start, rows, columns, tokens, WIDTH: tl.constexpr, STR
 
 
 @triton.jit
-def _put_one(ptr, start, rows, tokens, WIDTH: tl.constexpr, PAD: tl.constexpr, one=1.0):
+def _put_one(ptr, start, rows, tokens, WIDTH: tl.constexpr, PAD: tl.constexpr):
     """Write a one and zeros behind WIDTH columns."""
     columns = tl.arange(0, PAD)
-    value = tl.where(columns == 0, one, 0.0)[None, :]
+    value = tl.where(columns == 0, 1.0, 0.0)[None, :]
     _put_rows(ptr + WIDTH, value, start, rows, columns, tokens, PAD, WIDTH + PAD)
 
 
@@ -659,104 +575,6 @@ def _gelu(x):
     beyond *= bell
     share = tl.where(x >= 0, 1.0 - beyond, beyond)
     return x * share, share + x * SLOPE * bell
-
-
-@triton.jit
-def _fitting_bits(limit_ptr, most):
-    """What is added to exponents of numbers that have a bound, to keep them below 2 ** (most + 1).
-
-    Nothing where they are smaller anyway, as nearly always.
-    """
-    return tl.maximum(tl.minimum(most - exponent_of(tl.load(limit_ptr)), 0), -60)
-
-
-@triton.jit
-def _hidden_bits(limits_ptr):
-    return _fitting_bits(limits_ptr, 14)
-
-
-@triton.jit
-def _operand_bits(limits_ptr):
-    """Of normed tokens."""
-    return _fitting_bits(limits_ptr + 2, 14)
-
-
-@triton.jit
-def _weight_bits(limits_ptr, LAST: tl.constexpr):
-    bits = 7 - exponent_of(tl.load(limits_ptr + (4 if LAST else 3)))
-    return tl.minimum(tl.maximum(bits, -60), 60)
-
-
-@triton.jit
-def _grad_bits(limits_ptr, top_ptr):
-    """Of gradients of hidden channels, which end just below 2 ** 15 at most."""
-    bits = 13 - exponent_of(tl.load(limits_ptr + 1)) - exponent_of(tl.load(top_ptr))
-    return tl.minimum(tl.maximum(bits, -100), 100)
-
-
-@triton.jit
-def _short_layers(
-    first_ptr, second_ptr, last_ptr, joint_ptr, limits_ptr, count, BLOCK: tl.constexpr
-):
-    """Weights in 16 bits, moved by powers of two; one for the first two layers."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = place < count
-    number = tl.program_id(1)
-    if number == 2:
-        value = tl.load(last_ptr + place, mask=here, other=0.0)
-        value *= two_to(_weight_bits(limits_ptr, True))  # noqa: FBT003 - compiled for it
-    else:
-        value = tl.load(first_ptr + place, mask=here & (number == 0), other=0.0)
-        value += tl.load(second_ptr + place, mask=here & (number == 1), other=0.0)
-        value *= two_to(_weight_bits(limits_ptr, False))  # noqa: FBT003 - compiled for it
-    tl.store(joint_ptr + number * count + place, value.to(tl.float16), mask=here)
-
-
-@triton.jit
-def _feed_forward_limits(
-    norm_weight_ptr,
-    norm_bias_ptr,
-    first_ptr,
-    second_ptr,
-    last_ptr,
-    first_bias_ptr,
-    second_bias_ptr,
-    limits_ptr,
-    WIDTH: tl.constexpr,
-    HIDDEN: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-):
-    """See `feed_forward_limits`; products are bounded by lengths (Cauchy and Schwarz)."""
-    inner = tl.arange(0, BLOCK_K)
-    weight = _vector(norm_weight_ptr, inner, WIDTH)
-    bias = _vector(norm_bias_ptr, inner, WIDTH)
-    length = tl.sqrt(WIDTH * 1.0) * tl.max(tl.abs(weight), 0) + tl.sqrt(tl.sum(bias * bias, 0))
-    most = tl.zeros((BLOCK_H,), tl.float32)
-    gain = tl.full((BLOCK_H,), 1.0, tl.float32)
-    top = tl.zeros((BLOCK_H,), tl.float32)
-    last_top = tl.zeros((BLOCK_H,), tl.float32)
-    for start in range(0, HIDDEN, BLOCK_H):
-        hidden = start + tl.arange(0, BLOCK_H)
-        rows = _matrix(first_ptr, hidden, inner, HIDDEN, WIDTH).to(tl.float32)
-        top = tl.maximum(top, tl.max(tl.abs(rows), 1))
-        gate = tl.sqrt(tl.sum(rows * rows, 1)) * length
-        gate += tl.abs(_vector(first_bias_ptr, hidden, HIDDEN))
-        rows = _matrix(second_ptr, hidden, inner, HIDDEN, WIDTH).to(tl.float32)
-        top = tl.maximum(top, tl.max(tl.abs(rows), 1))
-        value = tl.sqrt(tl.sum(rows * rows, 1)) * length
-        value += tl.abs(_vector(second_bias_ptr, hidden, HIDDEN))
-        rows = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN).to(tl.float32)
-        last_top = tl.maximum(last_top, tl.max(tl.abs(rows), 0))
-        most = tl.maximum(most, gate * value)
-        # The slope of GELU is 1.13 at most.
-        along = tl.maximum(1.13 * value, gate)
-        gain = tl.maximum(gain, tl.sum(tl.abs(rows), 0) * along)
-    tl.store(limits_ptr, tl.max(most, 0))
-    tl.store(limits_ptr + 1, tl.max(gain, 0))
-    tl.store(limits_ptr + 2, length)
-    tl.store(limits_ptr + 3, tl.max(top, 0))
-    tl.store(limits_ptr + 4, tl.max(last_top, 0))
 
 
 @triton.jit
@@ -863,8 +681,6 @@ def _norm_backward(
     operand_ptr,
     encoded_ptr,
     parts_ptr,
-    limits_ptr,
-    top_ptr,
     tokens,
     tiles_a_program,
     eps,
@@ -882,7 +698,6 @@ def _norm_backward(
     RESIDUAL: tl.constexpr,
     OPERANDS: tl.constexpr,
     ENCODED: tl.constexpr,
-    STRETCHED: tl.constexpr,
 ):
     program = tl.program_id(0)
     rows = tl.arange(0, BLOCK_T)
@@ -896,9 +711,6 @@ def _norm_backward(
         grad = _rows_of(grad_ptr, start, rows, inner, tokens, WIDTH).to(tl.float32)
         if TWO:
             grad += _rows_of(other_grad_ptr, start, rows, inner, tokens, WIDTH).to(tl.float32)
-        if STRETCHED:
-            grad *= two_to(-_grad_bits(limits_ptr, top_ptr))
-            grad *= two_to(-_weight_bits(limits_ptr, False))  # noqa: FBT003 - compiled for it
         x = _rows_of(x_ptr, start, rows, inner, tokens, WIDTH)
         x, factor = _standardize(x, inner, eps, WIDTH)
         weight_grad += grad * x
@@ -948,7 +760,6 @@ def _feed_forward(
     last_bias_ptr,
     scale_ptr,
     out_ptr,
-    limits_ptr,
     tokens,
     tokens_a_sample,
     eps,
@@ -958,7 +769,6 @@ def _feed_forward(
     BLOCK_K: tl.constexpr,
     BLOCK_H: tl.constexpr,
     SCALED: tl.constexpr,
-    STRETCHED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     start = tl.program_id(0) * BLOCK_T
@@ -968,9 +778,6 @@ def _feed_forward(
     operand = _normed_rows(
         x_ptr, norm_weight_ptr, norm_bias_ptr, start, rows, inner, tokens, eps, WIDTH
     )
-    if STRETCHED:
-        operand *= two_to(_operand_bits(limits_ptr))
-        shrink = two_to(-_operand_bits(limits_ptr) - _weight_bits(limits_ptr, False))  # noqa: FBT003
     operand = _operand(operand, kind, PRECISION)
     out = tl.zeros((BLOCK_T, BLOCK_K), dtype=tl.float32)
     for first in range(0, HIDDEN, BLOCK_H):
@@ -979,20 +786,12 @@ def _feed_forward(
         gate = tl.dot(operand, weight.T, input_precision=PRECISION)
         weight = _matrix(second_ptr, hidden, inner, HIDDEN, WIDTH)
         value = tl.dot(operand, weight.T, input_precision=PRECISION)
-        if STRETCHED:
-            gate *= shrink
-            value *= shrink
         gate = _gelu(gate + _vector(first_bias_ptr, hidden, HIDDEN)[None, :])[0]
         value += _vector(second_bias_ptr, hidden, HIDDEN)[None, :]
-        if STRETCHED:
-            value *= two_to(_hidden_bits(limits_ptr))
         weight = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN)
         out = tl.dot(
             _operand(gate * value, kind, PRECISION), weight.T, out, input_precision=PRECISION
         )
-    if STRETCHED:
-        out *= two_to(-_hidden_bits(limits_ptr))
-        out *= two_to(-_weight_bits(limits_ptr, True))  # noqa: FBT003 - compiled for it
     out += _vector(last_bias_ptr, inner, WIDTH)[None, :]
     if SCALED:
         scale = _scale_of(scale_ptr, start + rows, tokens, tokens_a_sample)
@@ -1017,8 +816,6 @@ def _feed_forward_hidden(
     grad_hidden_ptr,
     operand_ptr,
     gated_ptr,
-    limits_ptr,
-    top_ptr,
     tokens,
     tokens_a_sample,
     eps,
@@ -1031,7 +828,6 @@ def _feed_forward_hidden(
     SCALED: tl.constexpr,
     BRANCH: tl.constexpr,
     TURNED: tl.constexpr,
-    STRETCHED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     start = tl.program_id(0) * BLOCK_T
@@ -1041,25 +837,14 @@ def _feed_forward_hidden(
     operand = _normed_rows(
         x_ptr, norm_weight_ptr, norm_bias_ptr, start, rows, inner, tokens, eps, WIDTH
     )
-    normed_one = 1.0
-    if STRETCHED:
-        normed_one = two_to(_operand_bits(limits_ptr))
-        operand *= normed_one
-        shrink = two_to(-_operand_bits(limits_ptr) - _weight_bits(limits_ptr, False))  # noqa: FBT003
-        grad_shrink = two_to(-_weight_bits(limits_ptr, True))  # noqa: FBT003 - compiled for it
     operand = _operand(operand, kind, PRECISION)
     _put_rows(operand_ptr, operand, start, rows, inner, tokens, WIDTH, WIDTH + PAD)
-    _put_one(operand_ptr, start, rows, tokens, WIDTH, PAD, normed_one)
-    one = 1.0
-    if STRETCHED:
-        one = two_to(_hidden_bits(limits_ptr))
-    _put_one(gated_ptr, start, rows, tokens, HIDDEN, PAD, one)
+    _put_one(operand_ptr, start, rows, tokens, WIDTH, PAD)
+    _put_one(gated_ptr, start, rows, tokens, HIDDEN, PAD)
     branch = _rows_of(grad_ptr, start, rows, inner, tokens, WIDTH)
     if SCALED:
         scale = _scale_of(scale_ptr, start + rows, tokens, tokens_a_sample)
         branch = branch.to(tl.float32) * scale[:, None]
-    if STRETCHED:
-        branch = branch.to(tl.float32) * two_to(_grad_bits(limits_ptr, top_ptr))
     branch = _operand(branch, kind, PRECISION)
     if BRANCH:
         _put_rows(branch_ptr, branch, start, rows, inner, tokens, WIDTH, WIDTH)
@@ -1074,16 +859,9 @@ def _feed_forward_hidden(
         else:
             weight = _matrix(last_ptr, inner, hidden, WIDTH, HIDDEN)
         grad = tl.dot(branch, weight, input_precision=PRECISION)
-        if STRETCHED:
-            gate *= shrink
-            value *= shrink
-            grad *= grad_shrink
         gate, slope = _gelu(gate + _vector(first_bias_ptr, hidden, HIDDEN)[None, :])
         value += _vector(second_bias_ptr, hidden, HIDDEN)[None, :]
-        gated = gate * value
-        if STRETCHED:
-            gated *= one
-        _put_rows(gated_ptr, gated, start, rows, hidden, tokens, HIDDEN, HIDDEN + PAD)
+        _put_rows(gated_ptr, gate * value, start, rows, hidden, tokens, HIDDEN, HIDDEN + PAD)
         slope *= grad * value
         _put_rows(grad_hidden_ptr, slope, start, rows, hidden, tokens, HIDDEN, 2 * HIDDEN)
         second = grad_hidden_ptr + HIDDEN
@@ -1097,16 +875,15 @@ def _split(
     weight_ptr,
     bias_ptr,
     count,
-    factor,
     WIDTH: tl.constexpr,
     PAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """From rows of a weight, a bias and padding to a weight and a bias, times a factor."""
+    """From rows of a weight, a bias and padding to a weight and a bias."""
     place = block * BLOCK + tl.arange(0, BLOCK)
     row, column = place // (WIDTH + PAD), place % (WIDTH + PAD)
     here = place < count
-    value = tl.load(joint_ptr + place, mask=here, other=0.0) * factor
+    value = tl.load(joint_ptr + place, mask=here, other=0.0)
     tl.store(weight_ptr + row * WIDTH + column, value, mask=here & (column < WIDTH))
     tl.store(bias_ptr + row, value, mask=here & (column == WIDTH))
 
@@ -1124,8 +901,6 @@ def _finish(
     other_weight_ptr,
     other_bias_ptr,
     other_count,
-    limits_ptr,
-    top_ptr,
     SUMS: tl.constexpr,
     SPLITS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -1135,14 +910,8 @@ def _finish(
     BLOCK: tl.constexpr,
     SUM_ROWS: tl.constexpr,
     SUM_COLUMNS: tl.constexpr,
-    STRETCHED: tl.constexpr,
 ):
     block = tl.program_id(0)
-    factor, other_factor = 1.0, 1.0
-    if STRETCHED:
-        other_factor = two_to(-_grad_bits(limits_ptr, top_ptr))
-        factor = other_factor * two_to(-_operand_bits(limits_ptr))
-        other_factor *= two_to(-_hidden_bits(limits_ptr))
     if block < SUMS:
         columns = block * SUM_COLUMNS + tl.arange(0, SUM_COLUMNS)
         rows = tl.arange(0, SUM_ROWS)
@@ -1153,7 +922,7 @@ def _finish(
             summed += tl.load(parts_ptr + place, mask=inside, other=0.0)
         tl.store(sum_ptr + columns, tl.sum(summed, 0), mask=columns < COLUMNS)
     elif block < SUMS + SPLITS:
-        _split(block - SUMS, joint_ptr, weight_ptr, bias_ptr, count, factor, WIDTH, PAD, BLOCK)
+        _split(block - SUMS, joint_ptr, weight_ptr, bias_ptr, count, WIDTH, PAD, BLOCK)
     else:
         _split(
             block - SUMS - SPLITS,
@@ -1161,7 +930,6 @@ def _finish(
             other_weight_ptr,
             other_bias_ptr,
             other_count,
-            other_factor,
             OTHER_WIDTH,
             PAD,
             BLOCK,

@@ -75,9 +75,9 @@ def dispatch(kernels: Kernels = "auto") -> WindowAttention:
     if kernels == "reference":
         return REFERENCE
     return WindowAttention(
-        partial(_self_attention, kernels),
-        partial(_mutual_attention, kernels),
-        partial(_joint_attention, kernels),
+        partial(_run, kernels, self_attention_reference, self_attention_fused),
+        partial(_run, kernels, mutual_attention_reference, mutual_attention_fused),
+        partial(_run, kernels, joint_attention_reference, joint_attention_fused),
     )
 
 
@@ -177,22 +177,17 @@ REFERENCE: Final = WindowAttention(
 )
 
 
-def _self_attention(kernels: Kernels, qkv: Tensor, *args: Any, **cut: Any) -> Tensor:
+def _run(
+    kernels: Kernels,
+    reference: Callable[..., Tensor],
+    fused: Callable[..., Tensor],
+    qkv: Tensor,
+    *args: Any,
+    **cut: Any,
+) -> Tensor:
     obstacle = obstacle_of(qkv, **cut)
-    fused = runs_fused(kernels, operation="window attention", obstacle=obstacle)
-    return (self_attention_fused if fused else self_attention_reference)(qkv, *args, **cut)
-
-
-def _mutual_attention(kernels: Kernels, qkv: Tensor, *args: Any, **cut: Any) -> Tensor:
-    obstacle = obstacle_of(qkv, **cut)
-    fused = runs_fused(kernels, operation="window attention", obstacle=obstacle)
-    return (mutual_attention_fused if fused else mutual_attention_reference)(qkv, *args, **cut)
-
-
-def _joint_attention(kernels: Kernels, qkv: Tensor, *args: Any, **cut: Any) -> Tensor:
-    obstacle = obstacle_of(qkv, **cut)
-    fused = runs_fused(kernels, operation="window attention", obstacle=obstacle)
-    return (joint_attention_fused if fused else joint_attention_reference)(qkv, *args, **cut)
+    is_fused = runs_fused(kernels, operation="window attention", obstacle=obstacle)
+    return (fused if is_fused else reference)(qkv, *args, **cut)
 
 
 def obstacle_of(

@@ -29,7 +29,7 @@ from pitstop.kernels.pairs import neighbour_pairs
 from pitstop.workloads.deblur.model.alignment import Alignment
 from pitstop.workloads.deblur.model.spynet import SpyNet
 from pitstop.workloads.deblur.model.vrt import VRT, VRT_SMALL, VRTSettings
-from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
+from tests.unit.kernels.triton_interpreter import interpreter_set_right
 from tests.unit.workloads.deblur.random_vrt import clip, random_vrt
 
 torch.set_num_threads(1)
@@ -46,8 +46,8 @@ Run = Callable[..., Tensor]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def the_interpreter_counts() -> Iterator[None]:
-    with loop_bounds_as_numpy_wants_them():
+def the_interpreter_is_set_right() -> Iterator[None]:
+    with interpreter_set_right():
         yield
 
 

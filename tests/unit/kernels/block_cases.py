@@ -1,6 +1,6 @@
 """What the fused half of a block must do; test_block.py runs this under Triton's interpreter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -26,6 +26,7 @@ from pitstop.plan.dry_run.inside import is_fused, run_inside
 from pitstop.train.model.recompute import recompute_all
 from pitstop.workloads.deblur.model.blocks import AttentionBlock, BlockShape
 from pitstop.workloads.deblur.model.stages import Stage
+from tests.unit.kernels.triton_interpreter import interpreter_set_right
 
 torch.set_num_threads(1)
 
@@ -35,6 +36,12 @@ NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 """Interpreted kernels are slow: an example as it was found must do."""
 
 Call = Callable[[BlockOps, list[Tensor]], tuple[Tensor, ...]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def the_interpreter_is_set_right() -> Iterator[None]:
+    with interpreter_set_right():
+        yield
 
 
 def results_of(call: Call, versions: BlockOps, leaves: list[Tensor], seed: int) -> list[Tensor]:
@@ -156,45 +163,6 @@ def test_the_feed_forward_layer_is_that_of_float64(
         return (versions.feed_forward_add(x, Norm(weight, bias, 1e-5), three, factor),)
 
     assert_right(call, leaves, seed=seed)
-
-
-@pytest.mark.parametrize(
-    ("norm", "back", "grad", "scaled"),
-    # Float16 alone holds none but the first.
-    [
-        (1.0, 1.0, 1.0, False),
-        (1.0, 1.0, 1e-10, True),
-        (100.0, 1.0, 1e7, False),
-        (1e-2, 1e5, 1.0, True),
-        (1e5, 1e-6, 1.0, False),
-    ],
-)
-def test_tf32_by_halves_keeps_its_error_at_any_size_of_numbers(
-    norm: float, back: float, grad: float, scaled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(block, "HALVES_FOR_TF32", True)
-    draw, channels, hidden = normal(0), 40, 90
-    leaves = [3 * draw(3, 40, channels) + 1, norm * (1 + 0.1 * draw(channels)), draw(channels)]
-    for outputs, inputs, size in (
-        (hidden, channels, min(3.0, 30 / norm)),
-        (hidden, channels, 3.0),
-        (channels, hidden, back),
-    ):
-        leaves += [size * draw(outputs, inputs) * inputs**-0.5, 0.1 * draw(outputs)]
-    scale = torch.tensor([0.0, 1.25, 1.0]).view(3, 1, 1) if scaled else None
-
-    def call(versions: BlockOps, given_: list[Tensor]) -> tuple[Tensor, ...]:
-        x, weight, bias, *layers = given_
-        three = [Layer(*layers[i : i + 2]) for i in (0, 2, 4)]
-        factor = None if scale is None else scale.to(x.dtype)
-        return (versions.feed_forward_add(x, Norm(weight, bias, 1e-5), three, factor) * grad,)
-
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    try:
-        # Where a gate's input is large, GELU's slope jumps within the rounding of TF32.
-        assert_right(call, leaves, seed=0, within=4e-3)
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
 
 
 def test_half_precision_loses_no_more_than_one_operation_after_the_other() -> None:

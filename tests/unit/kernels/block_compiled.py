@@ -32,7 +32,7 @@ HALF = {
 }
 
 
-TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
+TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 
 
 def compiled(name: str, constants: dict[str, Any], kind: str, launch: Launch, arch: int) -> int:
@@ -64,11 +64,8 @@ def operations(channels: int, dtype: torch.dtype) -> dict[str, tuple[str, Launch
     plain = dict.fromkeys(WHAT, False)
     sides = {"WIDTH": channels, "BLOCK_K": 128}
     precise = {"PRECISION": product_precision(dtype), **sides}
-    # Float16 stands for TF32 here.
-    stretched = {"STRETCHED": dtype == torch.float16}
-    hidden = {"HIDDEN": 2 * channels, "SCALED": True, **precise, **stretched}
+    hidden = {"HIDDEN": 2 * channels, "SCALED": True, **precise}
     norm = {"TWO": True, "RESIDUAL": True, "OPERANDS": 2, "ENCODED": True, "PAD": kernels.PAD}
-    norm |= stretched
 
     def projection(columns: int, **what: bool) -> dict[str, Any]:
         chosen = dict.fromkeys(what, True)
@@ -106,15 +103,12 @@ def settings() -> Iterator[tuple[torch.dtype, int, tuple[int, ...]]]:
         torch.backends.cuda.matmul.fp32_precision = setting
         yield dtype, 96, (90, 86, 89, 120)
         yield dtype, 120, (90,)
-    yield torch.float16, 120, (90, 86)
 
 
 def main() -> None:
     """Print a line for each kernel, its shared memory last."""
     for dtype, channels, architectures in settings():
         for operation, (name, launch, constants) in operations(channels, dtype).items():
-            if dtype == torch.float16 and "STRETCHED" not in constants:
-                continue
             sizes = {**constants, "BLOCK_T": launch.tokens}
             how = f"{dtype} {product_precision(dtype)}"
             for arch in architectures:

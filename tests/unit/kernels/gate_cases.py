@@ -1,5 +1,7 @@
 """What the fused gate must do; test_gate.py runs this under Triton's interpreter."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,8 +9,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pitstop.kernels.gate import gate_fused, gate_reference
+from tests.unit.kernels.triton_interpreter import interpreter_set_right
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def the_interpreter_is_set_right() -> Iterator[None]:
+    with interpreter_set_right():
+        yield
 
 
 def both(version: object, joint: Tensor, grad: Tensor) -> list[Tensor]:

@@ -12,7 +12,7 @@ from pitstop.errors import ConfigError
 from pitstop.kernels import splat_plan
 from pitstop.kernels.splat import splat_fused, splat_reference
 from pitstop.kernels.splat_plan import SplatPlan, make_plan
-from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
+from tests.unit.kernels.triton_interpreter import interpreter_set_right
 
 torch.set_num_threads(1)
 
@@ -20,8 +20,8 @@ Ranks = tuple[Tensor, Tensor, Tensor]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def the_interpreter_counts() -> Iterator[None]:
-    with loop_bounds_as_numpy_wants_them():
+def the_interpreter_is_set_right() -> Iterator[None]:
+    with interpreter_set_right():
         yield
 
 

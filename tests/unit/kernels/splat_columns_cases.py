@@ -18,7 +18,7 @@ from pitstop.kernels.splat_columns_plan import (
     join_column_plans,
     make_column_plan,
 )
-from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
+from tests.unit.kernels.triton_interpreter import interpreter_set_right
 
 torch.set_num_threads(1)
 
@@ -26,8 +26,8 @@ Cells = Callable[[Frustum, int, torch.Generator], Tensor]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def the_interpreter_counts() -> Iterator[None]:
-    with loop_bounds_as_numpy_wants_them():
+def the_interpreter_is_set_right() -> Iterator[None]:
+    with interpreter_set_right():
         yield
 
 

@@ -33,7 +33,7 @@ def test_the_fused_half_keeps_its_claims_under_the_interpreter() -> None:
 def test_all_kernels_compile_for_gpus_that_are_not_here() -> None:
     said = said_by_the_compiler(HERE / "block_compiled.py")
     lines = said.splitlines()
-    assert len(lines) == 3 * 35 + 2 * 3
+    assert len(lines) == 3 * 35
     for line in lines:
         limit = HOPPER_SHARED_BYTES if "sm_90" in line else SHARED_BYTES
         assert int(line.split()[-1]) <= limit, line

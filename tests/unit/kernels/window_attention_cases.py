@@ -23,7 +23,7 @@ from pitstop.kernels.window_attention import (
 )
 from pitstop.kernels.window_attention_triton import Launch, Plan
 from pitstop.workloads.deblur.model.blocks import relative_position_index
-from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
+from tests.unit.kernels.triton_interpreter import interpreter_set_right
 
 torch.set_num_threads(1)
 
@@ -34,8 +34,8 @@ Given = tuple[str, list[Tensor], dict[str, Any], bool]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def the_interpreter_counts() -> Iterator[None]:
-    with loop_bounds_as_numpy_wants_them():
+def the_interpreter_is_set_right() -> Iterator[None]:
+    with interpreter_set_right():
         yield
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from pitstop.errors import ConfigError
 from pitstop.kernels import windows_triton
 from pitstop.kernels.windows import attend_windows_fused, attend_windows_reference
-from tests.unit.kernels.triton_interpreter import loop_bounds_as_numpy_wants_them
+from tests.unit.kernels.triton_interpreter import interpreter_set_right
 
 torch.set_num_threads(1)
 
@@ -20,8 +20,8 @@ Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def the_interpreter_counts() -> Iterator[None]:
-    with loop_bounds_as_numpy_wants_them():
+def the_interpreter_is_set_right() -> Iterator[None]:
+    with interpreter_set_right():
         yield
 
 
