@@ -424,24 +424,6 @@ def shards_equal() -> str:
     return table(head, (row(name, found) for name, found in sorted(runs.items())))
 
 
-def shard_cost() -> str:
-    """What dividing costs a rank that is alone, against a plain run in turns with it."""
-    if not (RESULTS / "shard_cost_h200.json").exists():
-        return "Not measured yet.\n"
-    found = results("shard_cost_h200")
-    head = ("preset", "plain step", "divided step", "ratio: median (lowest to highest)", "pairs")
-    rows = (
-        [
-            name,
-            *(f"{each[way]['step_ms_median']:.1f} ms" for way in ("plain", "divided")),
-            f"{each['ratio_median']:.3f} ({each['ratio_low']:.3f} to {each['ratio_high']:.3f})",
-            str(len(each["ratios"])),
-        ]
-        for name, each in found["presets"].items()
-    )
-    return table(head, rows) + f"\n*{found['hardware']}, torch {found['torch']}.*\n"
-
-
 def drill_soak() -> str:
     """What a training and the watching of it hold over time."""
 
@@ -815,7 +797,6 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "reid-quality": reid_quality,
     "reid-ranking": reid_ranking,
     "reid-step": reid_step,
-    "shard-cost": shard_cost,
     "shards-equal": shards_equal,
     "verify-rates": verify_rates,
     "verify-ratios": verify_ratios,

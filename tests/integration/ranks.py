@@ -20,6 +20,12 @@ from pitstop.train.run import TrainingRun
 from pitstop.train.task import Loss
 from tests.unit.train.runs import LINE, Batch, LineSamples, LineTask, line_config
 
+PRELOADED = (
+    "pitstop.train.run",
+    "pitstop.train.state.shard_storage",
+    __name__,
+    "tests.frozen",
+)
 END_S = 180.0
 """By when the ranks left over must have ended; far more than it takes on cores that are shared."""
 
@@ -64,7 +70,7 @@ def launch(
     logs.mkdir(parents=True, exist_ok=True)
     # Forked from a process that has imported torch once and started nothing.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pitstop.train.run", "pitstop.train.state.shard_storage"])
+    context.set_forkserver_preload(list(PRELOADED))
     port = _free_port()
     ranks = [
         context.Process(target=_as_rank, args=(rank, world_size, port, logs, target, args))

@@ -85,7 +85,7 @@ class InFloat64:
 
 def run_cases(cases: Mapping[str, Case], folder: Path) -> None:
     """Do the steps of each case in this rank; the first writes what they came to."""
-    ranks = join_ranks(needs_group=True)
+    ranks = join_ranks()
     for name, case in cases.items():
         config = load_config(case.config, case.overrides).config
         task: Any = build_task(config)

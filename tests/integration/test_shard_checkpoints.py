@@ -47,7 +47,7 @@ def save(trainer: Trainer[Any], folder: Path, step: int) -> None:
 
 def train_and_save(folder: Path) -> None:
     """Train a few steps and save them; go back to an earlier state and again to this one."""
-    ranks = join_ranks(needs_group=True)
+    ranks = join_ranks()
     trainer = make_trainer(folder, ranks, "full")
     config = line_config(folder)
     do_steps(trainer, config, 3)
@@ -64,7 +64,7 @@ def train_and_save(folder: Path) -> None:
 
 def pass_on(folder: Path, *way: tuple[str, str, str]) -> None:
     """Put what is saved in one place into a new trainer, and save that in the next."""
-    ranks = join_ranks(needs_group=True)
+    ranks = join_ranks()
     for source, target, shard in way:
         trainer = make_trainer(folder, ranks, shard)
         found, _ = find_newest_whole(folder / source)

@@ -107,7 +107,7 @@ def trained(config: RunConfig, ranks: Any, *, is_float64: bool) -> tuple[dict[st
 
 def write_distances(folder: Path, shard: str, cases: Sequence[str]) -> None:
     """Train each case whole and divided, and write how far apart they end."""
-    ranks = join_ranks(needs_group=True)
+    ranks = join_ranks()
     divided = {"train__shard": shard} | ({"train__shard_ranks": 2} if shard == "hybrid" else {})
     found: dict[str, Any] = {}
     for name in cases:
@@ -129,7 +129,6 @@ def write_distances(folder: Path, shard: str, cases: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("world_size", "shard", "cases"),
     [
-        (1, "full", ["averaged"]),
         (2, "full", [*CASES, *IN_FLOAT32]),
         (4, "hybrid", ["accumulated", "clipped by recent norms"]),
     ],
@@ -155,6 +154,20 @@ def test_a_divided_model_learns_what_a_whole_one_does(
     # The first rank has the larger share of what cannot be divided evenly.
     assert width * found["held"] == applied["held_bytes"]
     assert whole / in_copy <= found["held"] < whole / in_copy * 1.5
+
+
+@pytest.mark.parametrize("shard", ["full", "hybrid"])
+def test_one_rank_trains_as_if_nothing_were_to_divide_and_says_so(
+    tmp_path: Path, shard: str
+) -> None:
+    plain, _ = trained(line_config(tmp_path), Ranks(), is_float64=False)
+    alone, setup = trained(line_config(tmp_path, train__shard=shard), Ranks(), is_float64=False)
+    assert plain.keys() == alone.keys()
+    assert all(torch.equal(plain[name], alone[name]) for name in plain)
+    assert setup.trainer.shards is None
+    assert "train.shard" not in setup.applied
+    [said] = [message for message in setup.messages if "train.shard" in message]
+    assert said == f"train.shard={shard} divides nothing: there is one rank, which holds everything"
 
 
 def test_a_bias_that_a_norm_takes_off_again_is_no_measure_of_who_trained(tmp_path: Path) -> None:

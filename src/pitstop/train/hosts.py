@@ -19,7 +19,8 @@ from torch import distributed
 
 from pitstop.errors import ConfigError, PitstopError
 from pitstop.records.run import HostClock
-from pitstop.train.ranks import Host, Ranks
+from pitstop.records.units import listing
+from pitstop.train.ranks import Ranks
 
 ValueT = TypeVar("ValueT")
 
@@ -101,9 +102,9 @@ def require_shared_folder(ranks: Ranks, folder: Path) -> None:
     blind = [host for host in ranks.hosts if not all_see[host.ranks[0]]]
     if blind:
         raise ConfigError(
-            f"{_named(blind)} cannot see what {ranks.hosts[0].name} writes into {folder}, where "
-            "checkpoints go: all hosts must share that folder; set checkpoint.dir to one on "
-            "storage that all of them have mounted"
+            f"{listing(blind, most=_MOST_SHOWN)} cannot see what {ranks.hosts[0].name} writes "
+            f"into {folder}, where checkpoints go: all hosts must share that folder; set "
+            "checkpoint.dir to one on storage that all of them have mounted"
         )
 
 
@@ -210,11 +211,6 @@ def _appears(path: Path, limit_s: float) -> bool:
             return False
         time.sleep(_PROBE_POLL_S)
     return True
-
-
-def _named(hosts: list[Host]) -> str:
-    shown = ", ".join(map(str, hosts[:_MOST_SHOWN]))
-    return shown if len(hosts) <= _MOST_SHOWN else f"{shown} and {len(hosts) - _MOST_SHOWN} more"
 
 
 def _attempt(act: Callable[[], object]) -> tuple[_Answer, Exception | None]:

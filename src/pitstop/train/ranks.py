@@ -75,16 +75,13 @@ class Ranks:
             distributed.barrier()
 
 
-def join_ranks(
-    *, launcher: int | None = None, timeout_s: float | None = None, needs_group: bool = False
-) -> Ranks:
+def join_ranks(*, launcher: int | None = None, timeout_s: float | None = None) -> Ranks:
     """Join the other processes of a ``torchrun`` launch; a plain launch is a run of one rank.
 
     Args:
         launcher: The process that started this one, as it was when this one began.
         timeout_s: How long ranks wait for each other, at the start and in every exchange; None
             for torch's own limit.
-        needs_group: Make a process group of one rank, too: divided weights need one.
 
     Raises:
         ConfigError: The environment speaks of several ranks and does not say enough to join them.
@@ -92,10 +89,6 @@ def join_ranks(
     """
     world_size = _launch_number("WORLD_SIZE", 1)
     if world_size == 1:
-        if needs_group and not distributed.is_initialized():
-            backend = "nccl" if torch.cuda.is_available() else "gloo"
-            store = distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-            distributed.init_process_group(backend, store=store, rank=0, world_size=1)
         return Ranks()
     missing = [name for name in _LAUNCH if name not in os.environ]  # noqa: TID251
     if missing:

@@ -55,14 +55,7 @@ def _stages(config: RunConfig, task: Task[Any]) -> Iterator[tuple[str, Callable[
 
 def _open_train(config: RunConfig, task: Task[Any]) -> None:
     samples = task.train_samples()
-    deal = Deal(
-        batch_size=config.train.batch_size,
-        seed=config.run.seed,
-        rank=0,
-        world_size=1,
-        drop_last=config.loader.drop_last,
-    )
-    train_order(task, samples, deal)
+    train_order(task, samples, Deal.of(config))
     if config.cache.budget:
         require_cacheable(samples, task.name)
     _read_first(config, samples)

@@ -105,11 +105,7 @@ class TrainingRun(Generic[BatchT]):
         try:
             with ExitStack() as stack:
                 timeout_s = self.config.run.rank_timeout_s
-                ranks = join_ranks(
-                    launcher=self.launcher,
-                    timeout_s=timeout_s,
-                    needs_group=self.config.train.shard != "none",
-                )
+                ranks = join_ranks(launcher=self.launcher, timeout_s=timeout_s)
                 stack.callback(leave_ranks)
                 with naming_lost_ranks(ranks, None):
                     start = self._starting_point(ranks, stack)
@@ -263,13 +259,7 @@ class TrainingRun(Generic[BatchT]):
         self, ranks: Ranks, stack: ExitStack
     ) -> tuple[Loader[BatchT], HostCache | None]:
         samples = self.task.train_samples()
-        deal = Deal(
-            batch_size=self.config.train.batch_size,
-            seed=self.config.run.seed,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            drop_last=self.config.loader.drop_last,
-        )
+        deal = Deal.of(self.config, rank=ranks.rank, world_size=ranks.world_size)
         batches = train_order(self.task, samples, deal)
         cache = self._host_cache(samples, batches, ranks, stack)
         loader = build_loader(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pitstop.config.sections import RunConfig, TrainSection
@@ -75,7 +75,8 @@ def build_trainer(
     seed_everything(config.run.seed, 0)
     model = task.build_model()
     applied, regions = _shape_model(model, task, train)
-    is_sharded = train.shard != "none" and distributed.is_initialized()
+    # A rank alone has nobody to divide with, and FSDP2 would cost it time for nothing.
+    is_sharded = train.shard != "none" and ranks.world_size > 1
     # A model that is divided may not fit: its blocks go to the device one by one. Where activations
     # are measured first, all of it must be there.
     if not is_sharded or isinstance(train.recompute, int):
@@ -124,6 +125,7 @@ def build_trainer(
             rate.message,
             *started,
             *_accumulation(task, train),
+            *_undivided(train, ranks),
             *describe_batches(
                 model,
                 batch_size=train.batch_size,
@@ -193,6 +195,12 @@ def _over_ranks(
         gradient_as_bucket_view=True,
         find_unused_parameters=keeps_order and ranks.world_size > 2,
     )
+
+
+def _undivided(train: TrainSection, ranks: Ranks) -> list[str]:
+    if train.shard == "none" or ranks.world_size > 1:
+        return []
+    return [f"train.shard={train.shard} divides nothing: there is one rank, which holds everything"]
 
 
 def _divide(

@@ -1,12 +1,13 @@
 """What a run computes, apart from how fast: what must agree for two runs to be compared."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from pitstop.config.dump import flat_settings
 from pitstop.config.sections import RunConfig
 from pitstop.records.engine import EngineSetup
 from pitstop.records.host.held import HeldMemory
@@ -80,7 +81,7 @@ def work_settings(config: RunConfig) -> dict[str, Any]:
     }
     settings = {
         name: value
-        for name, value in _flat(chosen)
+        for name, value in flat_settings(chosen)
         if not isinstance(value, Path) and not name.startswith(_NOT_OF_THE_WORK)
     }
     return {**settings, "train.distill": config.train.distill.teacher is not None}
@@ -94,16 +95,7 @@ def settings_of_all_hosts(config: RunConfig) -> dict[str, Any]:
     own = {"loader", "cache", "targets"}
     settings = {
         name: value
-        for name, value in _flat(config.model_dump(exclude=own))
+        for name, value in flat_settings(config.model_dump(exclude=own))
         if not isinstance(value, Path)
     }
     return {**settings, "loader.drop_last": config.loader.drop_last}
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        # Where keys are no names the whole is one value: sizes by epoch.
-        if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield above + name, value

@@ -8,6 +8,7 @@ somebody puts a function here in its stead. A model without such places still ha
 What runs again is timed as a part of backward. Inside compiled code it is not: there the compiler
 has made it one with the rest of backward.
 """
+# pyright: reportPrivateUsage=false
 
 import math
 from collections import Counter
@@ -19,8 +20,11 @@ from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import (
     CheckpointPolicy,
+    _CachedTorchDispatchMode,
+    _CachingTorchDispatchMode,
     checkpoint,
     create_selective_checkpoint_contexts,
 )
@@ -108,6 +112,18 @@ def recompute_cheap(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Keep attention and deep products as well; run only the cheap rest of ``fn`` again."""
     contexts = _KEEP_COSTLY if torch.compiler.is_compiling() else _timed_costly_contexts
     return checkpoint(fn, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+
+def keeps_outputs() -> bool:
+    """Whether outputs of single operations are kept for what runs again in backward.
+
+    Such an output must not be changed in place: what runs again would find it changed. Compilers
+    make such changes out of place themselves, and the question would break their graph.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    modes = (_CachingTorchDispatchMode, _CachedTorchDispatchMode)
+    return any(isinstance(mode, modes) for mode in _get_current_dispatch_mode_stack())
 
 
 def apply_recompute(
