@@ -13,7 +13,7 @@ from pitstop.doctor.estimate.module_table import module_table
 from pitstop.doctor.estimate.unsampled import not_sampled, why_not
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.message import message_of
-from pitstop.doctor.order import ordered, primary_of
+from pitstop.doctor.order import ordered, outcome_of, primary_of
 from pitstop.doctor.outside_steps import start_up_parts_s, steps_in_start_up
 from pitstop.doctor.ranks.times import host_of
 from pitstop.doctor.ranks.together import MOST_WHOLE, Ranks, ranks_of
@@ -24,7 +24,7 @@ from pitstop.doctor.rules.memory import full_host, unsettled_growth
 from pitstop.records.run import RankRecord, Reading, RunRecord
 from pitstop.records.script import Kernels
 from pitstop.records.units import count_text
-from pitstop.records.verdict import Finding, Outcome, Verdict
+from pitstop.records.verdict import Finding, Verdict
 
 __all__ = ["combined_bound", "examine"]
 
@@ -67,7 +67,7 @@ def examine_ranks(record: RunRecord, ranks: Ranks) -> Verdict:
     # What is only information is not to be fixed, so no gain is promised for it.
     to_fix = [finding for finding in findings if finding.severity != "info"]
     doubt = _doubt(found, facts)
-    outcome = _outcome(primary, doubt)
+    outcome = outcome_of(primary, enough=doubt is None)
     hours = _whole_run_hours(facts)
     return Verdict(
         outcome=outcome,
@@ -129,13 +129,6 @@ def _doubt(found: Sequence[Finding], facts: Facts) -> str | None:
         f"the host is shared: {others}; the loop may wait for data or for a CPU core; "
         "measure again when the host is idle"
     )
-
-
-def _outcome(primary: Finding | None, doubt: str | None) -> Outcome:
-    if primary is None:
-        return "healthy" if doubt is None else "not enough evidence"
-    # What was not measured may hide anything: that is no verdict on what was.
-    return "not enough evidence" if primary.code == "TIME001" else "bottleneck"
 
 
 def _too_little(facts: Facts) -> str:

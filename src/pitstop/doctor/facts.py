@@ -178,6 +178,11 @@ class Facts:
         """Give the mean over all counted steps of what was timed in the sampled ones."""
         return self.inside_us(times_us) / self.steps if self.steps else 0.0
 
+    def mean_part_us(self, part: str) -> float:
+        """Give the mean host time of a part; 0 where no sampled step has it."""
+        found = self.parts_us.get(part)
+        return 0.0 if found is None else self.mean_us(found)
+
     def _estimate(self, times_us: Array) -> Estimate:
         return estimate(times_us, self.sample, self.wall_us)
 

@@ -34,6 +34,11 @@ _LOGGING: Final = re.compile(
     r"|\b(stdout|stderr|log\w*|\w*_log|log_file|fh|fp|f)\.(write|flush|info|debug|warning)\b"
 )
 
+# While the next batch is waited for, the loop's own line is on the stack, and what it wraps the
+# loader in: `for x in tqdm(loader)`. A bar draws only once the batch is there, outside this part.
+_NEXT_BATCH: Final = re.compile(r"\s*(async\s+)?for\b|.*\bnext\(")
+_BAR: Final = re.compile(r"\btqdm\b")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
@@ -116,7 +121,12 @@ def _merged(lines: Iterable[HostLine]) -> tuple[HostLine, ...]:
 
 def is_logging(line: HostLine) -> bool:
     """Whether a line prints, logs, draws a bar or writes a log file."""
-    return any(_LOGGING.search(text) for text in (line.calls or "", line.text))
+    texts = (line.calls or "", line.text)
+    if line.part == "data":
+        if _NEXT_BATCH.match(line.text):
+            return False
+        texts = tuple(_BAR.sub("", text) for text in texts)
+    return any(_LOGGING.search(text) for text in texts)
 
 
 def logging_lines(facts: Facts, host: HostTime) -> tuple[HostLine, ...]:

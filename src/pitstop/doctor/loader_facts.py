@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 from pitstop.doctor.facts import Facts
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import HostLoad
-from pitstop.records.loader import LoaderReading
+from pitstop.records.loader import LoaderReading, sum_of_stages_us
 from pitstop.records.script import LoaderSetup, WorkerTimes
+from pitstop.records.summary import known_sum
 
 # Of a worker's time on a batch; below this it mostly waits, and not for its own work.
 _PROCESSOR_DECIDES = 0.5
@@ -117,23 +118,19 @@ def _of_workers(workers: tuple[WorkerTimes, ...]) -> LoaderFacts:
         batches=sum(worker.batches for worker in workers),
         stages_us={"dataset": reading, "collate": collating},
         busy_us=reading + collating,
-        cpu_us=_sum(worker.cpu_us for worker in workers),
+        cpu_us=known_sum([worker.cpu_us for worker in workers]),
         alive_us=sum(times.alive_us for times in workers if times.worker >= 0) or None,
-        read_bytes=_sum(worker.read_bytes for worker in workers),
+        read_bytes=known_sum([worker.read_bytes for worker in workers]),
         unfinished_share=None,
         volume=volume_of(file for worker in workers for file in worker.files),
     )
 
 
 def _of_readings(readings: tuple[LoaderReading, ...]) -> LoaderFacts:
-    stages: dict[str, int] = {}
-    for reading in readings:
-        for name, us in reading.stages_us.items():
-            stages[name] = stages.get(name, 0) + us
     return LoaderFacts(
         workers=readings[-1].workers,
         batches=sum(reading.batches for reading in readings),
-        stages_us=stages,
+        stages_us=sum_of_stages_us(readings),
         busy_us=sum(reading.busy_us for reading in readings),
         cpu_us=sum(reading.cpu_us for reading in readings),
         alive_us=None,
@@ -162,8 +159,3 @@ def volume_of(files: Iterable[str]) -> str | None:
     shared = os.path.commonpath(folders)
     # Files of several volumes share no more than the root: the commonest folder tells more.
     return shared if shared != "/" else max(set(folders), key=folders.count)
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)

@@ -6,11 +6,10 @@ from typing import Final
 from pitstop.doctor.doubts import modules_disagree, open_parts, parts_near_limit
 from pitstop.doctor.estimate.unsampled import deciding_unsampled
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import listing
 from pitstop.doctor.order import equals_of
 from pitstop.doctor.rules.compute import slowest_modules
 from pitstop.doctor.rules.stall import WORTH_A_LINE_US
-from pitstop.records.units import share_text, speedup_text, us_text
+from pitstop.records.units import listing, share_text, speedup_text, us_text
 from pitstop.records.verdict import Finding
 
 # A shorter stall is reported by its finding alone.
@@ -34,12 +33,22 @@ def largest_part(shares: Mapping[str, float]) -> str | None:
 
 
 def _nothing(facts: Facts) -> str:
-    largest = largest_part(facts.shares()) or "no time was seen"
+    on_device = _device_shares(facts)
+    largest = largest_part(on_device or facts.shares()) or "no time was seen"
     near = listing(list(parts_near_limit(facts)))
     first = f"no bottleneck of 10% or more in {facts.steps} steps"
     if near:
         first = f"no certain bottleneck in {facts.steps} steps, but another run may report {near}"
-    return f"{first}; {largest}{_of_modules(facts)}{_of_device(facts)}"
+    of_device = _of_device(facts, clock="device" if on_device else "host")
+    return f"{first}; {largest}{_of_modules(facts)}{of_device}"
+
+
+def _device_shares(facts: Facts) -> Mapping[str, float]:
+    """Parts on the device's clock where the host mostly waits for it: a wait names no work."""
+    shares = facts.shares()
+    if facts.device is None or max(shares, key=shares.__getitem__, default="") != "wait":
+        return {}
+    return {part: share for part in facts.device.parts_us if (share := facts.device_share(part))}
 
 
 def _of_modules(facts: Facts) -> str:
@@ -49,12 +58,12 @@ def _of_modules(facts: Facts) -> str:
     return f", mostly {modules[0]}" + ("" if doubt is None else f", uncertain: {doubt}")
 
 
-def _of_device(facts: Facts) -> str:
-    """Parts are on the host's clock, which runs ahead of a device: say how busy that is."""
+def _of_device(facts: Facts, *, clock: str) -> str:
+    """Say on whose clock a part is, for a host runs ahead of its device, and how busy that is."""
     busy = facts.busy_share() if facts.on_gpu else None
-    return (
-        "" if busy is None else f" on the host; the device is busy {share_text(busy)} of the time"
-    )
+    if busy is None:
+        return " on the device" if clock == "device" else ""
+    return f" on the {clock}; the device is busy {share_text(busy)} of the time"
 
 
 def _bottleneck(primary: Finding, findings: Sequence[Finding], facts: Facts) -> str:

@@ -1,7 +1,5 @@
 """Numbers inside evidence: short, with their spread."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from pitstop.doctor.facts import Facts
@@ -23,12 +21,6 @@ def spill(facts: Facts, name: str) -> tuple[str, ...]:
     share = share_text(us / facts.total_us)
     why = "is inside steps: those with it take longer than the others"
     return (f"of that, {share} {why}",)
-
-
-def listing(words: Sequence[object], *, most: int = 5) -> str:
-    """The first few of a list, and how many there are more."""
-    shown = ", ".join(str(word) for word in words[:most])
-    return shown if len(words) <= most else f"{shown} and {len(words) - most} more"
 
 
 def place_text(place: str) -> str:

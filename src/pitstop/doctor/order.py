@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.rules.catalogue import CATALOGUE, ENTRIES
-from pitstop.records.verdict import Finding
+from pitstop.records.verdict import Finding, Outcome
 
 # What makes every further step useless.
 _IN_VAIN: Final = ("NAN001",)
@@ -52,7 +52,7 @@ def primary_of(found: Sequence[Finding]) -> Finding | None:
     serious = [one for one in found if one.severity != "info" and one.code not in _NEVER_DECIDES]
     bounded = _by_size([finding for finding in serious if finding.bound is not None])
     largest = bounded[0] if bounded else None
-    fatal = max(filter(_is_fatal, serious), key=lambda f: f.code in _IN_VAIN, default=None)
+    fatal = max(filter(is_fatal, serious), key=lambda f: f.code in _IN_VAIN, default=None)
     if fatal is not None and (largest is None or _goes_before(fatal, largest)):
         return fatal
     if largest is None:
@@ -68,9 +68,9 @@ def primary_of(found: Sequence[Finding]) -> Finding | None:
 def ordered(found: Sequence[Finding], primary: Finding | None) -> tuple[Finding, ...]:
     """Put the primary finding first, then the fatal ones, then by the size of their bounds."""
     rest = [finding for finding in found if finding is not primary]
-    fatal = [finding for finding in rest if _is_fatal(finding)]
+    fatal = [finding for finding in rest if is_fatal(finding)]
     bounded = [finding for finding in rest if finding.bound is not None]
-    others = [finding for finding in rest if finding.bound is None and not _is_fatal(finding)]
+    others = [finding for finding in rest if finding.bound is None and not is_fatal(finding)]
     first = [] if primary is None else [primary]
     findings = (*first, *fatal, *_by_size(bounded), *others)
     return tuple(_with_equals(finding, findings) for finding in findings)
@@ -114,7 +114,15 @@ def _is_same_time(one: Finding, other: Finding) -> bool:
     return one.bound is not None and other.bound is not None and one.bound.part == other.bound.part
 
 
-def _is_fatal(finding: Finding) -> bool:
+def outcome_of(primary: Finding | None, *, enough: bool) -> Outcome:
+    """Sum a run up by its primary finding; where there is none, by whether enough was seen."""
+    if primary is None:
+        return "healthy" if enough else "not enough evidence"
+    # What was not measured may hide anything: that is no verdict on what was.
+    return "not enough evidence" if primary.code == "TIME001" else "bottleneck"
+
+
+def is_fatal(finding: Finding) -> bool:
     """Whether a finding is critical though fixing it gains no time: the run itself is lost."""
     return finding.severity == "critical" and finding.bound is None
 

@@ -162,6 +162,27 @@ def test_on_a_gpu_the_closing_sentence_says_how_busy_the_device_is() -> None:
     )
 
 
+def test_of_a_host_that_waits_for_its_device_the_device_says_where_the_time_goes() -> None:
+    """A wait names no work, and a module around all others no part of the model."""
+    host = {"forward": 1_000, "backward": 1_000, "wait": 8_000}
+    device = {"forward": 3_000, "backward": 7_000, "wait": 0}
+    modules = Modules(
+        step=500,
+        modules=(
+            ModuleTime(name="(model)", kind="GPT", forward_us=1_000, backward_us=1_000),
+            ModuleTime(name="h", kind="Blocks", forward_us=700, backward_us=700, parent=0),
+            ModuleTime(name="head", kind="Linear", forward_us=300, backward_us=300, parent=0),
+        ),
+    )
+    readings = [SETUP, KERNELS, WORK, modules]
+    verdict = examine(run_of(rank(host, device=device, readings=readings)))
+    assert verdict.outcome == "healthy"
+    assert verdict.message.endswith(
+        "most of the time is backward (70.0%), mostly h (Blocks) 70.0% on the device; the device "
+        "is busy 95.0% of the time"
+    )
+
+
 def test_confidence_follows_from_the_doubts_whatever_is_given() -> None:
     found = Finding(
         code="DATA001", severity="info", summary="", evidence=(), bound=None, remedy=(),

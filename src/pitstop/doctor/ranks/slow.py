@@ -7,7 +7,7 @@ from typing import Final, Literal
 import numpy as np
 
 from pitstop.doctor.ranks.grid import RankGrid, column_medians
-from pitstop.doctor.ranks.times import RankTimes
+from pitstop.doctor.ranks.times import RankTimes, own_excess_us
 from pitstop.doctor.sampled import Rows
 from pitstop.doctor.thresholds import WORTH_A_WARNING
 from pitstop.records.run import Array
@@ -116,10 +116,7 @@ def slowest_of(times: Sequence[RankTimes], grid: RankGrid) -> SlowGroup | None:
     slowest = max(settled, key=lambda one: one.whole_own_us)
     group = _host_of(slowest, settled) or [slowest]
     others = [one for one in settled if one not in group]
-    excess = {
-        name: us - float(np.median([other.own_us.get(name, 0.0) for other in others]))
-        for name, us in slowest.own_us.items()
-    }
+    excess = own_excess_us(slowest, others)
     part = max(excess, key=excess.__getitem__, default=None)
     if part is None:
         return None

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.readings import Exchange
 from pitstop.errors import RecordError
@@ -50,6 +52,14 @@ class RankTimes:
     def whole_own_us(self) -> float:
         """All of its own work."""
         return sum(self.own_us.values())
+
+
+def own_excess_us(one: RankTimes, others: Sequence[RankTimes]) -> dict[str, float]:
+    """Compare each part of a rank's own work with the median of others."""
+    return {
+        name: us - float(np.median([other.own_us.get(name, 0.0) for other in others]))
+        for name, us in one.own_us.items()
+    }
 
 
 def is_own(part: str) -> bool:

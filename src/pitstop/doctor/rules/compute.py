@@ -19,7 +19,7 @@ from pitstop.doctor.thresholds import (
     severity_of,
 )
 from pitstop.records.host.memory import MemoryReading
-from pitstop.records.script import Compiled, Modules, Owners
+from pitstop.records.script import Compiled, Modules, ModuleTime, Owners
 from pitstop.records.units import bytes_text, count_text, share_text, us_text
 from pitstop.records.verdict import Bound, Finding, Severity
 
@@ -266,10 +266,22 @@ def slowest_modules(facts: Facts) -> tuple[str, ...]:
     found = facts.readings.last(Modules)
     if found is None:
         return ()
-    outermost = [module for module in found.modules if module.parent is None]
+    outermost = _outermost(found)
     whole = sum(module.both_us for module in outermost)
     ordered = sorted(outermost, key=lambda module: module.both_us, reverse=True)
     return tuple(
         f"{module.name} ({module.kind}) {share_text(module.both_us / max(1, whole))}"
         for module in ordered[:3]
     )
+
+
+def _outermost(found: Modules) -> list[ModuleTime]:
+    """Parts side by side: of one that holds all others, those inside it."""
+    parts = [one for one in found.modules if one.parent is None]
+    while len(parts) == 1:
+        around = found.modules.index(parts[0])
+        inside = [one for one in found.modules if one.parent == around]
+        if not inside:
+            break
+        parts = inside
+    return parts

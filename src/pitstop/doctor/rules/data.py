@@ -152,7 +152,7 @@ def _data_remedy(facts: Facts, loader: LoaderFacts | None) -> Iterator[str]:
         return
     if workers == 0 or workers is None:
         yield more_workers(facts)
-        yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
+        yield _cheaper(loader)
         return
     if loader is not None and loader.waits_for_storage and _reads_storage(loader):
         place = loader.volume or "the dataset"
@@ -167,7 +167,13 @@ def _data_remedy(facts: Facts, loader: LoaderFacts | None) -> Iterator[str]:
         yield "decode only what the crop needs; prepare once what is the same every epoch"
     else:
         yield more_workers(facts)
-        yield "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
+        yield _cheaper(loader)
+
+
+def _cheaper(loader: LoaderFacts | None) -> str:
+    if loader is not None and loader.stage == "collate":
+        return "make collate cheaper: prepare once, before the loop, what is the same every epoch"
+    return "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
 
 
 def _is_handed_over_late(loader: LoaderFacts) -> bool:

@@ -82,7 +82,7 @@ def device_step(facts: Facts) -> DeviceStep | None:
 def copy_bound(facts: Facts) -> Finding | None:
     """Report a step that waits for its batch to reach the device."""
     step = device_step(facts)
-    host_us = _mean(facts, "copy")
+    host_us = facts.mean_part_us("copy")
     if step is not None:
         copy_us = max(host_us, step.copy_us)
         bound = facts.of_idle("copy", step.saved(copy_us) * facts.steps_share)
@@ -116,8 +116,8 @@ def launch_gaps(facts: Facts) -> tuple[DeviceStep, float] | None:
     step = device_step(facts)
     if step is None or step.launches < _MANY_LAUNCHES:
         return None
-    sync_us = max(_sync_us(facts, step), _mean(facts, "host"))
-    launching_us = step.step_us - _mean(facts, "data") - _mean(facts, "copy") - sync_us
+    sync_us = max(_sync_us(facts, step), facts.mean_part_us("host"))
+    launching_us = step.step_us - facts.mean_part_us("data") - facts.mean_part_us("copy") - sync_us
     if launching_us <= 0 or step.busy_us / launching_us >= BUSY_ENOUGH:
         return None
     gaps_us = launching_us - step.busy_us
@@ -317,7 +317,7 @@ def hidden_sync_share(facts: Facts) -> float | None:
     step = device_step(facts)
     if step is None or not facts.total_us:
         return None
-    hidden_us = max(0.0, step.sync_us - _mean(facts, "wait"))
+    hidden_us = max(0.0, step.sync_us - facts.mean_part_us("wait"))
     return min(1.0, hidden_us * facts.steps / facts.total_us)
 
 
@@ -327,12 +327,6 @@ def _sync_us(facts: Facts, step: DeviceStep) -> float:
         stalled_us = sum(stall.us for stall in facts.stalls if stall.part == "wait")
         return max(0.0, syncs.total_us - stalled_us) / syncs.steps
     return step.sync_us
-
-
-def _mean(facts: Facts, part: str) -> float:
-    """Mean host time of a part; 0 where no sampled step has it."""
-    found = facts.parts_us.get(part)
-    return 0.0 if found is None else facts.mean_us(found)
 
 
 def _is_half(facts: Facts, setup: Setup) -> bool:

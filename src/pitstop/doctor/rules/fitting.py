@@ -24,6 +24,9 @@ LARGER_BATCH: Final = (
 EVALUATION_WORKERS: Final = (
     "give the evaluation's DataLoader workers of its own, with persistent_workers=True"
 )
+LOSS_LOOPS: Final = (
+    "loops over samples in the lines above: operations on whole tensors instead, without .item()"
+)
 FROZEN_HALF: Final = (
     "run a frozen network in the loss under bf16 autocast, and its target's half under "
     "torch.no_grad()"
@@ -74,7 +77,7 @@ def _frozen_half(facts: Facts) -> str | None:
 def _frozen_layers(facts: Facts) -> str | None:
     if _frozen(facts):
         return FROZEN_LAYERS
-    return "compile it: loss_fn = torch.compile(loss_fn); whole tensors instead of loops in it"
+    return "compile it: loss_fn = torch.compile(loss_fn)"
 
 
 def _frozen(facts: Facts) -> tuple[str, ...]:
@@ -104,6 +107,7 @@ FITTED: Final[Mapping[str, Callable[[Facts], str | None]]] = {
         LARGER_BATCH, "a larger batch; with accumulation, fewer micro-batches"
     ),
     EVALUATION_WORKERS: _evaluation_workers,
+    LOSS_LOOPS: lambda facts: None if _frozen(facts) else LOSS_LOOPS,
     FROZEN_HALF: _frozen_half,
     FROZEN_LAYERS: _frozen_layers,
     BARS: _if_seen(BARS, _BAR_NAMES),

@@ -5,12 +5,11 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import listing
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import WORTH_A_WARNING, severity_of
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import GpuLoad, HostLoad
-from pitstop.records.units import count_text
+from pitstop.records.units import count_text, listing
 from pitstop.records.verdict import Bound, Finding
 
 # Another process in fewer readings came and went; it does not explain a whole run.

@@ -7,7 +7,6 @@ import numpy as np
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.loader_facts import workers_of
-from pitstop.doctor.numbers import listing
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.records.host.growth import (
@@ -20,7 +19,7 @@ from pitstop.records.host.growth import (
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.host.memory_holders import NEARLY_FULL, holders_text
 from pitstop.records.script import Owners
-from pitstop.records.units import bytes_text, count_text, seconds_text, share_text
+from pitstop.records.units import bytes_text, count_text, listing, seconds_text, share_text
 from pitstop.records.verdict import Finding, Severity
 
 # A cache that fills up grows ever more slowly, and a jump grows once; a leak grows in every third

@@ -14,6 +14,7 @@ from pitstop.doctor.rules.fitting import (
     LARGER_BATCH,
     LARGER_LAUNCHES,
     LOG_FILE,
+    LOSS_LOOPS,
     PINNED,
     SAME_SHAPES,
     fitted,
@@ -159,6 +160,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "a lighter network, fewer layers, or smaller images for the costly term",
         ),
         (
+            LOSS_LOOPS,
             "compute the costly term every few steps: if step % 4 == 0:",
             FROZEN_HALF,
             FROZEN_LAYERS,

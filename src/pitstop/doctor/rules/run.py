@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.numbers import listing, place_text
+from pitstop.doctor.numbers import place_text
 from pitstop.doctor.readings import EngineWarning
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.records.script import Compiled, Setup, Work
-from pitstop.records.units import count_text, share_text
+from pitstop.records.units import count_text, listing, share_text
 from pitstop.records.verdict import Finding
 
 # A dynamic loss scale leaves a step out now and then; more than this is not its normal behaviour.

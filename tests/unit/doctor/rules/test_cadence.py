@@ -338,3 +338,26 @@ def test_a_lambda_on_a_line_is_that_line(inner_first: bool) -> None:
     found = host_work(facts(LOGGED, readings=[ON_CPU, host_lines(loop, *lines)]))
     assert found is not None
     assert sum("lambda k" in line for line in found.evidence) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for x, y in tqdm(loader):",
+        "for i, batch in enumerate(logger.log_every(loader, 10)):",
+        "batch = next(iter(tqdm(loader)))",
+        "tqdm(loader, desc='train')",
+    ],
+)
+def test_a_wait_for_data_through_a_bar_is_not_logging(text: str) -> None:
+    """The loop's line is on the stack while its next batch is made, whatever wraps the loader."""
+    waits = host_line(text, 90, part="data", calls="std.tqdm.__iter__")
+    assert logging(facts(STEP | {"data": 9_000}, readings=[ON_CPU, host_lines(waits)])) is None
+
+
+def test_a_dataset_that_prints_logs() -> None:
+    """A line of the dataset itself that writes is logging, though it lies in the wait for data."""
+    prints = host_line("print(path)", 90, part="data")
+    found = logging(facts(STEP | {"data": 9_000}, readings=[ON_CPU, host_lines(prints)]))
+    assert found is not None
+    assert "print(path)" in " ".join(found.evidence)

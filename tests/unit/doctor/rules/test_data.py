@@ -115,6 +115,21 @@ def test_workers_of_the_evaluation_do_not_stand_for_a_loop_that_loads_by_itself(
     assert "takes 4.00 ms in the training process itself: dataset 50.0%, collate 50.0%" in text
 
 
+@pytest.mark.parametrize(
+    ("read_us", "collate_us", "advice"),
+    [(90_000, 10_000, "make a batch cheaper to prepare"), (10_000, 90_000, "make collate cheaper")],
+)
+def test_a_costly_collate_is_not_told_about_crops(
+    read_us: int, collate_us: int, advice: str
+) -> None:
+    """A tokenizer in collate has no images to decode less of."""
+    alone = replace(ON_CPU, loaders=(replace(LOADER, workers=0),))
+    itself = replace(WORKER, worker=-1, read_us=read_us, collate_us=collate_us)
+    found = data_wait(facts(STARVED, readings=[alone, itself]))
+    assert found is not None
+    assert found.remedy[-1].startswith(advice)
+
+
 def test_a_loop_that_loads_by_itself_is_shown_its_lines_beside_its_stages() -> None:
     alone = replace(ON_CPU, loaders=(replace(LOADER, workers=0),))
     itself = replace(WORKER, worker=-1)

@@ -96,9 +96,11 @@ def test_advice_on_a_frozen_network_needs_one() -> None:
     step = {"forward": 2_000, "loss": 6_000, "backward": 2_000}
     without = found(loss_bound(facts(step, readings=[ON_CPU])))
     assert not any("frozen" in line or "layers" in line for line in without.remedy)
+    assert without.remedy[0].startswith("loops over samples in the lines above")
     setup = replace(ON_CPU, frozen=("VGG",))
     seen = found(loss_bound(facts(step, readings=[setup])))
     assert any(line.startswith("run the frozen VGG") for line in seen.remedy)
+    assert not any("loops over samples" in line for line in seen.remedy)
 
 
 @pytest.mark.parametrize(
