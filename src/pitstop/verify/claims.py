@@ -4,9 +4,10 @@ The tables list what is known to leave the arithmetic alone. A setting that is i
 claims nothing, so that its quality is tested: a new setting is never passed by mistake.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
+from pitstop.config.dump import flat_settings
 from pitstop.config.sections import RunConfig
 from pitstop.records.verify.verification import ChangedSetting, Claim
 
@@ -53,7 +54,7 @@ _STRENGTH: Final[Mapping[Claim, int]] = {"exact": 0, "rounding": 1, "training": 
 
 def changed_settings(base: RunConfig, candidate: RunConfig) -> tuple[ChangedSetting, ...]:
     """List the settings in which two configurations differ, and what each change claims."""
-    first, second = (dict(_flat(one.model_dump(mode="json"))) for one in (base, candidate))
+    first, second = (dict(flat_settings(one.model_dump(mode="json"))) for one in (base, candidate))
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
     same_batch = _effective_batch(base) == _effective_batch(candidate)
     return tuple(
@@ -92,11 +93,3 @@ def _effective_batch(config: RunConfig) -> int:
 
 def _shown(value: object) -> str:
     return "null" if value is None else str(value)
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield above + name, value

@@ -45,10 +45,13 @@ class CommandTrial:
     command: tuple[str, ...]
     repeat: int
     limit_s: float | None = None
+    is_twin: bool = False
+    """Whether the other side runs the same command: its runs are none of this side's."""
 
     def identity(self) -> dict[str, object]:
         """Give all that decides the result, as far as the command line tells."""
-        return {"command": list(self._words), "repeat": self.repeat, "in": str(Path.cwd())}
+        said = {"command": list(self._words), "repeat": self.repeat, "in": str(Path.cwd())}
+        return {**said, "side": "candidate"} if self.is_twin else said
 
     @property
     def _words(self) -> tuple[str, ...]:
@@ -110,7 +113,11 @@ def verify_commands(wanted: WantedCommands, study: Study) -> Verification:
         for results, (name, command) in zip(sides, commands, strict=True):
             label = f"{name}, run {repeat}"
             trial = CommandTrial(
-                label=label, command=command, repeat=repeat, limit_s=wanted.limit_s
+                label=label,
+                command=command,
+                repeat=repeat,
+                limit_s=wanted.limit_s,
+                is_twin=name == "candidate" and command == wanted.base,
             )
             results.append(study.result(trial))
             findings = replace(findings, trials=(*findings.trials, results[-1]))
@@ -121,7 +128,15 @@ def verify_commands(wanted: WantedCommands, study: Study) -> Verification:
     test = judge_noninferiority(question, *values)
     exact = compare_exactly(sides[0][0], sides[1][0])
     learns = any(falls(run.losses.values()) for run in sides[0])
-    return conclude(replace(findings, exact=exact, statistical=test, learns=learns))
+    one_seed = wanted.seeds > 1 and all(map(_repeats, sides))
+    return conclude(
+        replace(findings, exact=exact, statistical=test, learns=learns, one_seed=one_seed)
+    )
+
+
+def _repeats(runs: Sequence[TrialResult]) -> bool:
+    """Whether all runs printed the same numbers."""
+    return all((run.losses, run.metrics) == (runs[0].losses, runs[0].metrics) for run in runs)
 
 
 def _question(wanted: WantedCommands, base: Sequence[TrialResult]) -> Question:
@@ -182,9 +197,7 @@ def _losses(rank: RankRecord) -> dict[int, float | None]:
     named = [name for name in rank.scalars if _LOSS.search(name)]
     if not named:
         return {}
-    series = rank.scalars[max(named, key=_is_of_training)]
-    pairs = zip(series.step.tolist(), series.value.tolist(), strict=True)
-    return {int(step): value if isfinite(value) else None for step, value in pairs}
+    return rank.scalars[max(named, key=_is_of_training)].by_step()
 
 
 def _points(name: str, series: ScalarSeries) -> tuple[QualityPoint, ...]:

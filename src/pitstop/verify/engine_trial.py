@@ -84,7 +84,7 @@ class EngineTrial:
             reason=reason,
             wall_s=ended.wall_s,
             effective_batch=None if rank is None else _samples_of_a_step(rank),
-            losses={} if rank is None else _losses(rank),
+            losses={} if rank is None else rank.losses,
             metrics={} if rank is None else _metrics(rank),
             higher_is_better=_directions(folder / METRICS),
             gradient_steps=kept,
@@ -108,14 +108,6 @@ def _directions(path: Path) -> dict[str, bool]:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # it ended before it came so far
         return {}
-
-
-def _losses(rank: RankRecord) -> dict[int, float | None]:
-    series = rank.scalars.get("loss")
-    if series is None:
-        return {}
-    pairs = zip(series.step.tolist(), series.value.tolist(), strict=True)
-    return {int(step): value if isfinite(value) else None for step, value in pairs}
 
 
 def _samples_of_a_step(rank: RankRecord) -> int | None:

@@ -26,6 +26,11 @@ _NOT_LEARNING: Final = (
     "the baseline's own loss does not fall beyond its noise, and two sides that both learn nothing "
     "are equal: train longer"
 )
+_SAME_RUNS: Final = "every run of both sides prints the same numbers; all of them are one seed"
+_ONE_SEED: Final = (
+    "every run repeats the first of its side, so all of them are one seed: give each its own by "
+    "{seed} in both commands, or do not fix it in the scripts"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,8 @@ class Findings:
     statistical: NonInferiority | None = None
     learns: bool = True
     """Whether the baseline's own loss falls, as far as it was recorded."""
+    one_seed: bool = False
+    """Whether every run of a side repeats its first: so many runs say no more than one."""
     time_to_quality: TimeToQuality | None = None
     worse_checks: tuple[CheckRow, ...] | None = None
     trials: tuple[TrialResult, ...] = ()
@@ -156,7 +163,11 @@ def _statistical_level(findings: Findings) -> LevelResult:
     found = findings.statistical
     if found is None:
         return _level("statistical", "not run", "")
-    message = statistical_message(found)
+    message = _SAME_RUNS if findings.one_seed else statistical_message(found)
+    is_same = findings.exact is not None and findings.exact.is_equal
+    if findings.one_seed and not is_same:
+        seen = f"{found.metric} {_gain_text(found, found.gain)}, margin {digits(found.margin)}"
+        return _level("statistical", "undecided", f"{_ONE_SEED}; {seen}")
     if found.outcome == "passes" and not findings.learns:
         return _level("statistical", "undecided", f"{_NOT_LEARNING}; {message}")
     return _level("statistical", found.outcome, message)

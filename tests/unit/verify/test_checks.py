@@ -59,6 +59,25 @@ def test_a_loss_that_falls_passes_and_one_that_stays_fails(tmp_path: Path) -> No
     assert (falling.standing, flat.standing, rising.standing) == ("pass", "fail", "fail")
 
 
+@pytest.mark.parametrize("values", [10, 12, 25, 60])
+def test_a_loss_that_falls_at_once_and_then_stays_low_has_fallen(values: int) -> None:
+    losses = 1.18 + 2.8 * np.exp(-2.0 * np.arange(values)) + 0.01 * np.arange(values, 0, -1)
+    change, p_value = loss_fall(losses)
+    assert change is not None
+    assert change < -0.2
+    assert p_value is not None
+    assert p_value < 0.05
+    _, rising = loss_fall(losses[::-1].copy())
+    assert rising is not None
+    assert rising > 0.95
+
+
+def test_noise_is_taken_for_a_fall_as_often_as_the_test_says() -> None:
+    draws = np.random.default_rng(0).standard_normal((2_000, 20))
+    found = [loss_fall(row)[1] for row in draws]
+    assert 0.02 < np.mean([p is not None and p < 0.05 for p in found]) < 0.06
+
+
 def test_too_few_losses_are_not_recorded_rather_than_passed(tmp_path: Path) -> None:
     found = check_run(recorded(tmp_path, loss=FALLING[:9]), {})
     row = next(row for row in found.rows if row.name == "loss falls")

@@ -20,6 +20,7 @@ class PrintingRunner:
 
     def run(self, program: Program) -> TrialEnd:
         _, _, kind, end, seed = program.arguments
+        seed = "0" if kind == "fixed" else seed
         fall = 0.0 if kind == "stuck" else 4.0
         lines = [
             LINE.format(step=10 * step, loss=float(end) + 0.01 * int(seed) + fall * 0.8**step)
@@ -50,6 +51,27 @@ def test_two_commands_that_learn_nothing_are_not_passed(tmp_path: Path) -> None:
     assert found.statistical.outcome == "passes"
     assert found.outcome == "undecided"
     assert "does not fall" in found.message
+
+
+def test_a_command_that_is_held_against_itself_runs_on_both_sides(tmp_path: Path) -> None:
+    verified(tmp_path, "train 2.0 {seed}", "train 2.0 {seed}")
+    assert len(list(tmp_path.glob(f"*/{OUTPUT}"))) == 2 * 3
+
+
+def test_runs_that_repeat_each_other_are_one_seed_and_decide_nothing(tmp_path: Path) -> None:
+    found = verified(tmp_path, "fixed 2.0 {seed}", "fixed 2.01 {seed}")
+    assert found.statistical is not None
+    assert found.statistical.p_value == 0
+    assert found.outcome == "undecided"
+    assert "all of them are one seed" in found.message
+    assert "confidence" not in found.message
+
+
+def test_runs_that_repeat_each_other_to_the_bit_on_both_sides_pass(tmp_path: Path) -> None:
+    found = verified(tmp_path, "fixed 2.0 {seed}", "fixed 2.0 {seed}")
+    assert found.outcome == "passes"
+    assert "prints the same numbers" in found.message
+    assert "p =" not in found.message
 
 
 @pytest.mark.parametrize(
