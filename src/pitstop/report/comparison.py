@@ -5,7 +5,13 @@ from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.comparison import Comparison, PartChange, RunThroughput
-from pitstop.records.units import count_text, rate_text, seconds_text, signed_seconds_text
+from pitstop.records.units import (
+    count_text,
+    rate_text,
+    seconds_text,
+    signed_range_text,
+    signed_seconds_text,
+)
 from pitstop.report.terminal import literal
 
 
@@ -60,8 +66,6 @@ def _cells(change: PartChange) -> list[str]:
     ]
     if change.before_s is None or change.after_s is None:
         return [*cells, "", "", ""]
-    within = ""
-    if change.low_s is not None and change.high_s is not None:
-        within = f"{signed_seconds_text(change.low_s)} to {signed_seconds_text(change.high_s)}"
+    within = signed_range_text(change.low_s, change.high_s)
     judged = "beyond noise" if change.beyond_noise else ""
     return [*cells, signed_seconds_text(change.after_s - change.before_s), within, judged]

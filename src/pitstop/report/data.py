@@ -4,13 +4,13 @@ import shlex
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.units import bytes_text, count_text, seconds_text, share_text
+from pitstop.report.terminal_tables import sum_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pitstop.data.check import DataCheck, SplitFound
     from pitstop.data.host_memory import DataStats
@@ -52,10 +52,7 @@ def made_people_report(made: "MadePeople") -> Text:
         settings.append("loader.corrupt=skip")
     facts = (made.root, bytes_text(made.size_bytes), f"seed {made.seed}")
     text.append(f"\n{', '.join(facts)}, in {seconds_text(made.took_s)}")
-    line = " ".join(map(shlex.quote, settings))
-    text.append(f"\nnext: pitstop config check configs/reid/demo.yaml {line}")
-    text.stylize("not bold", text.plain.index("\n"))
-    return text
+    return _with_next(text, "configs/reid/demo.yaml", settings)
 
 
 def made_world_report(made: "MadeWorld") -> Text:
@@ -66,8 +63,13 @@ def made_world_report(made: "MadeWorld") -> Text:
     facts = (made.root, made.version, f"{made.boxes:,} boxes", bytes_text(made.size_bytes))
     text.append(f"\n{', '.join(facts)}, seed {made.seed}, in {seconds_text(made.took_s)}")
     settings = (f"data.root={made.root}", f"data.version={made.version}")
+    return _with_next(text, "configs/bev/demo.yaml", settings)
+
+
+def _with_next(text: Text, preset: str, settings: "Sequence[str]") -> Text:
+    """Close a report with the command that goes on; of all only the first line is bold."""
     line = " ".join(map(shlex.quote, settings))
-    text.append(f"\nnext: pitstop config check configs/bev/demo.yaml {line}")
+    text.append(f"\nnext: pitstop config check {preset} {line}")
     text.stylize("not bold", text.plain.index("\n"))
     return text
 
@@ -110,13 +112,9 @@ def stats_report(stats: "DataStats") -> RenderableType:
     total, limit = bytes_text(stats.total_bytes), bytes_text(stats.host_limit_bytes)
     verdict = "fits" if stats.fits else "does not fit"
     head = f"{verdict}: data take up to {total} of the {limit} this host grants ({share})"
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column()
-    for name, size, how in _stats_rows(stats):
-        table.add_row(Text(f"  {name}"), Text(size), Text(how, style="dim"))
-    return Group(Text(head, "bold"), table, *map(Text, _stats_closing(stats)))
+    return Group(
+        Text(head, "bold"), sum_table(_stats_rows(stats)), *map(Text, _stats_closing(stats))
+    )
 
 
 def _stats_rows(stats: "DataStats") -> "Iterator[tuple[str, str, str]]":

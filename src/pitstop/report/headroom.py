@@ -19,12 +19,12 @@ def headroom_text(headroom: Headroom) -> str:
     said = (
         f"this step runs at {small_share(headroom.flops_share)} of the measured "
         f"{headroom.number_format} rate of {headroom.device} ({reached} of {peak}); "
-        f"at that rate its arithmetic takes {_time(headroom.arithmetic_us)} of "
-        f"{_time(headroom.step_us)}"
+        f"at that rate its arithmetic takes {us_text(headroom.arithmetic_us)} of "
+        f"{us_text(headroom.step_us)}"
     )
     if headroom.traffic_us is not None:
         said += (
-            f", the bytes it has to move {_time(headroom.traffic_us)} (estimated, at "
+            f", the bytes it has to move {us_text(headroom.traffic_us)} (estimated, at "
             f"{rate_text(headroom.peak_bytes_per_s, 'B/s')})"
         )
     return said
@@ -39,12 +39,8 @@ def _without_rates(headroom: Headroom) -> str:
     missing = "its arithmetic was not counted"
     if headroom.flops is not None:
         missing = "the device's rate was not measured"
-    busy = "" if headroom.device_us is None else f"; the device works {_time(headroom.device_us)}"
-    return f"{missing}, so its headroom is not known{busy} in a step of {_time(headroom.step_us)}"
-
-
-def _time(us: float) -> str:
-    return us_text(us)
+    busy = "" if headroom.device_us is None else f"; the device works {us_text(headroom.device_us)}"
+    return f"{missing}, so its headroom is not known{busy} in a step of {us_text(headroom.step_us)}"
 
 
 def kernel_source(kernel: KernelSource) -> str:

@@ -1,14 +1,12 @@
 """A machine as text for a terminal: what it is, what it reaches, what follows, what is missing."""
 
-from collections.abc import Iterable
-
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.host.machine import CopyRate, Machine, MatrixRate, VolumeRead
 from pitstop.records.quantity import Measured
 from pitstop.records.units import bytes_text, rate_text, seconds_text
+from pitstop.report.terminal_tables import sum_table, titled_lines
 
 Row = tuple[str, str, str]
 
@@ -21,10 +19,8 @@ def machine_report(machine: Machine) -> RenderableType:
         ("advice", [(a.setting, a.value, a.arithmetic) for a in machine.advice]),
     ):
         if rows:
-            parts += [Text(), Text(title, style="bold"), _grid(rows)]
-    if machine.notes:
-        parts += [Text(), Text("notes", style="bold")]
-        parts += [Text(f"  {note}") for note in machine.notes]
+            parts += [Text(), Text(title, style="bold"), sum_table(rows)]
+    parts += titled_lines("notes", machine.notes)
     parts += [Text(), Text(_closing(machine))]
     return Group(*parts)
 
@@ -114,13 +110,3 @@ def _closing(machine: Machine) -> str:
     if machine.volume is None:
         return f"{took}; next: pitstop machine --data PATH times the volume your dataset lies on"
     return f"{took}; next: pitstop config check CONFIG compares your settings with these limits"
-
-
-def _grid(rows: Iterable[Row]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column()
-    for name, value, how in rows:
-        table.add_row(Text(f"  {name}"), Text(value), Text(how, style="dim"))
-    return table

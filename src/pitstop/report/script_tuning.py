@@ -7,6 +7,7 @@ from rich.text import Text
 from pitstop.records.tuning.script import Advice, CodeChange, ScriptTuning
 from pitstop.records.units import count_text, seconds_text, speedup_text
 from pitstop.report.printable import literal
+from pitstop.report.terminal_tables import titled_lines
 from pitstop.report.tuning import ending_lines
 
 
@@ -14,19 +15,13 @@ def script_tuning_report(found: ScriptTuning) -> RenderableType:
     """Lay out a study: result first, lines to change, evidence, advice."""
     parts: list[RenderableType] = [Text(result_line(found), style="bold")]
     if found.changes:
-        parts += [Text(), Text("change these lines", style="bold")]
-        parts += [Text(f"  {literal(line)}") for line in change_lines(found)]
+        parts += titled_lines("change these lines", map(literal, change_lines(found)))
         parts += [Text(), _table(found)]
-    if found.not_in_diff:
-        parts += [Text(), Text("not in the diff", style="bold")]
-        parts += [Text(f"  {literal(line)}") for line in found.not_in_diff]
+    parts += titled_lines("not in the diff", map(literal, found.not_in_diff))
     parts += [Text(), *(Text(line) for line in ending_lines(found.tuning))]
-    if found.advice:
-        parts += [Text(), Text("what no change from outside fixes", style="bold")]
-        parts += [Text(f"  {literal(line)}") for each in found.advice for line in _advice(each)]
-    if found.tuning.left_out:
-        parts += [Text(), Text("not tried", style="bold")]
-        parts += [Text(f"  {literal(line)}") for line in found.tuning.left_out]
+    advice = [literal(line) for each in found.advice for line in _advice(each)]
+    parts += titled_lines("what no change from outside fixes", advice)
+    parts += titled_lines("not tried", map(literal, found.tuning.left_out))
     parts += [Text(f"note: {literal(note)}") for note in found.tuning.notes]
     return Group(*parts)
 

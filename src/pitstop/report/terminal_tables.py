@@ -1,4 +1,4 @@
-"""Parts of a model and the device's time as tables, on the terminal."""
+"""Parts of a model, the device's time and sums as tables, and titled lines, on the terminal."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -15,6 +15,23 @@ from pitstop.report.printable import literal
 
 _MOST_CLASSES: Final = 6
 _MOST_KERNELS: Final = 3
+
+
+def titled_lines(title: str, lines: Iterable[str]) -> list[RenderableType]:
+    """Lay lines out under a title, with an empty line before it; nothing where there are none."""
+    shown = [Text(f"  {line}") for line in lines]
+    return [Text(), Text(title, style="bold"), *shown] if shown else []
+
+
+def sum_table(rows: Iterable[tuple[str, str, str]]) -> Table:
+    """Lay out what things amount to: the name, the figure, and how it came about."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column()
+    for name, value, how in rows:
+        table.add_row(Text(f"  {name}"), Text(value), Text(how, style="dim"))
+    return table
 
 
 def module_lines(modules: ModuleTable | None) -> Iterable[RenderableType]:

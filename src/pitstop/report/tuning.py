@@ -9,6 +9,7 @@ from rich.text import Text
 from pitstop.records.tuning.study import OTHER_SEEDS, GainRow, Trial, Tuning
 from pitstop.records.units import bytes_text, count_text, rate_text, seconds_text, speedup_text
 from pitstop.report.printable import literal
+from pitstop.report.terminal_tables import titled_lines
 
 
 def tuning_report(tuning: Tuning, written: str | None) -> RenderableType:
@@ -20,9 +21,7 @@ def tuning_report(tuning: Tuning, written: str | None) -> RenderableType:
     """
     parts: list[RenderableType] = [Text(result_line(tuning), style="bold"), Text(), _table(tuning)]
     parts += [Text(), *(Text(line) for line in ending_lines(tuning))]
-    if tuning.left_out:
-        parts += [Text(), Text("not tried", style="bold")]
-        parts += [Text(f"  {literal(line)}") for line in tuning.left_out]
+    parts += titled_lines("not tried", map(literal, tuning.left_out))
     parts += [Text(f"note: {literal(note)}") for note in tuning.notes]
     if written is not None:
         parts += [Text(), Text(f"written to {literal(written)}")]

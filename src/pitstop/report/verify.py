@@ -145,4 +145,4 @@ def _next_of_verification(found: Verification) -> str:
                 f"next: the same command with --seeds {seeds}; runs in "
                 f"{literal(found.study)} are not repeated"
             )
-    return f"next: look into the runs in {literal(found.study)} with pitstop doctor RUN"
+    return f"next: read what the runs printed, {literal(found.study)}/*/output.txt"

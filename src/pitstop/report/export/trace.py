@@ -132,10 +132,11 @@ def _slices(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
 
 def _profiled(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
     """Give host and device of profiled steps, each where its event lies."""
+    slowed = [event for event in rank.events if event.name == _SLOWED]
+    # What is written between steps has the same name and may have the same number: it is shorter.
     begun = {
         (event.attempt, event.step): offsets[event.attempt] + event.start_us
-        for event in rank.events
-        if event.name == _SLOWED
+        for event in sorted(slowed, key=lambda event: event.wall_us)
     }
     for reading in rank.readings:
         if reading.kind != "kernels":

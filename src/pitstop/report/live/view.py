@@ -17,6 +17,7 @@ from pitstop.records.host.memory import MemoryReading
 from pitstop.records.run import Attempt, Reading, RunRecord, StepTable
 from pitstop.records.script import Setup
 from pitstop.records.store import decode
+from pitstop.records.summary import known_sum
 from pitstop.records.verdict import Verdict
 from pitstop.report.live.process import IsAlive
 from pitstop.report.live.tail import FileTail, RankTail, RunTail
@@ -178,8 +179,8 @@ def live_view(
         step=step,
         total_steps=total,
         left=None if state in ENDED else _left(files, step, total),
-        samples_per_s=_sum([rank.samples_per_s for rank in ranks]),
-        steady_samples_per_s=_sum([rank.steady_samples_per_s for rank in ranks]),
+        samples_per_s=known_sum([rank.samples_per_s for rank in ranks]),
+        steady_samples_per_s=known_sum([rank.steady_samples_per_s for rank in ranks]),
         memory=_memory(run),
         loss=_loss(first),
         evaluation=_evaluation(first),
@@ -282,8 +283,10 @@ def _memory(run: RunTail) -> MemoryView | None:
         for file in run.ranks
         if (look := _last(file.tail.readings("memory"), MemoryReading)) is not None
     ]
-    outside = None if run.outside is None else run.outside.tail.readings("memory")
-    host = _last(outside or (), MemoryReading) or (looks[0][1] if looks else None)
+    outside = () if run.outside is None else run.outside.tail.readings("memory")
+    # The last reading may find the processes gone.
+    there = [reading for reading in outside if reading.values.get("tree")]
+    host = _last(there or outside, MemoryReading) or (looks[0][1] if looks else None)
     if host is None:
         return None
     devices = [(device, rank) for rank, look in looks for device in look.devices]
@@ -365,9 +368,3 @@ def _name(source: Path, attempt: Attempt | None) -> str:
     """The name that the run gave itself, or the last part of where it is."""
     given = attempt.about.get("name") if attempt else None
     return given if isinstance(given, str) and given not in ("", "script") else source.name
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    """Add what is known; a single unknown makes the sum unknown."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pitstop.doctor.readings import Applied, EngineWarning
+from pitstop.records.engine import EngineSetup
 from pitstop.records.host.machine import Machine
 from pitstop.records.host.memory import HostLoad, MemoryReading
 from pitstop.records.script import Compiled, Ended, Kernels, Setup, Source, Work
@@ -28,6 +29,7 @@ from pitstop.report.page.run import RunView
 Pairs = Iterable[tuple[str, str]]
 
 _MOST_ROWS: Final = 120
+_CONFIGS: Final = (".yaml", ".yml")
 
 
 def settings_section(view: RunView) -> Section | None:
@@ -38,7 +40,7 @@ def settings_section(view: RunView) -> Section | None:
     return Section(key="settings", title="Settings, with proof", blocks=tuple(blocks))
 
 
-def _pairs(caption: str, pairs: Pairs, *, headings: tuple[str, str], note: str) -> Table:
+def _pairs(caption: str, pairs: Pairs, *, headings: tuple[str, str], note: str | None) -> Table:
     rows = [(text_cell(name), text_cell(value)) for name, value in pairs]
     return Table(
         caption=caption,
@@ -201,6 +203,10 @@ def origin_of(view: RunView) -> Iterable[str]:
     commit = sources[-1].commit if sources else None
     setups = view.readings("setup", Setup)
     device = (setups[-1].device_name or setups[-1].device) if setups else None
+    engine = view.readings("engine", EngineSetup)
+    if engine:
+        config = next((Path(one).name for one in last.command if one.endswith(_CONFIGS)), "")
+        script, device = f"pitstop train {config}".strip(), engine[-1].device
     began = None if last.started_unix_s is None else moment_text(last.started_unix_s)
     named_commit = None if commit is None else f"commit {commit[:12]}"
     host = None if last.host is None else f"host {last.host}"
@@ -214,7 +220,7 @@ def machine_section(view: RunView) -> Section | None:
     blocks: list[Block] = []
     if rows:
         blocks.append(
-            _pairs("Machine and versions", rows, headings=("what", "recorded"), note="Recorded.")
+            _pairs("As the run recorded it", rows, headings=("what", "recorded"), note=None)
         )
     if machines:
         blocks.append(Message(text=headline(machines[-1])))

@@ -9,7 +9,7 @@ import numpy as np
 
 from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.series import Series
-from pitstop.report.page.svg import Described, Svg, drawing, element, number, percent
+from pitstop.report.page.svg import Described, Svg, drawing, element, number, percent, thin
 
 Format = Callable[[float], str]
 
@@ -18,6 +18,11 @@ _AXIS_HEIGHT: Final = 22
 _LETTER: Final = 8
 _WIDE: Final = 1000
 _NARROW: Final = 340
+# Of a chart's plot beside another one, and on a phone; letters of its labels are smaller.
+_PLOT_WIDE: Final = 330
+_PLOT_NARROW: Final = 230
+_LABEL_LETTER: Final = 6.5
+_X_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _ROUND: Final = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 _MOST_MARKS: Final = 80
 # Below it numbers lose their digits, and powers of ten become zero.
@@ -99,7 +104,8 @@ def _segment(key: str, segment: Segment, begin: float, height: float) -> Iterabl
         hatched = {"class_": "hatched", "fill": f"url(#{key}-hatch)"}
         yield element("rect", {**place, **hatched}, title)
     else:
-        yield element("rect", {**place, "class_": f"piece {segment.colour}"}, title)
+        look = f"piece {segment.colour}{thin(segment.share)}"
+        yield element("rect", {**place, "class_": look}, title)
     needed = len(segment.name) * _LETTER + 2 * _LETTER
     if segment.share * _WIDE >= needed:
         tone = "on-hatch" if segment.colour == HATCHED else "on-piece"
@@ -232,15 +238,43 @@ def _x_labels(frame: _Frame, axes: Axes, height: float) -> Iterable[Svg]:
         text = f"{axes.x_name} {axes.x_text(frame.low_x)}".strip()
         yield element("text", {"x": "50%", "y": height - 5, "class_": "label middle"}, text)
         return
-    width = frame.high_x - frame.low_x
-    shares = (0.0, 1.0, 0.5, 0.25, 0.75)
-    labels = _first_of_each((axes.x_text(frame.low_x + share * width), share) for share in shares)
-    for text, share in labels.items():
-        anchor = {0.0: "start", 1.0: "end"}.get(share, "middle")
-        between = " between" if share in (0.25, 0.75) else ""
-        said = f"{axes.x_name} {text}".strip() if share == 0 else text
-        place = {"x": percent(share), "y": height - 5, "class_": f"label {anchor}{between}"}
-        yield element("text", place, said)
+    first = f"{axes.x_name} {axes.x_text(frame.low_x)}".strip()
+    last = axes.x_text(frame.high_x)
+    inner = [
+        (axes.x_text(x), frame.across(x))
+        for x in _round_places(frame.low_x, frame.high_x, whole=bool(axes.x_name))
+    ]
+    ends = (first, last)
+    inner = [(text, share) for text, share in inner if _has_room(text, share, ends, _PLOT_WIDE)]
+    # On a phone every second one, where the ends leave it room.
+    kept = {
+        text for text, share in inner[1::2] or inner if _has_room(text, share, ends, _PLOT_NARROW)
+    }
+    yield element("text", {"x": "0%", "y": height - 5, "class_": "label start"}, first)
+    yield element("text", {"x": "100%", "y": height - 5, "class_": "label end"}, last)
+    for text, share in inner:
+        look = "label middle" if text in kept else "label middle between"
+        yield element("text", {"x": percent(share), "y": height - 5, "class_": look}, text)
+
+
+def _round_places(low: float, high: float, *, whole: bool) -> Iterable[float]:
+    """Round numbers between the ends, four apart at most; whole ones where x counts something."""
+    apart = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(apart))
+    step = next(step for step in _X_STEPS if apart <= step * power * (1 + 1e-9)) * power
+    if whole:
+        step = max(1.0, math.ceil(step))
+    place = math.floor(low / step) * step + step
+    while place < high:
+        yield place
+        place += step
+
+
+def _has_room(text: str, share: float, ends: tuple[str, str], width: float) -> bool:
+    """Whether a label between those at the ends touches neither."""
+    half = len(text) / 2 + 1
+    before, after = ((half + len(end)) * _LABEL_LETTER / width for end in ends)
+    return before <= share <= 1 - after
 
 
 def _marks(marks: Sequence[Mark], frame: _Frame) -> Iterable[Svg]:

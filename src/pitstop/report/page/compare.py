@@ -13,6 +13,7 @@ from pitstop.records.units import (
     rate_text,
     seconds_text,
     share_text,
+    signed_range_text,
     signed_seconds_text,
 )
 from pitstop.report.page.blocks import (
@@ -187,9 +188,7 @@ def _change_row(change: PartChange) -> tuple[Cell, ...]:
     if change.before_s is None or change.after_s is None:
         return (*cells, number_cell(NOT_MEASURED, None), text_cell(""), text_cell(""))
     difference = change.after_s - change.before_s
-    within = ""
-    if change.low_s is not None and change.high_s is not None:
-        within = f"{signed_seconds_text(change.low_s)} to {signed_seconds_text(change.high_s)}"
+    within = signed_range_text(change.low_s, change.high_s)
     judged = ""
     if change.beyond_noise:
         judged = "slower, beyond noise" if difference > 0 else "faster, beyond noise"

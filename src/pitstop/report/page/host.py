@@ -144,7 +144,9 @@ def _memory_charts(readings: Sequence[MemoryReading]) -> Iterable[Chart]:
     basis = next((one.tree.basis for one in reversed(readings) if one.tree is not None), None)
     title, how = "Host memory of the process tree", f"measured as {basis}; {times}"
     host = _Panel(key="memory-host", title=title, axes=axes, how=how)
-    yield from _over_time(host, at_s, _tree_lines(readings))
+    # One reading is a number, not a course, and stands among the first figures.
+    if len(readings) > 1:
+        yield from _over_time(host, at_s, _tree_lines(readings))
     names = sorted({device.device for one in readings for device in one.devices})[:_MOST_DEVICES]
     for place, name in enumerate(names):
         found = [device for one in readings for device in one.devices if device.device == name]
@@ -258,8 +260,11 @@ def load_section(view: RunView) -> Section | None:
     charts = [chart for panel, named in _panels(loads) for chart in _over_time(panel, at_s, named)]
     in_steps = view.loads_in_steps()
     where = " while the steps after warm-up ran" if in_steps else ""
-    blocks = (*charts, _load_table(in_steps or loads, where))
-    return Section(key="load", title="GPU, processor and disk", blocks=blocks)
+    table = _load_table(in_steps or loads, where)
+    blocks: list[Block] = [*charts] if table is None else [*charts, table]
+    if not blocks:
+        return None
+    return Section(key="load", title="GPU, processor and disk", blocks=tuple(blocks))
 
 
 def _panels(loads: Sequence[HostLoad]) -> Iterable[tuple[_Panel, Named]]:
@@ -314,7 +319,7 @@ def _gpu_busy(load: HostLoad, index: int) -> float | None:
     return next((gpu.busy_share for gpu in load.gpus if gpu.index == index), None)
 
 
-def _load_table(loads: Sequence[HostLoad], where: str) -> Table:
+def _load_table(loads: Sequence[HostLoad], where: str) -> Table | None:
     gpus = [gpu for one in loads for gpu in one.gpus]
     lines_of: list[tuple[str, list[float | None], Callable[[float], str]]] = [
         ("GPU busy", [gpu.busy_share for gpu in gpus], share_text),
@@ -330,17 +335,22 @@ def _load_table(loads: Sequence[HostLoad], where: str) -> Table:
         ("written by this job", [one.tree_write_bytes_per_s for one in loads],
          lambda v: rate_text(v, "B/s")),
     ]  # fmt: skip
-    rows = []
+    rows, unknown = [], []
     for name, values, text in lines_of if gpus else lines_of[_GPU_LINES:]:
         spread = quartiles([np.nan if value is None else value for value in values])
-        cells = (NOT_MEASURED, "") if spread is None else (
-            text(spread[1]), f"{text(spread[0])} to {text(spread[2])}"
-        )  # fmt: skip
-        middle = None if spread is None else spread[1]
-        rows.append((text_cell(name), number_cell(cells[0], middle), text_cell(cells[1])))
+        if spread is None:
+            unknown.append(name)
+            continue
+        between = f"{text(spread[0])} to {text(spread[2])}"
+        rows.append((text_cell(name), number_cell(text(spread[1]), spread[1]), text_cell(between)))
+    if not rows:
+        return None
+    notes = [f"{_times(loads)}{where}"]
+    notes += [] if gpus else ["no GPU was seen"]
+    notes += [f"{NOT_MEASURED}: {', '.join(unknown)}"] if unknown else []
     return Table(
         caption="Load in numbers",
         columns=named_columns("what", "median", "IQR"),
         rows=tuple(rows),
-        note=f"{_times(loads)}{where}" + ("" if gpus else "; no GPU was seen"),
+        note="; ".join(notes),
     )

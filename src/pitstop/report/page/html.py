@@ -15,6 +15,7 @@ from typing import Final
 from pitstop.doctor.judge import JudgedRuns
 from pitstop.errors import RecordError
 from pitstop.records.store import write_text
+from pitstop.records.units import listing
 from pitstop.report.explain import require_language
 from pitstop.report.language.page import HTML_LANGUAGE, page_in_language, script_in_language
 from pitstop.report.language.translate import translator
@@ -260,9 +261,7 @@ def _page_of_runs(runs: RunsView) -> Page:
 
 
 def _names(runs: RunsView) -> str:
-    names = [view.name for view in runs.views]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return listing([view.name for view in runs.views], most=3)
 
 
 class _Renderer:

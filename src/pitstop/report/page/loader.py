@@ -11,6 +11,7 @@ from pitstop.records.loader import (
     SkippedReading,
     TuningReading,
     TuningTry,
+    sum_of_stages_us,
 )
 from pitstop.records.script import LoaderSetup, Setup, WorkerTimes
 from pitstop.records.units import bytes_text, count_text, seconds_text, share_text, us_text
@@ -82,10 +83,7 @@ def _stages(readings: Sequence[LoaderReading]) -> Iterable[Block]:
     batches = sum(one.batches for one in readings)
     if not batches:
         return
-    stages: dict[str, int] = {}
-    for one in readings:
-        for name, us in one.stages_us.items():
-            stages[name] = stages.get(name, 0) + us
+    stages = sum_of_stages_us(readings)
     total = sum(stages.values())
     last = readings[-1]
     if total:

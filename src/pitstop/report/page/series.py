@@ -1,6 +1,7 @@
 """Long series made short for drawing: a few hundred windows, each with its extremes."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -47,8 +48,7 @@ def shortened(x: Array, values: Array, *, most: int = MOST_POINTS) -> Series:
     order = np.argsort(x[known], kind="stable")
     x_known, y_known = x[known][order], values[known][order]
     count = len(y_known)
-    borders = np.linspace(0, count, min(most, count) + 1).astype(int)
-    pairs = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
+    pairs = _windows(count, most)
     return Series(
         x=np.array([(x_known[a] + x_known[b - 1]) / 2 for a, b in pairs]),
         low=np.array([y_known[a:b].min() for a, b in pairs]),
@@ -61,13 +61,18 @@ def shortened(x: Array, values: Array, *, most: int = MOST_POINTS) -> Series:
     )
 
 
+def _windows(count: int, most: int) -> list[tuple[int, int]]:
+    """Cut so many values into at most `most` windows: the first of each, and the one behind it."""
+    borders = np.linspace(0, count, min(most, count) + 1).astype(int).tolist()
+    return list(pairwise(borders))
+
+
 def rates(x: Array, amounts: Array, times: Array, *, most: int = MOST_POINTS) -> Series:
     """Amount over time in each window, each window's sums taken first: a mean on the clock."""
     known = np.isfinite(amounts) & np.isfinite(times)
     x_known, amount, time = x[known], amounts[known], times[known]
     count = len(amount)
-    borders = np.linspace(0, count, min(most, count) + 1).astype(int)
-    pairs = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
+    pairs = _windows(count, most)
     spent = np.array([time[a:b].sum() for a, b in pairs])
     made = np.array([amount[a:b].sum() for a, b in pairs])
     rate = np.divide(made, spent, out=np.full(len(pairs), np.nan), where=spent > 0)

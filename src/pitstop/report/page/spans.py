@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pitstop.report.page.svg import Described, Svg, drawing, element, percent
+from pitstop.report.page.svg import Described, Svg, drawing, element, percent, thin
 
 _ROW_HEIGHT: Final = 18.0
 _ROW_GAP: Final = 6.0
@@ -151,7 +151,7 @@ def _rectangle(piece: Piece, y: float, height: float) -> Svg:
         "width": percent(max(0.0008, piece.end - piece.start)),
         "y": y,
         "height": height,
-        "class_": f"piece {piece.colour}",
+        "class_": f"piece {piece.colour}{thin(piece.end - piece.start)}",
     }
     return element("rect", place, element("title", {}, piece.text))
 

@@ -7,7 +7,9 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
+from pitstop.records.engine import EngineSetup
 from pitstop.records.run import Timeline, TimelineSpan
+from pitstop.records.script import Setup
 from pitstop.records.summary import SpanSummary
 from pitstop.records.units import NOT_MEASURED, count_text, seconds_text, share_text, us_text
 from pitstop.report.page.blocks import (
@@ -356,12 +358,22 @@ def timeline_section(view: RunView) -> Section | None:
         if with_device
         else f"Where the parts lay in sampled steps, on the host's clock. {_without_places(view)}"
     )
+    title = "Host and device over a few steps"
+    if _is_on_cpu(view):
+        title, lead = "The host over a few steps", "Where the parts lay in sampled steps."
     note = [Message(text=f"{one.left_out} more spans in step {one.step} were not recorded.",
                      tone="note") for one in timelines if one.left_out]  # fmt: skip
     return Section(
-        key="timeline", title="Host and device over a few steps", lead=lead,
+        key="timeline", title=title, lead=lead,
         blocks=(*charts, *note),
     )  # fmt: skip
+
+
+def _is_on_cpu(view: RunView) -> bool:
+    """Whether the run is known to have had no device beside the host."""
+    devices = {one.device for one in view.readings("setup", Setup)}
+    devices |= {one.device for one in view.readings("engine", EngineSetup)}
+    return devices == {"cpu"}
 
 
 def _without_places(view: RunView) -> str:

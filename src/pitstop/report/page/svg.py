@@ -10,7 +10,10 @@ from html import escape
 
 from pitstop.report.terminal import literal
 
-_MOST_LETTERS = 300
+# Beyond the longest message of ours, with the name of a run before it.
+_MOST_LETTERS = 500
+# Of a drawing that is a thousand pixels wide.
+_THIN = 0.003
 
 Attributes = Mapping[str, str | float]
 
@@ -53,6 +56,11 @@ def number(value: float) -> str:
 def percent(share: float) -> str:
     """A share of the width."""
     return f"{number(share * 100)}%"
+
+
+def thin(share: float) -> str:
+    """The style of a piece of a few pixels: the border that sets pieces apart would hide it."""
+    return " thin" if share < _THIN else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

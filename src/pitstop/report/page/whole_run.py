@@ -9,6 +9,7 @@ from pitstop.records.verdict import Verdict
 from pitstop.report.page.blocks import (
     Block,
     Chart,
+    LegendEntry,
     Message,
     Section,
     Table,
@@ -21,7 +22,6 @@ from pitstop.report.page.blocks import (
 from pitstop.report.page.charts import Segment, bar
 from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.run import RunView
-from pitstop.report.page.step import legend_of
 from pitstop.report.page.svg import Svg
 from pitstop.report.terminal import limit_text, start_up_text
 
@@ -48,7 +48,7 @@ def _run_bar(view: RunView) -> Iterable[Chart]:
             name=name,
             share=us / whole_us,
             colour=view.colours.get(name, HATCHED),
-            text=f"{seconds_text(us / 1e6)}, {share_text(us / whole_us)}",
+            text=seconds_text(us / 1e6),
         )
         for name, us in pieces_us.items()
     ]
@@ -56,7 +56,9 @@ def _run_bar(view: RunView) -> Iterable[Chart]:
     yield Chart(
         caption=f"{took}, from the start to the last step that was measured",
         svg=bar("run-bar", f"What {took} of the run went into", segments),
-        legend=legend_of(segments),
+        legend=tuple(
+            LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
+        ),
         note="Measured. Shares elsewhere are of the steps after warm-up and what lay between them.",
     )
 

@@ -213,6 +213,17 @@ def test_a_profiled_step_has_host_and_device_where_it_lay(tmp_path: Path) -> Non
     }
 
 
+def test_a_profiled_step_is_not_laid_where_its_record_was_written() -> None:
+    """Writing between steps is an event of the same name, and may have the same number."""
+    kernels = replace(KERNELS, step=3, track=TRACK)
+    record = rank({"forward": 900}, apart={"pitstop": {2: 5_000}}, readings=[kernels])
+    [slowed] = [event for event in record.events if event.name == "pitstop"]
+    later = replace(slowed, start_us=slowed.start_us + 50_000, wall_us=20)
+    events = trace_events(run_of(replace(record, events=(*record.events, later))))
+    starts = [one["ts"] for one in events if one.get("cat") == "host, profiled step"]
+    assert min(starts) == slowed.start_us
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -225,7 +225,11 @@ def test_how_busy_a_gpu_was_is_asked_of_the_steps_alone() -> None:
     assert section is not None
     numbers = table(section.blocks, "Load in numbers")
     assert numbers.rows[0][1].text == "90.0%"
-    assert numbers.note == "measured, 1 reading while the steps after warm-up ran"
+    assert numbers.note == (
+        "measured, 1 reading while the steps after warm-up ran; not measured: GPU memory in use, "
+        "by anybody, GPU power, read by this job, written by this job"
+    )
+    assert "not measured" not in [cell.text for row in numbers.rows for cell in row]
 
 
 def test_a_timeline_without_places_on_the_device_says_what_is_known_of_it() -> None:

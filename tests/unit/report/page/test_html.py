@@ -240,6 +240,12 @@ def test_two_runs_are_compared_and_only_changes_beyond_noise_are_marked(tmp_path
     assert outline.text.count("slower, beyond noise") == 0
 
 
+def test_no_message_on_a_compared_page_is_cut_off(tmp_path: Path) -> None:
+    """The longest ones have the name of their run before them."""
+    outline, _ = page(tmp_path, slow(tmp_path / "slow"), fixed(tmp_path / "fixed"))
+    assert " ..." not in outline.text
+
+
 def test_three_runs_are_each_compared_with_the_first(tmp_path: Path) -> None:
     sources = [slow(tmp_path / "a"), fixed(tmp_path / "b"), slow(tmp_path / "c")]
     outline, written = page(tmp_path, *sources)

@@ -1,9 +1,10 @@
 """Sections one by one, over records made by hand: what they say, and when they say nothing."""
 
+import json
 import re
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pitstop.doctor.compare import compare
 from pitstop.doctor.judge import judge_record, judge_records
 from pitstop.logs.read import read_logs
 from pitstop.records.comparison import PartChange
+from pitstop.records.engine import EngineSetup
 from pitstop.records.host.machine import Cpu, Machine, MatrixRate, Ram, Software
 from pitstop.records.loader import LoaderReading
 from pitstop.records.quantity import measured
@@ -22,7 +24,7 @@ from pitstop.records.run import RankRecord, RunRecord
 from pitstop.records.script import Ended
 from pitstop.records.store import read_run
 from pitstop.report.explain import explain
-from pitstop.report.page.about import log_section, machine_section, settings_section
+from pitstop.report.page.about import log_section, machine_section, origin_of, settings_section
 from pitstop.report.page.blocks import (
     Block,
     Chart,
@@ -57,7 +59,7 @@ from pitstop.report.page.whole_run import run_section
 from pitstop_probe import Clock, RecordWriter
 from tests.browser.records import write_run
 from tests.fakes import FakeClock
-from tests.unit.doctor.records import OWNERS, WORK, load, memory, noisy, rank, raw, run_of
+from tests.unit.doctor.records import GIB, OWNERS, WORK, load, memory, noisy, rank, raw, run_of
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 PARTS = {"data": 5_000, "forward": 10_000, "backward": 20_000}
@@ -497,6 +499,50 @@ def test_a_host_alone_says_that_the_device_was_not_measured(tmp_path: Path) -> N
     writer.close()
     text = told(timeline_section(viewed(read_run(tmp_path))))
     assert "The device's clock: not measured" in text
+
+
+def test_a_run_known_to_be_on_a_cpu_has_no_device_to_speak_of(tmp_path: Path) -> None:
+    time = FakeClock()
+    command = ["/lib/pitstop/__main__.py", "train", "configs/demo.yaml", "train.steps=30"]
+    writer = RecordWriter(str(tmp_path / "rank-0.jsonl"), now_us=time.now_us)
+    clock = Clock(writer, now_us=time.now_us)
+    setup = EngineSetup(
+        model="VRT", parameters=1, number_format="float32", device="cpu", settings={}
+    )
+    writer.reading("engine", asdict(setup))
+    for _ in range(30):
+        clock.begin_step()
+        with clock.span("forward"):
+            time.advance(500)
+    clock.close()
+    writer.close()
+    path = tmp_path / "rank-0.jsonl"
+    head, rest = path.read_text().split("\n", 1)
+    path.write_text(json.dumps(json.loads(head) | {"command": command}) + "\n" + rest)
+    found = viewed(read_run(tmp_path))
+    text = told(timeline_section(found))
+    assert text.startswith("The host over a few steps Where the parts lay in sampled steps.")
+    assert "device" not in text
+    assert next(iter(origin_of(found))) == "pitstop train demo.yaml"
+    assert "cpu" in origin_of(found)
+
+
+def test_loads_that_say_nothing_are_no_section() -> None:
+    """A first reading has no rates yet: a table of names alone is no table."""
+    nothing = replace(
+        load(), tree_cpu_cores=None, host_cpu_cores=None, throttled_share=None,
+        tree_read_bytes_per_s=None, tree_write_bytes_per_s=None, disk_read_bytes_per_s=None,
+    )  # fmt: skip
+    assert load_section(view(nothing)) is None
+
+
+def test_one_reading_of_host_memory_is_no_chart() -> None:
+    readings = [memory(at_s, 2 * GIB, GIB) for at_s in (0.0, 2.0)]
+    one, two = (memory_section(view(*readings[:n])) for n in (1, 2))
+    assert one is not None
+    assert two is not None
+    kinds = [[type(block).__name__ for block in section.blocks] for section in (one, two)]
+    assert kinds == [["Table"], ["Chart", "Table"]]
 
 
 def test_quartiles_of_nothing_are_none() -> None:

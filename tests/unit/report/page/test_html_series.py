@@ -99,6 +99,44 @@ def test_a_scale_ends_at_a_round_number_above_the_highest() -> None:
         assert f">{wanted}</text>" in svg.text
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "between"),
+    [
+        (0, 199, ["50", "100", "150"]),
+        (9, 199, ["50", "100", "150"]),
+        (0, 60, ["20", "40"]),
+        (0, 3, ["1", "2"]),
+        (0, 1, []),
+    ],
+)
+def test_between_the_ends_of_a_scale_stand_round_numbers(
+    first: int, last: int, between: list[str]
+) -> None:
+    series = shortened(np.array([first, last], dtype=float), np.ones(2))
+    axes = Axes(y_text=digits, x_text=lambda x: f"{x:.0f}", x_name="step")
+    drawn = lines("k", "t", [Line(name="a", series=series, colour="c0")], axes).text
+    assert re.findall(r'class="label middle[^"]*">([^<]+)<', drawn) == between
+    assert [f">step {first}<" in drawn, f">{last}<" in drawn] == [True, True]
+
+
+@given(st.floats(0, 1e6), st.floats(1e-3, 1e6))
+def test_labels_of_steps_never_touch(first: float, width: float) -> None:
+    """Neither those at the ends nor each other, however long they are."""
+    series = shortened(np.array([first, first + width]), np.ones(2))
+    axes = Axes(y_text=digits, x_text=lambda x: f"+{x:.1f} s", x_name="")
+    drawn = lines("k", "t", [Line(name="a", series=series, colour="c0")], axes).text
+    places = [
+        (float(share) / 100 * 330, len(text) * 6.5)
+        for share, text in re.findall(
+            r'x="([\d.]+)%"[^>]*class="label middle[^"]*">([^<]+)<', drawn
+        )
+    ]
+    ends = [len(f"+{x:.1f} s") * 6.5 for x in (first, first + width)]
+    for centre, wide in places:
+        assert ends[0] <= centre - wide / 2
+        assert centre + wide / 2 <= 330 - ends[1]
+
+
 def test_a_single_value_is_a_dot_and_is_told() -> None:
     series = shortened(np.array([7.0]), np.array([3.5]))
     axes = Axes(y_text=digits, x_text=lambda x: f"{x:.0f}", x_name="step")
@@ -128,6 +166,15 @@ def test_a_bar_says_its_pieces_and_hatches_what_nobody_saw() -> None:
     assert 'id="step-hatch"' in svg.text
 
 
+def test_a_piece_of_a_few_pixels_has_no_border_that_hides_it() -> None:
+    pieces = [("long", 0.998), ("short", 0.002)]
+    segments = [Segment(name=name, share=share, colour="c2", text="") for name, share in pieces]
+    assert re.findall(r'class="(piece [^"]+)"', bar("k", "t", segments).text) == [
+        "piece c2",
+        "piece c2 thin",
+    ]
+
+
 def test_a_part_has_one_colour_and_no_two_known_parts_share_it() -> None:
     parts = ["data", "forward", "backward", "optimizer", "check", "clip", "mine"]
     found = colours(parts)
@@ -143,7 +190,7 @@ def test_text_of_any_kind_becomes_text() -> None:
     assert element("text", {"x": 1.0}, "<a & b>").text == '<text x="1">&lt;a &amp; b&gt;</text>'
     assert element("a", {"class_": '"x"'}).text == '<a class="&quot;x&quot;"/>'
     assert "\x00" not in shown("a\x00b\u202ec")
-    assert len(shown("x" * 10_000)) < 400
+    assert len(shown("x" * 10_000)) < 600
 
 
 @given(st.floats(-1e7, 1e7))

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from pitstop.doctor.facts import Facts
-from pitstop.doctor.ranks.times import RankTimes
+from pitstop.doctor.ranks.times import RankTimes, own_excess_us
 from pitstop.doctor.ranks.together import MOST_WHOLE, Ranks
 from pitstop.doctor.ranks.words import group_text, steps_text
 from pitstop.records.units import count_text, rate_text, seconds_text, share_text, us_text
@@ -172,10 +172,7 @@ def _slowest_ranks(times: Sequence[RankTimes], middle_us: float) -> Table:
 
 def _slow_row(one: RankTimes, times: Sequence[RankTimes], middle_us: float) -> tuple[Cell, ...]:
     share = _share(one.whole_own_us - middle_us, one)
-    excess = {
-        name: us - float(np.median([other.own_us.get(name, 0.0) for other in times]))
-        for name, us in one.own_us.items()
-    }
+    excess = own_excess_us(one, times)
     part = max(excess, key=excess.__getitem__, default="")
     largest = f"{part} {us_text(excess[part])}" if part and excess[part] > 0 else ""
     return (
