@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.order import by_length
+
 # Machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("quick", deadline=None, derandomize=True)
 settings.register_profile("ci", settings.get_profile("quick"), max_examples=200)
@@ -19,6 +21,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+_STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -26,6 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write golden files anew from what the code does now, instead of comparing",
     )
+
+
+@pytest.hookimpl(trylast=True)  # after what is not asked for has been left out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let several workers begin with what takes longest: begun last, it keeps one of them alone."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items[:] = by_length(items, workers)
 
 
 def pytest_collection_finish() -> None:
@@ -40,6 +52,19 @@ def nothing_frozen() -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _signals_left_alone() -> Iterator[None]:
+    """Programs that later tests start would inherit a signal that is ignored or blocked."""
+    before = _ignored_and_blocked()
+    yield
+    assert _ignored_and_blocked() == before
+
+
+def _ignored_and_blocked() -> tuple[set[int], set[int]]:
+    ignored = {number for number in _STOPS if signal.getsignal(number) == signal.SIG_IGN}
+    return ignored, set(_STOPS & signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
 @pytest.fixture

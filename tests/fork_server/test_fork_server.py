@@ -38,6 +38,7 @@ ENDS = {
     "after its exit handlers": "import atexit; atexit.register(print, 'left'); raise OSError('x')",
     "after its threads": "import threading, time\n"
     "threading.Thread(target=lambda: (time.sleep(0.01), print('late'))).start()",
+    "with words that a library kept back": "import ctypes; ctypes.CDLL(None).puts(b'late')",
     "at once": "import os; print('lost'); os._exit(3)",
 }
 

@@ -216,6 +216,8 @@ def wait_for_progress(cache: SharedCache, beyond: int) -> None:
 def storm(cache: SharedCache, rounds: int, method: str) -> None:
     """Kill a random worker, see the others get on, start another in its place; many times."""
     context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload([__name__])  # else every worker imports it again
     rng = random.Random(0)
 
     def started(seed: int) -> BaseProcess:

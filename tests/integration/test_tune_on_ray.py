@@ -186,6 +186,7 @@ def test_a_study_outlives_crashes_a_killed_worker_and_a_lost_node(tmp_path: Path
     assert left == 0
 
 
+@pytest.mark.usefixtures("with_signal_handlers")
 def test_a_cancelled_study_leaves_nothing_running(tmp_path: Path) -> None:
     with two_workers(tmp_path):
         tuner = tuner_of(tmp_path, [])

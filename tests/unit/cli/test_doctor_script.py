@@ -5,16 +5,13 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pitstop.cli.main import main
 from pitstop.records.store import from_json
 from pitstop.records.verdict import Verdict
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.command_line import Run, command_line
 
 # Counts interrupts: waits for the first, then as long as a second one would take to arrive.
 COUNTING = """
@@ -37,16 +34,7 @@ DOCTOR = [sys.executable, "-m", "pitstop", "doctor"]
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the command line in this process: exit code, stdout, stderr."""
-
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pitstop", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            main()
-        captured = capfd.readouterr()
-        assert "Traceback" not in captured.err
-        return int(leaving.value.code or 0), captured.out, captured.err
-
-    return invoke
+    return command_line(capfd, monkeypatch)
 
 
 @pytest.mark.usefixtures("with_signal_handlers")

@@ -2,23 +2,20 @@
 
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
-from pitstop.cli.main import main
 from pitstop.config.dump import to_yaml
 from pitstop.config.sections import RunConfig
 from pitstop.train.run import TrainingRun
 from pitstop.workloads import catalogue
+from tests.command_line import Run, command_line
 from tests.fork_server.client import run_python
 from tests.unit.train.runs import LINE, LineTask, line_config
 
-Run = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[3]
 EVERY = ["eval.every_steps=4"]  # without which the best is not looked for
 torch.set_num_threads(1)
@@ -39,16 +36,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     monkeypatch.setattr(catalogue, "outside_kinds", lambda: {"line": LINE})
     monkeypatch.setattr(catalogue, "build_task", build_task)
 
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        line = ["pitstop", "eval", str(tmp_path / "line.yaml"), *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", line)
-        with pytest.raises(SystemExit) as leaving:
-            main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(leaving.value.code or 0), captured.out, captured.err
-
-    return invoke
+    return command_line(capsys, monkeypatch, "eval", tmp_path / "line.yaml")
 
 
 def test_the_metric_comes_first(run: Run, tmp_path: Path) -> None:

@@ -1,21 +1,19 @@
 """`pitstop infer`: outputs as files, where nothing was before."""
 
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from pitstop.cli.main import main
 from pitstop.config.dump import to_yaml
 from pitstop.train.run import TrainingRun
 from pitstop.workloads import catalogue
+from tests.command_line import Run, command_line
 from tests.unit.train.runs import LINE, Batch, LineTask, line_config
 
-Run = Callable[..., tuple[int, str, str]]
 torch.set_num_threads(1)
 
 
@@ -42,15 +40,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     monkeypatch.setattr(catalogue, "build_task", lambda config: WritingTask())
     monkeypatch.chdir(tmp_path)
 
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pitstop", "infer", "line.yaml", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(leaving.value.code or 0), captured.out, captured.err
-
-    return invoke
+    return command_line(capsys, monkeypatch, "infer", "line.yaml")
 
 
 def test_outputs_are_written_and_counted(run: Run, tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 import pitstop
-from pitstop.cli.main import main
 from pitstop.records import store
 from pitstop.records.verdict import Verdict
 from pitstop_probe import Clock, RecordWriter
+from tests.command_line import Run, command_line
 from tests.fakes import FakeClock
 
-Run = Callable[..., tuple[int, str, str]]
 ESCAPE = "\x1b"
 
 
@@ -26,15 +25,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "PY_COLORS"):
         monkeypatch.delenv(name, raising=False)
 
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pitstop", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(leaving.value.code or 0), captured.out, captured.err
-
-    return invoke
+    return command_line(capsys, monkeypatch)
 
 
 def write_record(folder: Path, *, data_us: int, rank: int = 0) -> Path:
@@ -328,3 +319,20 @@ def test_an_interrupt_while_the_command_line_loads_shows_no_traceback(
         text=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+# What is registered first is called last: after every handler of ours.
+ENDING = """
+import atexit, gc, sys
+atexit.register(lambda: print(gc.get_freeze_count() > len(sys.modules)))
+from pitstop.__main__ import main
+sys.argv = ["pitstop", "--version"]
+main()
+"""
+
+
+def test_a_command_that_ends_looks_for_no_garbage(command: Command) -> None:
+    """With torch imported, collections at the end take most of a second."""
+    done = command(sys.executable, "-c", ENDING)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1:] == ["True"]

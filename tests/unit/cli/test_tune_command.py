@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 from pitstop.cli.main import app
 from pitstop.records.store import from_json
 from pitstop.records.tuning.study import Tuning
+from tests.fork_server.client import run_python
 from tests.unit.tune.planted import CONFIG, install, path_of
 
 
-def pitstop(*arguments: str, cwd: Path, path: str = "") -> subprocess.CompletedProcess[str]:
+def pitstop(*arguments: str, cwd: Path, path: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pitstop", *arguments],
         cwd=cwd,
@@ -43,7 +44,7 @@ def pitstop(*arguments: str, cwd: Path, path: str = "") -> subprocess.CompletedP
     ],
 )
 def test_what_was_meant_is_said(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    answer = pitstop("tune", *words, cwd=tmp_path)
+    answer = run_python("-m", "pitstop", "tune", *words, folder=tmp_path)
     assert answer.returncode == 2
     # What is too long for a terminal is wrapped, some of it in a frame.
     assert said in " ".join(answer.stderr.replace("\u2502", " ").split())
