@@ -63,7 +63,7 @@ def _signals_left_alone() -> Iterator[None]:
 
 
 def _ignored_and_blocked() -> tuple[set[int], set[int]]:
-    ignored = {number for number in _STOPS if signal.getsignal(number) == signal.SIG_IGN}
+    ignored: set[int] = {number for number in _STOPS if signal.getsignal(number) == signal.SIG_IGN}
     return ignored, set(_STOPS & signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
