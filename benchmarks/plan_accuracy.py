@@ -1,6 +1,6 @@
 """What `pitstop plan` predicts, against what a GPU then shows.
 
-    python benchmarks/plan_accuracy.py predict [--trial 2] --output PREDICTED.json
+    python benchmarks/plan_accuracy.py predict [--trial 3] --output PREDICTED.json
     python benchmarks/plan_accuracy.py run --predicted PREDICTED.json --output MEASURED.json
 
 `predict` needs no GPU: it writes peak memory, verdict and step time of each case, and is committed
@@ -10,8 +10,12 @@ reserved more than the case's cap, it is run again under it
 (`torch.cuda.set_per_process_memory_fraction`), for the verdict. Every case is written as it ends,
 those in the output file are not run again, and none is begun after `--seconds`. Branches are not
 dropped at random, so that every step does the same. As in the engine's loop the garbage collector
-is kept from what lives long; the first trial did not do so. Beside each step its row has what could
+is kept from what lives long; the first trial did not do so, and from the third on what kernels left
+when they were compiled is kept from it, too. Beside each step its row has what could
 make steps longer: collections, processor time, memory that torch reserves, the GPU's clock.
+
+A case that others name as their neighbour goes on after its timed blocks: the driver is asked how
+busy the GPU is, as the record of a run has it, and the kernels of one more step are added up.
 `run --smoke` tries the runner on a CPU with the demo of each workload. `plan_errors.py` holds both
 files against each other.
 """
@@ -20,21 +24,25 @@ import argparse
 import gc
 import hashlib
 import json
+import re
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import torch
 
 from pitstop.config.load import load_config
 from pitstop.config.sections import RunConfig
-from pitstop.measure.host.garbage import long_lived_frozen
+from pitstop.measure.host.garbage import freeze_long_lived, long_lived_frozen
+from pitstop.measure.host.nvml import Nvml
 from pitstop.plan.dry_run.configured import without_files
 from pitstop.plan.dry_run.request import Request, trace_in_child
 from pitstop.plan.gpus import find_gpu
@@ -53,6 +61,10 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 GIB = 2**30
 WARM_UP, BLOCKS, STEPS_OF_A_BLOCK = 2, 2, 3
 GPU = "H200"
+WATCHED_S, DRIVER_LOOKS_BACK_S, BETWEEN_READINGS_S = 2.5, 1.0, 0.25
+FEWEST_READINGS = 3
+"""Of the driver, for what it says to count; a calibration asks for as many."""
+STEPS_AHEAD = 2
 
 ALONE = ("train.accumulate=1", "model.drop_path=0")
 VRT = (*ALONE, "model.kind=vrt", "loss.perceptual=null")
@@ -261,7 +273,132 @@ SECOND_CASES = (
     ),
 )
 """What had not been measured before, each after its neighbour; what says most first."""
-TRIALS = {1: CASES, 2: SECOND_CASES}
+
+TF32_VRT = (
+    *VRT,
+    "data.crop=128",
+    "model.kernels=reference",
+    "train.precision=tf32",
+)
+SMALLER_VRT = (*VRT, "data.crop=192")
+WHOLE_GPU = 139
+THIRD_CASES = (
+    Case(
+        name="reid 40 bf16 fused",
+        config="reid/fast.yaml",
+        overrides=(*REID, "train.batch_size=40"),
+        cap_gib=WHOLE_GPU,
+    ),
+    Case(
+        name="reid 80 bf16 fused",
+        config="reid/fast.yaml",
+        overrides=(*REID, "train.batch_size=80"),
+        cap_gib=WHOLE_GPU,
+        neighbour="reid 40 bf16 fused",
+    ),
+    Case(
+        name="reid 80 bf16 fused recomputed",
+        config="reid/fast.yaml",
+        overrides=(*REID, "train.batch_size=80", "train.recompute=full"),
+        cap_gib=WHOLE_GPU,
+        neighbour="reid 40 bf16 fused",
+    ),
+    Case(
+        name="mono 10 fp32",
+        config="bev/mono_baseline.yaml",
+        overrides=(*BEV, "train.batch_size=10"),
+        cap_gib=WHOLE_GPU,
+    ),
+    Case(
+        name="mono 24 fp32",
+        config="bev/mono_baseline.yaml",
+        overrides=(*BEV, "train.batch_size=24"),
+        cap_gib=WHOLE_GPU,
+        neighbour="mono 10 fp32",
+    ),
+    Case(
+        name="vrt 128 tf32 recomputed",
+        config="deblur/opt.yaml",
+        overrides=TF32_VRT,
+        cap_gib=WHOLE_GPU,
+    ),
+    Case(
+        name="vrt 128 2 tf32 recomputed",
+        config="deblur/opt.yaml",
+        overrides=(*TF32_VRT, "train.batch_size=2"),
+        cap_gib=WHOLE_GPU,
+        neighbour="vrt 128 tf32 recomputed",
+    ),
+    Case(
+        name="vrt 128 tf32",
+        config="deblur/opt.yaml",
+        overrides=(*TF32_VRT, "train.recompute=none"),
+        cap_gib=WHOLE_GPU,
+        neighbour="vrt 128 tf32 recomputed",
+    ),
+    Case(
+        name="mono 16 bf16 fused",
+        config="bev/mono_balanced.yaml",
+        overrides=(*BEV, "train.batch_size=16"),
+        cap_gib=WHOLE_GPU,
+    ),
+    Case(
+        name="mono 28 bf16 fused",
+        config="bev/mono_balanced.yaml",
+        overrides=(*BEV, "train.batch_size=28"),
+        cap_gib=WHOLE_GPU,
+        neighbour="mono 16 bf16 fused",
+    ),
+    Case(
+        name="mono 28 bf16 fused recomputed",
+        config="bev/mono_balanced.yaml",
+        overrides=(*BEV, "train.batch_size=28", "train.recompute=full"),
+        cap_gib=WHOLE_GPU,
+        neighbour="mono 16 bf16 fused",
+    ),
+    Case(
+        name="mono 10 fp32 recomputed",
+        config="bev/mono_baseline.yaml",
+        overrides=(*BEV, "train.batch_size=10", "train.recompute=full"),
+        cap_gib=WHOLE_GPU,
+        neighbour="mono 10 fp32",
+    ),
+    Case(
+        name="vrt 192 bf16 fused",
+        config="deblur/opt.yaml",
+        overrides=(*SMALLER_VRT, "train.recompute=none"),
+        cap_gib=WHOLE_GPU,
+    ),
+    Case(
+        name="vrt 192 2 bf16 fused",
+        config="deblur/opt.yaml",
+        overrides=(*SMALLER_VRT, "train.recompute=none", "train.batch_size=2"),
+        cap_gib=WHOLE_GPU,
+        neighbour="vrt 192 bf16 fused",
+    ),
+    Case(
+        name="vrt 192 bf16 fused recomputed",
+        config="deblur/opt.yaml",
+        overrides=SMALLER_VRT,
+        cap_gib=WHOLE_GPU,
+        neighbour="vrt 192 bf16 fused",
+    ),
+)
+"""Steps by a neighbour, once more: five that are measured and ten planned from them. Last what
+compiles its kernels for a minute. No caps: this trial is of times."""
+TRIALS = {1: CASES, 2: SECOND_CASES, 3: THIRD_CASES}
+PROCEDURE = (
+    "A case with a neighbour is planned from it by plan_errors.py: pace_factors() of "
+    "pitstop.plan.calibration with the neighbour's step_ms as measured (mean of two blocks), its "
+    "launch_ms and device_ms as planned here, and busy_share as the driver said it (median, null "
+    "below three readings); the case's step is max(host * launch_ms, device * device_ms) + idle. "
+    "Its error is that over the case's measured step_ms, - 1. At most 15 % is wanted of each.",
+    "A run made by pitstop train (reid/fast.yaml, bf16, batch 40, nothing compiled, generated "
+    "people) calibrates `pitstop plan` of the same settings at batch 80; speed.step_s of that plan "
+    "is held against the median step of a second run at batch 80 as MeasuredRun reads it, "
+    "peak_bytes against its peak_bytes.",
+)
+"""Of the third trial, fixed with its predictions."""
 
 
 def main() -> None:
@@ -273,18 +410,23 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--traces", type=Path, help="Folder of dry runs, used again if there.")
     parser.add_argument("--seconds", type=float, default=240, help="Begin no case after that.")
+    parser.add_argument("--only", default="", help="Cases whose names match this pattern alone.")
     parser.add_argument("--smoke", action="store_true", help="Small models on a CPU.")
     options = parser.parse_args()
     if options.what == "predict":
         cases = TRIALS[options.trial]
-        write({"gpu": GPU, "rows": predict(cases, options.traces)}, options.output)
+        how = {"procedure": PROCEDURE} if options.trial == 3 else {}
+        write({"gpu": GPU, **how, "rows": predict(cases, options.traces)}, options.output)
     else:
-        run_all(json.loads(options.predicted.read_text())["rows"], options)
+        found = json.loads(options.predicted.read_text())["rows"]
+        run_all([row for row in found if re.search(options.only, row["name"])], options)
 
 
 def traces_of(cases: Sequence[Case], folder: Path | None) -> list[StepTrace]:
     """Dry runs of all cases, equal ones once; kept in a folder where one is named."""
     keys = [(str(CONFIGS / case.config), case.overrides) for case in cases]
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     files = {
         key: folder / f"{hashlib.sha1(repr(key).encode()).hexdigest()[:12]}.json"
         for key in keys
@@ -347,6 +489,7 @@ def run_all(predicted: list[dict[str, Any]], options: argparse.Namespace) -> Non
     # What failed for another reason than memory is run again.
     kept = [row for row in report["rows"] if not row["outcome"].startswith("failed")]
     report["rows"] = kept
+    bases = {row["neighbour"] for row in predicted}
     for row in predicted:
         if any(row["name"] == one["name"] for one in kept):
             continue
@@ -354,7 +497,8 @@ def run_all(predicted: list[dict[str, Any]], options: argparse.Namespace) -> Non
             say(f"{row['name']}: not begun, the time is over")
             continue
         case_began = time.perf_counter()
-        seen = {"name": row["name"], **run_case(row, smoke=options.smoke)}
+        is_base = row["name"] in bases
+        seen = {"name": row["name"], **run_case(row, is_base=is_base, smoke=options.smoke)}
         seen["took_s"] = time.perf_counter() - case_began
         report["rows"].append(seen)
         write(report, options.output)
@@ -389,12 +533,12 @@ def context_gib() -> float:
     return (total - free - torch.cuda.memory_reserved()) / GIB
 
 
-def run_case(row: dict[str, Any], *, smoke: bool) -> dict[str, Any]:
+def run_case(row: dict[str, Any], *, is_base: bool, smoke: bool) -> dict[str, Any]:
     """See what a case takes of the whole GPU, then whether it gets by with its cap."""
-    seen = attempt(row, cap_gib=None, smoke=smoke)
+    seen = attempt(row, cap_gib=None, is_base=is_base, smoke=smoke)
     if seen["outcome"] != "ran" or seen["reserved_gib"] <= row["cap_gib"]:
         return seen
-    capped = attempt(row, cap_gib=row["cap_gib"], smoke=smoke)
+    capped = attempt(row, cap_gib=row["cap_gib"], is_base=False, smoke=smoke)
     return {**seen, "outcome": capped["outcome"], "under_cap": capped}
 
 
@@ -408,7 +552,9 @@ def built(row: dict[str, Any], *, smoke: bool) -> tuple[RunConfig, Any]:
         return config, build_task(config)
 
 
-def attempt(row: dict[str, Any], *, cap_gib: float | None, smoke: bool) -> dict[str, Any]:
+def attempt(
+    row: dict[str, Any], *, cap_gib: float | None, is_base: bool, smoke: bool
+) -> dict[str, Any]:
     """Train a few steps; out of memory is a result."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     memory = GpuMemory() if device.type == "cuda" else NoGpu()
@@ -416,7 +562,7 @@ def attempt(row: dict[str, Any], *, cap_gib: float | None, smoke: bool) -> dict[
     try:
         config, task = built(row, smoke=smoke)
         collects_all = row.get("collects_all", False)
-        seen = measure(config, task, device, collects_all=collects_all)
+        seen = measure(config, task, device, collects_all=collects_all, is_base=is_base)
         return {"outcome": "ran", **seen, **memory.peaks()}
     except torch.OutOfMemoryError as error:
         return {"outcome": "out of memory", "message": str(error).splitlines()[0][:160]}
@@ -534,8 +680,88 @@ def clock_mhz() -> int | None:
         return None
 
 
+class DriverReadings:
+    """Asks the driver beside running steps how busy the GPU is."""
+
+    def __init__(self) -> None:
+        self._nvml, self.note = Nvml.open()
+        self.shares: list[float] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Ask again and again inside this context; not at first, for the driver looks back."""
+        ended = Event()
+        thread = Thread(target=self._read, args=(ended,))
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _read(self, ended: Event) -> None:
+        waiting_s = DRIVER_LOOKS_BACK_S
+        while self._nvml is not None and not ended.wait(waiting_s):
+            load = self._nvml.loads(())[torch.cuda.current_device()]
+            if load.busy_share is not None:
+                self.shares.append(load.busy_share)
+            waiting_s = BETWEEN_READINGS_S
+
+
+def watched(step: Callable[[], None], device: torch.device) -> dict[str, Any]:
+    """Go on for some seconds, never more than two steps ahead, and say how busy the GPU was."""
+    driver = DriverReadings()
+    under_way: deque[torch.cuda.Event] = deque()
+    settle(device)
+    began, steps = time.perf_counter(), 0
+    with driver.watching():
+        while time.perf_counter() - began < WATCHED_S:
+            step()
+            steps += 1
+            if device.type == "cuda":
+                under_way.append(torch.cuda.Event())
+                under_way[-1].record()
+                if len(under_way) > STEPS_AHEAD:
+                    under_way.popleft().synchronize()
+    settle(device)
+    taken_ms = (time.perf_counter() - began) * 1e3 / steps
+    shares = driver.shares
+    enough = len(shares) >= FEWEST_READINGS
+    return {
+        "watched_step_ms": taken_ms,
+        "busy_shares": shares,
+        "busy_share": statistics.median(shares) if enough else None,
+        "busy_note": driver.note,
+        "kernels_ms": kernels_ms(step, device),
+    }
+
+
+def kernels_ms(step: Callable[[], None], device: torch.device) -> float | None:
+    """Add up the kernels of one step; None without a GPU."""
+    if device.type != "cuda":
+        return None
+    from torch.profiler import ProfilerActivity, profile
+
+    settle(device)
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        step()
+        settle(device)
+    on_device = (
+        event
+        for event in trace.events() or []
+        if "cuda" in str(event.device_type).lower()
+        and not getattr(event, "is_user_annotation", False)
+    )
+    return sum(event.device_time for event in on_device) / 1e3
+
+
 def measure(
-    config: RunConfig, task: Any, device: torch.device, *, collects_all: bool
+    config: RunConfig,
+    task: Any,
+    device: torch.device,
+    *,
+    collects_all: bool,
+    is_base: bool,
 ) -> dict[str, Any]:
     """Warm up, then time blocks of steps, from an idle device to an idle device."""
     trainer = build_trainer(config, task, Ranks(), device).trainer
@@ -543,14 +769,17 @@ def measure(
     clock = Clock(Kept())
     each = EachStep(device)
 
+    def one_step() -> None:
+        clock.begin_step()
+        trainer.train_step(batches, step=len(each.rows), clock=clock)
+
     def block_ms(steps: int) -> float:
         settle(device)
         each.begin_block()
         began = time.perf_counter()
         for _ in range(steps):
-            clock.begin_step()
             with each.step():
-                trainer.train_step(batches, step=len(each.rows), clock=clock)
+                one_step()
         settle(device)
         taken_ms = (time.perf_counter() - began) * 1e3 / steps
         each.end_block()
@@ -560,9 +789,13 @@ def measure(
     long_lived = nullcontext() if collects_all else long_lived_frozen()
     with long_lived, each.counting_collections():
         first_ms = [block_ms(1) for _ in range(WARM_UP)]
+        if not collects_all:
+            freeze_long_lived()  # what kernels left when they were compiled
         blocks = [block_ms(STEPS_OF_A_BLOCK) for _ in range(BLOCKS)]
+        seen = watched(one_step, device) if is_base else {}
     clock.end_step()
     return {
+        **seen,
         "step_ms": statistics.mean(blocks),
         "blocks_ms": blocks,
         "first_ms": first_ms,

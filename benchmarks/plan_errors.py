@@ -6,10 +6,13 @@
 Errors are planned / measured - 1: below zero a plan promised too much. A case that names a
 neighbour is also planned with that neighbour's run as its calibration, as `pitstop plan
 --calibrate` would do it. Plans of the first two trials added launches to kernels; their step times
-are multiplied by that neighbour's measured over planned, as was done then. A
-verdict counts where the planned peak is not within 5 % of the cap. `--again` are plans of the same
-cases by later code, which knew the measurements: kept apart. Cases that had been measured before
-have a row with their errors, and count in no sum.
+are multiplied by that neighbour's measured over planned, as was done then. From the third on a
+step is corrected by the side that took its neighbour's time, and how busy the GPU was in it is what
+the driver said, where it did so often enough: that is the result of the trial. Two other ways were
+fixed with it, stand beside it and decide nothing: without what the driver said, and by the kernels
+of one profiled step. A verdict counts where the planned peak is not within 5 % of the cap.
+`--again` are plans of the same cases by later code, which knew the measurements: kept apart. Cases
+that had been measured before have a row with their errors, and count in no sum.
 
 The intervals of step times that plans show follow from what is written here and by `plan_steps.py`:
 
@@ -97,13 +100,30 @@ def with_errors(plan: Row, seen: Mapping[str, Row], plans: Mapping[str, Row]) ->
 def calibrated(plan: Row, was: Row, neighbour: Row, neighbour_was: Row) -> Row:
     """Plan again with a neighbour's run at hand."""
     peak_gib = corrected_peak_gib(plan, neighbour, neighbour_was["peak_gib"])
-    step_ms = corrected_step_ms(plan, neighbour, neighbour_was["step_ms"])
+    step_ms = corrected_step_ms(plan, neighbour, neighbour_was)
     return {
         "calibrated_peak_gib": peak_gib,
         "calibrated_peak_error": peak_gib / was["peak_gib"] - 1,
         "calibrated_step_ms": step_ms,
         "calibrated_step_error": step_ms / was["step_ms"] - 1,
+        **{
+            f"calibrated_step_error_{way}": corrected_step_ms(plan, neighbour, seen)
+            / was["step_ms"]
+            - 1
+            for way, seen in other_ways(neighbour_was).items()
+        },
     }
+
+
+def other_ways(was: Row) -> dict[str, Row]:
+    """Give a measured neighbour as if others had said how busy the GPU was."""
+    if "kernels_ms" not in was:
+        return {}
+    ways: dict[str, Row] = {"unwatched": {**was, "busy_share": None}}
+    if was["kernels_ms"] is not None:
+        share = min(1.0, was["kernels_ms"] / was["step_ms"])
+        ways["by_kernels"] = {**was, "busy_share": share}
+    return ways
 
 
 def corrected_peak_gib(plan: Row, neighbour: Row, measured_gib: float) -> float:
@@ -118,13 +138,18 @@ def corrected_peak_gib(plan: Row, neighbour: Row, measured_gib: float) -> float:
     return plan["fixed_gib"] + (plan["peak_gib"] - plan["fixed_gib"]) * factor
 
 
-def corrected_step_ms(plan: Row, neighbour: Row, measured_ms: float) -> float:
+def corrected_step_ms(plan: Row, neighbour: Row, was: Row) -> float:
     """Plan a step at the pace of a neighbour, in the way of the code that made the plan."""
     launch_ms, device_ms = neighbour.get("launch_ms", 0.0), neighbour.get("device_ms", 0.0)
     if neighbour["step_ms"] > max(launch_ms, device_ms):
-        return plan["step_ms"] * measured_ms / neighbour["step_ms"]
-    host, device, _ = pace_factors(measured_ms, launch_s=launch_ms, device_s=device_ms)
-    return max(host * plan["launch_ms"], device * plan["device_ms"])
+        return plan["step_ms"] * was["step_ms"] / neighbour["step_ms"]
+    host, device, idle_ms = pace_factors(
+        was["step_ms"],
+        launch_s=launch_ms,
+        device_s=device_ms,
+        busy_share=was.get("busy_share"),
+    )
+    return max(host * plan["launch_ms"], device * plan["device_ms"]) + idle_ms
 
 
 def summary(all_rows: Sequence[Row]) -> dict[str, Any]:
@@ -140,6 +165,11 @@ def summary(all_rows: Sequence[Row]) -> dict[str, Any]:
         "verdicts_right": [sum(verdicts), len(verdicts)],
         "step_blind": spread(row["step_error"] for row in rows if has_peak(row)),
         "step_calibrated": spread(errors(rows, "calibrated_step_error")),
+        **{
+            f"step_calibrated_{way}": spread(found)
+            for way in ("unwatched", "by_kernels")
+            if (found := errors(rows, f"calibrated_step_error_{way}"))
+        },
         "step_tau": kendall_tau(timed),
     }
 
@@ -174,8 +204,8 @@ def step_intervals(results: Path) -> dict[str, tuple[float, float]]:
     made before their runs, and those of all earlier steps, each planned by constants that were
     fitted without it.
     """
-    second = results / "plan_second.json"
-    newest = second if second.exists() else results / "plan.json"
+    trials = ("plan_third.json", "plan_second.json", "plan.json")
+    newest = next(results / name for name in trials if (results / name).exists())
     blind = [
         row
         for row in json.loads(newest.read_text())["rows"]

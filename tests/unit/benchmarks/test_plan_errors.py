@@ -100,6 +100,33 @@ def test_what_had_been_measured_before_counts_in_no_sum() -> None:
     assert found["summary"]["step_calibrated"]["highest"] == pytest.approx(-0.2)
 
 
+def test_a_watched_neighbour_says_which_side_took_its_time() -> None:
+    # Planned as the host's. The driver says 80 %, a profile 90: kernels took 80 or 90 ms.
+    sides = {"launch_ms": 100.0, "device_ms": 50.0}
+    plans = [
+        plan("small", **sides),
+        plan("large", neighbour="small", launch_ms=100.0, device_ms=100.0),
+    ]
+    base = ran("small", 10.0, 100.0) | {"busy_share": 0.8, "kernels_ms": 90.0}
+    [_, large] = compared(plans, [base, ran("large", 10.0, 200.0)])["rows"]
+    # 20 ms were idle, and no batch changes that.
+    assert large["calibrated_step_ms"] == pytest.approx(180.0)
+    assert large["calibrated_step_error"] == pytest.approx(-0.1)
+    assert large["calibrated_step_error_by_kernels"] == pytest.approx(-0.05)
+    # Nobody looked: the side that was planned as the longer one took the time, as planned.
+    assert large["calibrated_step_error_unwatched"] == pytest.approx(-0.5)
+
+
+def test_other_ways_to_calibrate_are_summed_up_where_a_neighbour_was_watched() -> None:
+    plans = [plan("small"), plan("large", step_ms=200.0, neighbour="small")]
+    unwatched = compared(plans, [ran("small", 10.0, 100.0), ran("large", 10.0, 200.0)])
+    assert "step_calibrated_unwatched" not in unwatched["summary"]
+    base = ran("small", 10.0, 100.0) | {"busy_share": None, "kernels_ms": None}
+    watched = compared(plans, [base, ran("large", 10.0, 200.0)])
+    assert watched["summary"]["step_calibrated_unwatched"]["cases"] == 1
+    assert "step_calibrated_by_kernels" not in watched["summary"]
+
+
 def test_intervals_are_the_extremes_of_the_newest_blind_run_and_of_steps_left_out(
     tmp_path: Path,
 ) -> None:
@@ -115,6 +142,8 @@ def test_intervals_are_the_extremes_of_the_newest_blind_run_and_of_steps_left_ou
     known = {"measured_before": True, "peak_error": 0.0, "step_error": 9.0}
     wrote("plan_second.json", [second, known])
     assert step_intervals(tmp_path) == {"planned": (0.5, 1.6), "corrected": (0.9, 1.3)}
+    wrote("plan_third.json", [{**second, "step_error": -0.5}])
+    assert step_intervals(tmp_path) == {"planned": (0.5, 2.0), "corrected": (0.9, 1.3)}
 
 
 def test_plans_show_the_intervals_that_the_results_support() -> None:
