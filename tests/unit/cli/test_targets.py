@@ -43,6 +43,14 @@ def test_each_target_has_a_line(tmp_path: Path) -> None:
     assert "target not judged: targets.hit_rate at least 50.0%, measured nothing" in said
 
 
+def test_a_speed_that_was_aimed_at_is_none_that_was_reached(tmp_path: Path) -> None:
+    # 8 iterations a second of 8 samples, of a run whose samples nobody counted.
+    said = summary(tmp_path, TargetsSection(samples_per_s=64))
+    assert "target not judged: targets.samples_per_s at least 64" in said
+    assert "measured nothing" in said
+    assert "reached:" not in said
+
+
 def test_without_targets_or_after_a_failure_nothing_is_said(tmp_path: Path) -> None:
     assert summary(tmp_path / "none", TargetsSection()) == ""
     assert summary(tmp_path / "failed", TargetsSection(data_wait_ms=1e6), "failed") == ""

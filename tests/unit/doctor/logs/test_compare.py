@@ -99,6 +99,18 @@ def test_ranks_count_where_both_logs_tell_them() -> None:
     assert unknown.basis == "samples/s of one rank; not every log gives the number of ranks"
 
 
+def test_three_figures_for_one_baseline_are_one_speed_by_its_steps() -> None:
+    texts = {"first.log": 1.2, "second.log": 0.5, "third.log": 0.4}
+    logs = [
+        log_record(6.0, batch_size=1, world_size=3, samples_per_s=rate, source=source)
+        for source, rate in texts.items()
+    ]
+    found = compare_logs(logs).pairs
+    assert [one.ratio for one in found] == [1, 1]
+    assert all(one.result == "no difference beyond noise" for one in found)
+    assert all("0.500 samples/s against 0.500 samples/s" in one.message for one in found)
+
+
 def test_a_difference_within_the_spread_is_none() -> None:
     rng = np.random.default_rng(0)
     noisy = [(0.5 * rng.uniform(0.9, 1.1, 60)).tolist() for _ in range(2)]
