@@ -29,10 +29,7 @@ TIMED = tuple(dict.fromkeys(GROUPS.values()))
 OUTSIDE = frozenset(
     {"evaluation", "checkpoint", "epoch boundary", "compile", "start-up", "pitstop"}
 )
-"""Parts of a run, but of no step: the stopwatch leaves the steps out that hold them."""
-
-STOPWATCH_OUTSIDE = ("evaluation", "save", "epoch")
-"""The same in the words of the stopwatch, where hardly a step is without one."""
+"""Parts of a run, but of no step."""
 
 
 def lines(output: str) -> list[str]:
@@ -102,8 +99,7 @@ def grouped(shares: Mapping[str, float]) -> dict[str, float]:
 
 def stopwatch_groups(shares: Mapping[str, float]) -> dict[str, float]:
     """The stopwatch's shares in the same groups; what no clock saw is rest."""
-    within = 1.0 - sum(shares.get(name, 0.0) for name in STOPWATCH_OUTSIDE)
-    known = {name: shares.get(name, 0.0) / within for name in TIMED}
+    known = {name: shares.get(name, 0.0) for name in TIMED}
     return {**known, "rest": max(0.0, 1.0 - sum(known.values()))}
 
 

@@ -5,6 +5,12 @@ host leaves max(w - t, b). So each thing that may hold a step back has a share o
 that can go with it at most, and the largest that is worth naming must come first. What lies within
 a quarter of the largest may come first, too: two runs of one script differ by as much. Nothing may
 be found, too, where the largest lies within a quarter above its own limit.
+
+What lies outside the steps has names since the stopwatch tells it apart: evaluations with the
+starts of their own loaders (EVAL001), checkpoints (CKPT001), passes of training (DATA002). What odd
+steps took longer than ordinary ones beside counts where the findings on steps count it: Python
+(HOST001), waits for the device (SYNC001), copies to it (COPY001). OUTSIDE001 is none of these: only
+a script that calls `clock.outside_step` can have it.
 """
 
 from collections.abc import Mapping
@@ -28,9 +34,18 @@ LIMITS: Mapping[str, float] = {
 ALSO: Mapping[str, tuple[str, ...]] = {
     "LAUNCH001": ("BATCH001",),
     "HOST001": ("LOSS001", "LOG001"),
-    "EVAL001": ("DATA002",),
 }
-"""What cannot be told apart from it by a stopwatch. Workers of an evaluation start inside it."""
+"""What cannot be told apart from it by a stopwatch."""
+
+OUTSIDE: Mapping[str, tuple[str, ...]] = {
+    "EVAL001": ("evaluation", "evaluation pass"),
+    "CKPT001": ("save",),
+    "DATA002": ("pass",),
+    "HOST001": ("python",),
+    "SYNC001": ("waits",),
+    "COPY001": ("copies",),
+}
+"""Where a finding counts what the stopwatch clocks outside ordinary steps."""
 
 NEAR = 0.75
 SHORT_KERNEL_US = 50.0
@@ -55,19 +70,18 @@ def shares_of(timed: Mapping[str, Any]) -> dict[str, float]:
         "COPY001": min(max(host.get("copy", 0.0), device["copies"]), idle),
         "SYNC001": min(max(0.0, waits), idle),
         "HOST001": min(rest, idle),
-        "OPT001": max(min(host.get("optimizer", 0.0), idle), device["update"]),
+        "OPT001": max(min(_updating(host), idle), device["update"]),
         "LAUNCH001": _launching(timed, host, rest=rest, waits=waits),
     }
     if device["busy"] >= 0.5:
         kernels = device["products"] + device["update"] + device["other"]
         steps["PREC001"] = device["fp32"] * BF16
         steps["TRAFFIC001"] = device["other"] * FUSED if device["other"] * 2 > kernels else 0.0
-    return {
-        **{code: share * inside for code, share in steps.items()},
-        "EVAL001": _held(outside, "evaluation"),
-        "CKPT001": _held(outside, "save"),
-        "DATA002": _held(outside, "epoch", but="evaluation"),
-    }
+    found = {code: share * inside for code, share in steps.items()}
+    for code, names in OUTSIDE.items():
+        beside = sum(outside.get(name, 0.0) for name in names)
+        found[code] = found.get(code, 0.0) + beside
+    return found
 
 
 def expected_first(timed: Mapping[str, Any]) -> tuple[str, ...]:
@@ -97,9 +111,9 @@ def _launching(
     return max(0.0, launching - device["busy"] / step_us)
 
 
-def _held(outside: Mapping[str, float], word: str, *, but: str = "none") -> float:
-    """What steps that held something took longer, where they held this."""
-    return sum(max(0.0, s) for held, s in outside.items() if word in held and but not in held)
+def _updating(host: Mapping[str, float]) -> float:
+    """What the finding on updates counts: the step of the optimizer, clipping, `zero_grad`."""
+    return sum(host.get(part, 0.0) for part in ("optimizer", "clip", "zero_grad"))
 
 
 def _with_kin(codes: list[str]) -> tuple[str, ...]:

@@ -168,7 +168,9 @@ def _parts(
             part: (true_share(pattern, whole.stdout) or 0.0) for part, pattern in row.shares.items()
         }
         return groups, own
-    return groups, stopwatch_groups(timed["shares"]) if timed.get("shares") else {}
+    if not timed.get("shares"):
+        return groups, {}
+    return grouped(whole.ordinary) if whole.ordinary else groups, stopwatch_groups(timed["shares"])
 
 
 def true_share(pattern: str, output: str) -> float | None:

@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pitstop.records.run import RankRecord
 from pitstop.records.store import read_run
+from tests.zoo.ordinary import ordinary_shares
 from tests.zoo.table import HERE, STANDINS, Device, Row
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +53,8 @@ class Run:
     """What the doctor said; empty where it was not asked, or said nothing."""
     steps: int | None = None
     """Steps that the doctor found."""
+    ordinary: dict[str, float] = field(default_factory=dict)
+    """Parts of ordinary steps, by the doctor's record."""
     timed: dict[str, Any] = field(default_factory=dict)
     """What the stopwatch saw."""
     others_wait: bool = False
@@ -190,7 +194,7 @@ class Zoo:
             command,
             lambda: {
                 "verdict": _json(out),
-                "steps": _steps(record),
+                **_of_record(record),
                 "others_wait": self.turn is not None,
             },
         )
@@ -271,16 +275,20 @@ def _json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def _steps(record: Path) -> int | None:
+def _of_record(record: Path) -> dict[str, Any]:
+    try:
+        rank = read_run(record).first
+    except Exception:  # noqa: BLE001 - whatever is wrong with a record, no steps were found
+        return {"steps": None}
+    return {"steps": _steps(rank), "ordinary": ordinary_shares(rank)}
+
+
+def _steps(rank: RankRecord) -> int:
     """Steps that were found: those of the record, the slowed-down ones, those in start-up.
 
     One ends the start-up, which is told apart from the steps; where a script updates its weights
     itself, some lie in it before that is recognised.
     """
-    try:
-        rank = read_run(record).first
-    except Exception:  # noqa: BLE001 - whatever is wrong with a record, no steps were found
-        return None
     in_start_up = [
         1 + event.detail.get("steps", 0) for event in rank.events if event.name == "start-up"
     ]

@@ -3,18 +3,27 @@
     python stopwatch.py OUT.json '{"data": ["get_batch"]}' train.py --its --arguments
 
 It runs the script with clocks around the loader's ``__next__``, the outermost call of a module,
-``backward``, ``autograd.grad`` and every optimizer's step, and around functions that it is given
-by name. Only the outermost clock runs, but for what the closure of an optimizer calls, which is
-taken out of the optimizer's time: nothing counts twice. A step lasts from the end of one
-optimizer step to the end of the next; of a script that never calls an optimizer, from the end of
-one backward pass to the end of the next.
+``backward``, ``autograd.grad``, ``zero_grad``, clipping and every optimizer's step, and around
+functions that it is given by name. Only the outermost clock runs, but for what the closure of an
+optimizer calls, which is taken out of the optimizer's time: nothing counts twice. A step lasts from
+the end of one optimizer step to the end of the next; of a script that never calls an optimizer,
+from the end of one backward pass to the end of the next. A module in whose call an optimizer steps
+is a loop, not a model: from then on it is looked into.
 
-Left out are the first ten steps, and those that held something else: a new pass over a loader, an
-evaluation (a forward pass without gradients of a module that does not train), a checkpoint. What
-those took longer than the clean ones is ``outside``, as a share of the whole time, by what they
-held. Where fewer than a quarter of the steps are clean, all count, and what they held is a part.
-A module that trained before, and is called with gradients in evaluation mode, is ``evaluation``,
-too. Of forked processes that train, the last to end is told.
+The first ten steps are left out. What lies between two steps and belongs to neither is clocked by
+itself, and is no part of a step (``outside``, as shares of the whole time):
+
+    evaluation        from the first to the last pass of a model that trains, in evaluation mode,
+                      the loader's waits included
+    evaluation pass   making the iterator that feeds it, and with workers its first batch
+    pass              the same for training; and the end of a pass, where workers end
+    save              `torch.save`
+
+A step that held one of these is odd. What the rest of it took longer than ordinary steps do is in
+``outside``, too: ``python`` where no clock ran, ``waits`` for the device and ``copies`` to it. So
+that is Python once an epoch, and copies of all weights. The shares of parts are those of ordinary
+steps. Where fewer than a quarter of the steps are ordinary, all count, without what is outside.
+Of forked processes that train, the last to end is told.
 
 On a GPU the clocks stay on the host and nothing waits for the device: the parts are where the
 program stands, as they are for the doctor. Copies to the device and waits for it are parts of their
@@ -24,18 +33,18 @@ else: how long it was busy, with what, how many kernels, how long the host waite
 
 import ast
 import importlib
+import itertools
 import json
 import re
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import util
 from pathlib import Path
-from statistics import median
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._autograd import DeviceType
@@ -114,45 +123,176 @@ def union_ns(spans: list[tuple[int, int]]) -> int:
     return covered
 
 
+class Batch(NamedTuple):
+    """What is known of a loader's ``__next__``, or of the making of its iterator."""
+
+    iterator: int
+    workers: bool
+    first: bool = False
+    last: bool = False
+    """No batch was left."""
+
+
+class Event(NamedTuple):
+    """One time that a clock ran."""
+
+    part: str
+    start: float
+    end: float
+    own: float
+    """Without what ran inside it."""
+    batch: Batch | None = None
+
+
+class Step(NamedTuple):
+    """A step: all times in seconds."""
+
+    wall: float
+    """Without what lay outside."""
+    parts: dict[str, float]
+    outside: dict[str, float]
+
+
+Span = tuple[str, float, float]
+"""What lay outside a step: name, start, end."""
+
+_MAKING = "making"
+_OF_TRAINING = frozenset(("forward", "backward", "optimizer", "closure"))
+_LEFT_OVER = {"wait": "waits", "copy": "copies"}
+"""Parts of which an odd step has more than an ordinary one: nothing else explains these."""
+
+
+def spans_outside(events: Sequence[Event], purposes: dict[int, str]) -> list[Span]:
+    """Find what lay outside a step, in order and without overlap.
+
+    A batch is for whatever pass comes next, and its iterator keeps that purpose.
+
+    Args:
+        events: In the order in which they ended; of one thread, and none inside another.
+        purposes: Of iterators, by number; those that this step shows are added.
+    """
+    _learn_purposes(events, purposes)
+    found: list[Span] = [("save", e.start, e.end) for e in events if e.part == "save"]
+    evaluating: list[float] = []
+    for place, event in enumerate(events):
+        purpose = event.part
+        if event.batch is not None:
+            purpose = purposes.get(event.batch.iterator, "training")
+            start_s = _of_pass_since(events, place, event.batch)
+            if start_s is not None:
+                name = "evaluation pass" if purpose == "evaluation" else "pass"
+                found.append((name, start_s, event.end))
+                continue
+        if purpose == "evaluation":
+            evaluating = [*evaluating[:1], event.start, event.end]
+        elif purpose == "training" or purpose in _OF_TRAINING:
+            found += _from_first_to_last(evaluating)
+            evaluating = []
+    return _apart([*found, *_from_first_to_last(evaluating)])
+
+
+def _learn_purposes(events: Sequence[Event], purposes: dict[int, str]) -> None:
+    following = ""
+    for event in reversed(events):
+        if event.part == "evaluation" or event.part in _OF_TRAINING:
+            following = "evaluation" if event.part == "evaluation" else "training"
+        elif event.batch is not None and following and not event.batch.last:
+            purposes.setdefault(event.batch.iterator, following)
+
+
+def _of_pass_since(events: Sequence[Event], place: int, batch: Batch) -> float | None:
+    """Give the beginning of what starts or ends a pass; None of any other batch.
+
+    Without workers the first batch is as every other, and there is nothing to end.
+    """
+    event = events[place]
+    if event.part == _MAKING or (batch.workers and batch.last):
+        return event.start
+    if not (batch.workers and batch.first):
+        return None
+    made = [
+        other.start
+        for other in events[:place]
+        if other.part == _MAKING and other.batch and other.batch.iterator == batch.iterator
+    ]
+    return made[-1] if made else None
+
+
+def _from_first_to_last(times: Sequence[float]) -> list[Span]:
+    return [("evaluation", times[0], times[-1])] if times else []
+
+
+def _apart(spans: Iterable[Span]) -> list[Span]:
+    """Cut each span by what is inside it or reaches into it, so that nothing counts twice."""
+    apart: list[Span] = []
+    for name, start, end in sorted(spans, key=lambda span: span[2] - span[1]):
+        # The shortest first: a save inside an evaluation is a save.
+        left = [(start, end)]
+        for _, low, high in apart:
+            left = [
+                piece
+                for begin, stop in left
+                for piece in ((begin, min(stop, low)), (max(begin, high), stop))
+                if piece[1] > piece[0]
+            ]
+        apart += [(name, begin, stop) for begin, stop in left]
+    return sorted(apart, key=lambda span: span[1])
+
+
 class Stopwatch:
     """Times of the parts of the present step, and of all finished ones."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self.around: list[str] = []
-        self.parts: dict[str, float] = {}
-        self.held: set[str] = set()
-        """What the present step held beside a step."""
+        self.running: list[list[Any]] = []
+        """Clocks that run, the outermost first: part, time inside others, called object."""
+        self.events: list[Event] = []
+        """Of the present step."""
+        self.purposes: dict[int, str] = {}
+        self.fresh: set[int] = set()
+        """Iterators that gave no batch yet in this pass."""
+        self.loops: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Modules in whose call an optimizer steps."""
         self.start_s = time.perf_counter()
-        self.steps: list[tuple[float, dict[str, float], str]] = []
-        """Wall clock, parts, and what was held beside a step."""
+        self.steps: list[Step] = []
         self.seen = 0
         self.by_backward = True
         """Whether backward passes end steps: no optimizer has stepped yet."""
         self.device = Device() if torch.cuda.is_available() else None
 
-    def timed(self, part: str, call: Callable[..., Any], *, spoils: bool = False) -> Any:
+    @property
+    def is_free(self) -> bool:
+        """Whether a clock may be started: none runs, or one that others may run inside."""
+        inside = self.running[-1][0] if self.running else None
+        mine = threading.get_ident() == self.thread
+        return mine and inside in (None, "optimizer", "closure")
+
+    def timed(self, part: str, call: Callable[..., Any]) -> Any:
         """Wrap a callable."""
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            # Inside an optimizer lies what its closure calls; elsewhere the outermost counts.
-            outer = self.around[-1] if self.around else None
-            if outer not in (None, "optimizer", "closure") or threading.get_ident() != self.thread:
+            if not self.is_free:
                 return call(*args, **kwargs)
-            self.around.append(part)
-            if spoils:
-                self.held.add(part)
+            clock = [part, 0.0, args[0] if args else None]
+            self.running.append(clock)
             start_s = time.perf_counter()
             try:
                 return call(*args, **kwargs)
             finally:
-                self.around.pop()
-                took_s = time.perf_counter() - start_s
-                self.parts[part] = self.parts.get(part, 0.0) + took_s
-                if outer is not None:
-                    self.parts[outer] = self.parts.get(outer, 0.0) - took_s
+                end_s = time.perf_counter()
+                if self.running and self.running[-1] is clock:
+                    self.running.pop()
+                    self.events.append(Event(part, start_s, end_s, end_s - start_s - clock[1]))
+                    if self.running:
+                        self.running[-1][1] += end_s - start_s
 
         return wrapper
+
+    def look_into_loops(self) -> None:
+        """Give up the clocks of modules that an optimizer steps in: they hold steps."""
+        if self.running and all(clock[0] in ("forward", "evaluation") for clock in self.running):
+            self.loops.update(clock[2] for clock in self.running)
+            self.running.clear()
 
     def end_step(self, *, by_backward: bool = False) -> None:
         """An optimizer has stepped, or gradients are there where none ever does."""
@@ -165,23 +305,33 @@ class Stopwatch:
             self.seen = 0
         is_profiled = self.device is not None and self.seen in PROFILED
         self.seen += 1
+        step = self._ended(now_s)
         if self.seen > WARM_UP and not is_profiled:
-            held = " and ".join(sorted(self.held))
-            self.steps.append((now_s - self.start_s, dict(self.parts), held))
-        self.parts.clear()
-        self.held.clear()
+            self.steps.append(step)
+        self.events.clear()
         if self.device is not None:
             self.device.at_border(self.seen)
         self.start_s = time.perf_counter()
 
+    def _ended(self, now_s: float) -> Step:
+        spans = spans_outside(self.events, self.purposes)
+        outside: dict[str, float] = {}
+        for name, start, end in spans:
+            outside[name] = outside.get(name, 0.0) + end - start
+        parts: dict[str, float] = {}
+        for part, start, end, own, _ in self.events:
+            if not any(low <= start and end <= high for _, low, high in spans):
+                parts[part] = parts.get(part, 0.0) + own
+        return Step(now_s - self.start_s - sum(outside.values()), parts, outside)
+
     def result(self) -> dict[str, Any]:
-        """Shares of the steps that were clean, or of all where hardly one was."""
-        clean = [step for step in self.steps if not step[2]]
+        """Shares of the parts of ordinary steps, and of what lay outside."""
+        clean = [step for step in self.steps if not step.outside]
         counted = clean if len(clean) * 4 >= len(self.steps) else self.steps
-        wall_s = sum(wall for wall, _, _ in counted)
-        names = {name for _, parts, _ in counted for name in parts}
+        wall_s = sum(step.wall for step in counted)
+        names = {name for step in counted for name in step.parts}
         shares = {
-            name: sum(parts.get(name, 0.0) for _, parts, _ in counted) / wall_s for name in names
+            name: sum(step.parts.get(name, 0.0) for step in counted) / wall_s for name in names
         }
         return {
             "steps": self.seen,
@@ -189,36 +339,104 @@ class Stopwatch:
             "counted": len(counted),
             "wall_s": wall_s,
             "shares": shares,
-            "outside": self._outside(clean) if counted is clean else {},
+            "outside": self._outside(counted if counted is clean else ()),
             "step_us": wall_s / len(counted) * 1e6 if counted else 0.0,
             "device": None if self.device is None else self.device.found,
         }
 
-    def _outside(self, clean: list[tuple[float, dict[str, float], str]]) -> dict[str, float]:
-        """What the other steps took longer than clean ones, as a share of all time."""
-        whole_s = sum(wall for wall, _, _ in self.steps)
-        usual_s = median(wall for wall, _, _ in clean) if clean else 0.0
-        outside: dict[str, float] = {}
-        for wall, _, held in self.steps:
-            if held:
-                outside[held] = outside.get(held, 0.0) + (wall - usual_s) / whole_s
-        return outside
+    def _outside(self, ordinary: Sequence[Step]) -> dict[str, float]:
+        """What lay outside, and what odd steps took longer than ordinary ones."""
+        took: dict[str, float] = {}
+        for step in self.steps:
+            for name, seconds in step.outside.items():
+                took[name] = took.get(name, 0.0) + seconds
+        odd = [step for step in self.steps if step.outside]
+        if ordinary and odd:
+            for name, left_s in _left_over(odd, ordinary).items():
+                took[name] = max(0.0, left_s)
+        whole_s = sum(step.wall + sum(step.outside.values()) for step in self.steps)
+        return {name: seconds / whole_s for name, seconds in took.items()}
+
+
+def _left_over(odd: Sequence[Step], ordinary: Sequence[Step]) -> dict[str, float]:
+    """Seconds that odd steps took longer than as many ordinary ones, by what they went into."""
+
+    def beyond(seconds: Callable[[Step], float]) -> float:
+        usual_s = sum(map(seconds, ordinary)) / len(ordinary)
+        return sum(map(seconds, odd)) - usual_s * len(odd)
+
+    return {
+        "python": beyond(lambda step: step.wall - sum(step.parts.values())),
+        **{
+            name: beyond(lambda step, part=part: step.parts.get(part, 0.0))
+            for part, name in _LEFT_OVER.items()
+        },
+    }
 
 
 def install(watch: Stopwatch) -> None:
     """Put clocks around what every training uses."""
-    for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
-        kind: Any = getattr(dataloader, name)
-        # Workers are started here, so an epoch's first batch is no part of a step.
-        kind.__init__ = watch.timed("epoch", kind.__init__, spoils=True)
-        kind.__next__ = watch.timed("data", kind.__next__)
+    _loaders(watch)
     torch.nn.Module.__call__ = _forward(watch, torch.nn.Module.__call__)
     torch.autograd.backward = _backward(watch, torch.autograd.backward)
     torch.autograd.grad = watch.timed("backward", torch.autograd.grad)
-    torch.save = watch.timed("save", torch.save, spoils=True)
+    torch.save = watch.timed("save", torch.save)
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        setattr(torch.nn.utils, name, watch.timed("clip", getattr(torch.nn.utils, name)))
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        owner.zero_grad = watch.timed("zero_grad", owner.zero_grad)
     _optimizers(watch)
     if watch.device is not None:
         _transfers(watch)
+
+
+def _loaders(watch: Stopwatch) -> None:
+    """Put clocks around iterators of loaders: making them, resetting them, each batch."""
+    for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
+        kind: Any = getattr(dataloader, name)
+        workers = name.startswith("_Multi")
+        kind.__next__ = _fetch(watch, kind.__next__, workers=workers)
+        # Persistent workers begin a new pass by a reset; the first one lies in the making.
+        for beginning in ("__init__", "_reset") if workers else ("__init__",):
+            setattr(kind, beginning, _make(watch, getattr(kind, beginning), workers=workers))
+
+
+def _make(watch: Stopwatch, call: Callable[..., Any], *, workers: bool) -> Callable[..., Any]:
+    timed, numbers = watch.timed(_MAKING, call), _NUMBERS
+
+    def make(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+        if not watch.is_free:
+            return call(iterator, *args, **kwargs)
+        result = timed(iterator, *args, **kwargs)
+        if "zoo_number" not in vars(iterator):
+            iterator.zoo_number = next(numbers)
+        watch.fresh.add(iterator.zoo_number)
+        watch.events[-1] = watch.events[-1]._replace(batch=Batch(iterator.zoo_number, workers))
+        return result
+
+    return make
+
+
+_NUMBERS = itertools.count()
+
+
+def _fetch(watch: Stopwatch, call: Callable[..., Any], *, workers: bool) -> Callable[..., Any]:
+    timed = watch.timed("data", call)
+
+    def fetch(iterator: Any) -> Any:
+        number = vars(iterator).get("zoo_number")
+        if number is None or not watch.is_free:
+            return timed(iterator)
+        batch, is_last = Batch(number, workers, first=number in watch.fresh), True
+        watch.fresh.discard(number)
+        try:
+            result = timed(iterator)
+            is_last = False
+            return result
+        finally:
+            watch.events[-1] = watch.events[-1]._replace(batch=batch._replace(last=is_last))
+
+    return fetch
 
 
 def _transfers(watch: Stopwatch) -> None:
@@ -246,7 +464,7 @@ def _backward(watch: Stopwatch, call: Callable[..., Any]) -> Callable[..., Any]:
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         result = timed(*args, **kwargs)
-        if not watch.around:
+        if not watch.running:
             watch.end_step(by_backward=True)
         return result
 
@@ -258,15 +476,12 @@ def _forward(watch: Stopwatch, call: Callable[..., Any]) -> Callable[..., Any]:
     trained: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     def module_call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if watch.around and watch.around[-1] not in ("optimizer", "closure"):
+        if not watch.is_free or self in watch.loops:
             return call(self, *args, **kwargs)
-        if self.training:
-            trained.add(self)
-        elif not torch.is_grad_enabled():
-            watch.held.add("evaluation")
-        elif self not in trained:
-            return trains(self, *args, **kwargs)
-        return (trains if self.training else evaluates)(self, *args, **kwargs)
+        if self.training and self not in trained:
+            trained.update(self.modules())
+        is_evaluation = not self.training and self in trained
+        return (evaluates if is_evaluation else trains)(self, *args, **kwargs)
 
     return module_call
 
@@ -279,7 +494,8 @@ def _optimizers(watch: Stopwatch) -> None:
         timed = watch.timed("optimizer", hooked)
 
         def whole(*args: Any, **kwargs: Any) -> Any:
-            outermost = not watch.around
+            watch.look_into_loops()
+            outermost = not watch.running
             if len(args) > 1 and callable(args[1]):
                 args = (args[0], watch.timed("closure", args[1]), *args[2:])
             elif callable(kwargs.get("closure")):

@@ -75,13 +75,6 @@ def test_parts_are_compared_in_what_a_stopwatch_can_time() -> None:
     assert worst_difference(said, clock) == pytest.approx(5.0)
 
 
-def test_what_lies_outside_the_steps_is_no_part_of_them_by_the_stopwatch_either() -> None:
-    clock = stopwatch_groups({"backward": 0.4, "optimizer": 0.1, "evaluation": 0.3, "save": 0.2})
-    assert clock == pytest.approx(
-        {"data": 0, "copy": 0, "backward": 0.8, "optimizer": 0.2, "rest": 0}
-    )
-
-
 @pytest.mark.parametrize("table", [OURS, PUBLIC], ids=["ours", "public"])
 def test_a_table_is_whole(table: Path) -> None:
     rows = read_table(table)

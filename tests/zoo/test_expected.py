@@ -53,9 +53,31 @@ def test_products_in_fp32_on_a_busy_device_are_a_matter_of_precision() -> None:
     assert expected_first(seen) == ("PREC001",)
 
 
-def test_evaluations_outside_the_steps_count_for_the_whole_time() -> None:
-    seen = timed({"forward": 0.5, "backward": 0.5}, outside={"evaluation and epoch": 0.4}, busy=950)
-    assert expected_first(seen)[0] == "EVAL001"
+@pytest.mark.parametrize(
+    ("outside", "code"),
+    [
+        ({"evaluation": 0.3, "evaluation pass": 0.1, "pass": 0.2}, "EVAL001"),
+        ({"evaluation": 0.1, "pass": 0.4}, "DATA002"),
+        ({"save": 0.4, "pass": 0.1}, "CKPT001"),
+        ({"python": 0.4, "evaluation": 0.2}, "HOST001"),
+        ({"waits": 0.4, "evaluation": 0.2}, "SYNC001"),
+        ({"copies": 0.4}, "COPY001"),
+    ],
+)
+def test_what_lies_outside_the_steps_counts_for_the_whole_time(
+    outside: dict[str, float], code: str
+) -> None:
+    seen = timed({"forward": 0.5, "backward": 0.5}, outside=outside, busy=950)
+    assert expected_first(seen)[0] == code
+    assert shares_of(seen)[code] == pytest.approx(
+        sum(share for name, share in outside.items() if code == "EVAL001" and "eval" in name)
+        or max(outside.values())
+    )
+
+
+def test_an_update_is_clipping_and_the_zeroing_of_gradients_too() -> None:
+    seen = timed({"optimizer": 0.2, "clip": 0.1, "zero_grad": 0.05, "forward": 0.65}, busy=100)
+    assert shares_of(seen)["OPT001"] == pytest.approx(0.35)
 
 
 def test_two_that_are_about_equal_may_both_come_first() -> None:
