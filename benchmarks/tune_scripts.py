@@ -10,9 +10,10 @@ goes on. The turns come after the study and are not part of it: the untouched sc
 changed from outside, and a copy beside it into which the printed diff was put. Every turn is
 written down when it has ended.
 
-With `--lanes cpu` six scripts run side by side, each on cores of its own; with `--lanes gpu` those
-for a GPU one after the other, each for its share of the time. A script whose time is over is ended;
-the same command goes on with it.
+With `--lanes cpu` six scripts run in four lanes side by side, each on cores of its own; with
+`--lanes gpu` those for a GPU in two, which share it: what a lane holds runs one after the other,
+each for its share of the time. A script whose time is over is ended; the same command goes on with
+it, and leaves alone what had all its turns.
 """
 
 import argparse
@@ -56,13 +57,11 @@ Lane = tuple[int, tuple[str, ...]]
 LANES: Final[dict[str, tuple[Lane, ...]]] = {
     "cpu": (
         (4, ("cpu_module_transform",)),
-        (2, ("cpu_noop_compile",)),
         (2, ("SRCNN",)),
-        (2, ("mnist",)),
-        (2, ("CVAE",)),
-        (2, ("cpu_prefetch_between",)),
+        (2, ("cpu_noop_compile", "CVAE")),
+        (2, ("cpu_prefetch_between", "mnist")),
     ),
-    "gpu": ((12, (PICTURES, "mnist", "nanoGPT", "makemore", SMALL)),),
+    "gpu": ((8, (PICTURES, "nanoGPT")), (8, (SMALL, "mnist", "makemore"))),
 }
 """Most cores of each lane, and its scripts, one after the other."""
 OWN_ARGS: Final = {"nanoGPT": ("--compile=False",)}
@@ -280,10 +279,21 @@ def run_lanes(options: argparse.Namespace) -> None:
         each.result()
 
 
+def _is_done(name: str, options: argparse.Namespace) -> bool:
+    """Whether an earlier start of the same command has measured all of a script's turns."""
+    part = options.work_dir.absolute() / "parts" / f"{name}.json"
+    try:
+        found = json.loads(part.read_text(encoding="utf-8"))[name]
+    except (OSError, ValueError, KeyError):
+        return False
+    return not found["chosen"] or len(found["turns"]) >= options.turns
+
+
 def _run_lane(
     names: Sequence[str], cores: Sequence[int], options: argparse.Namespace, end_s: float
 ) -> None:
     """Give each script its share of what is left; end it when that is over."""
+    names = [name for name in names if not _is_done(name, options)]
     for at, name in enumerate(names):
         share_s = (end_s - time.monotonic()) / (len(names) - at)
         started = _start(name, cores, options, share_s)

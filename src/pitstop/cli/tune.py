@@ -10,7 +10,15 @@ import typer
 
 from pitstop.cli.doctor import command_after_dashes, words_before_dashes
 from pitstop.cli.entrances import refuse_unrunnable
-from pitstop.cli.output import JsonPath, Overrides, require_place, require_torch, show, write_record
+from pitstop.cli.output import (
+    JsonPath,
+    Overrides,
+    refuse_given,
+    require_place,
+    require_torch,
+    show,
+    write_record,
+)
 from pitstop.errors import PitstopError
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 _EXACT: "frozenset[Claim]" = frozenset({"exact"})
 _USUAL: "frozenset[Claim]" = frozenset({"exact", "rounding"})
 _ALL: "frozenset[Claim]" = frozenset({"exact", "rounding", "training"})
+_OF_CONFIGS = {"seconds": "--seconds", "turns": "--turns"}
 _DIFFS = (".diff", ".patch")
 
 
@@ -44,6 +53,15 @@ def tune(  # noqa: PLR0913 - one parameter an option
     trials: Annotated[int, typer.Option(min=2, help="Most trials of the search.")] = 24,
     minutes: Annotated[float, typer.Option(min=0, help="Most time of the search.")] = 30.0,
     steps: Annotated[int, typer.Option(min=12, help="Optimizer steps of a trial.")] = 40,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=1, help="A configuration's steps that took so long are enough of a trial."
+        ),
+    ] = 20.0,
+    turns: Annotated[
+        int, typer.Option(min=1, help="Trials of each row of a configuration's table of gains.")
+    ] = 3,
     trial_minutes: Annotated[float, typer.Option(min=0.1, help="Longest trial.")] = 5.0,
     allow_training: Annotated[
         bool, typer.Option("--allow-training", help="Also change what is trained, not only how.")
@@ -75,6 +93,7 @@ def tune(  # noqa: PLR0913 - one parameter an option
     if command is not None:
         from pitstop.tune.script.study import ScriptStudy
 
+        refuse_given(ctx, _OF_CONFIGS, "a configuration, not for a command")
         _require_script(ctx, command, config)
         script = ScriptStudy(
             command=tuple(command),
@@ -99,6 +118,8 @@ def tune(  # noqa: PLR0913 - one parameter an option
         steps=steps,
         trial_limit_s=60 * trial_minutes,
         budget=budget,
+        enough_s=seconds,
+        turns=turns,
         cluster=None if on is None else _ray_cluster(),
     )
     tuned = output or config.with_name(f"{config.stem}-tuned.yaml")

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from pitstop.verify.study import Study
 
 _COMMANDS = "pitstop.commands"
-_OF_CONFIGS = {"steps": "--steps", "check_steps": "--check-steps"}
+_OF_CONFIGS = {
+    "steps": "--steps",
+    "check_steps": "--check-steps",
+    "numbers_only": "--numbers-only",
+}
 _OF_COMPARISONS = {
     **_OF_CONFIGS,
     "seeds": "--seeds",
@@ -74,6 +78,10 @@ def verify(  # noqa: PLR0913 - one parameter an option
     limit: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=1, help="Most time for one run.")
     ] = None,
+    numbers_only: Annotated[
+        bool,
+        typer.Option("--numbers-only", help="Only compare losses and gradients of short runs."),
+    ] = False,
     study: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Journal: runs in it are not repeated.")
     ] = Path("verify"),
@@ -118,6 +126,7 @@ def verify(  # noqa: PLR0913 - one parameter an option
             metric=metric,
             margin=margin,
             limit_s=limit,
+            numbers_only=numbers_only,
         ),
         _study(study),
     )

@@ -358,7 +358,7 @@ class Facts:
         return Bound(part=part, share=min(share, busy), pool=BUSY, pool_share=busy)
 
 
-def facts_of(rank: RankRecord) -> Facts:
+def facts_of(rank: RankRecord, *, least_warm_up: int = 0) -> Facts:
     """Leave out warm-up and lay the top-level parts side by side.
 
     Steps that a profiler or a counter slowed down are left out as well. Of steps whose rows have
@@ -369,7 +369,7 @@ def facts_of(rank: RankRecord) -> Facts:
     readings = Readings(rank.readings)
     top = [number for number, path in enumerate(table.paths) if len(path) == 1]
     counted = np.flatnonzero(~np.isin(table.index, list(_slowed_steps(readings))))
-    warm_up = _warm_up_steps(rank, table.index[counted])
+    warm_up = max(least_warm_up, _warm_up_steps(rank, table.index[counted]))
     rows = counted[warm_up:]
     sampled = _with_parts(table, rows, top)
     top = top if len(sampled) else []  # what was not sampled is missing, not zero

@@ -21,8 +21,8 @@ from pitstop.tune.journal import JournaledTrials, StudyHead, TrialJournal
 from pitstop.tune.knobs import KNOBS, OWN, Choice, Situation
 from pitstop.tune.node import NodeTrial, describe_place
 from pitstop.tune.space import open_space
-from pitstop.tune.trial import EngineTrials, Trials
-from pitstop.tune.tuning import Budget, Tuner
+from pitstop.tune.trial import ENOUGH_S, EngineTrials, Trials
+from pitstop.tune.tuning import TURNS, Budget, Tuner
 from pitstop.verify.claims import changed_settings, claim_of
 from pitstop.workloads.catalogue import outside_kinds
 
@@ -52,8 +52,13 @@ class TuningRequest:
     allowed: frozenset[Claim]
     """What a change may claim of the arithmetic."""
     steps: int
+    """Most of a trial."""
     trial_limit_s: float
     budget: Budget
+    enough_s: float = ENOUGH_S
+    """Of a trial's steps after the first; with so much it ends before it has all of them."""
+    turns: int = TURNS
+    """Trials of each row of the table of gains."""
     cluster: Cluster | None = None
     """Where trials run; None for this machine."""
 
@@ -71,7 +76,9 @@ def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning
         config=config, cores=place.cores, has_gpu=place.has_gpu, free_bytes=place.free_bytes
     )
     gpu = Gpu(name=place.gpu_name, num_bytes=place.gpu_bytes) if place.has_gpu else None
-    head = StudyHead(config=to_yaml(config, kinds=kinds), steps=study.steps)
+    head = StudyHead(
+        config=to_yaml(config, kinds=kinds), steps=study.steps, enough_s=study.enough_s
+    )
     journal = TrialJournal(study.folder / JOURNAL, head)
     trials = _trials(study)
     if gpu is not None:
@@ -85,6 +92,7 @@ def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning
         if study.cluster is None
         else RepeatedTrials(trials=journaled, progress=progress),
         budget=study.budget,
+        turns=study.turns,
         progress=progress,
     ).run()
 
@@ -96,6 +104,7 @@ def _trials(study: TuningRequest) -> Trials:
             given=study.overrides,
             folder=study.folder / "trials",
             steps=study.steps,
+            enough_s=study.enough_s,
             limit_s=study.trial_limit_s,
         )
     return ClusterTrials(
@@ -105,6 +114,7 @@ def _trials(study: TuningRequest) -> Trials:
             given=study.overrides,
             overrides=(),
             steps=study.steps,
+            enough_s=study.enough_s,
             limit_s=study.trial_limit_s,
             folder=str(Path.cwd()),
         ),

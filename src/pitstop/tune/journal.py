@@ -21,6 +21,8 @@ class StudyHead:
     """The whole configuration, as text."""
     steps: int
     """Of a trial."""
+    enough_s: float | None = None
+    """Of steps, with which a trial ends before it has all of them."""
 
 
 class TrialJournal:

@@ -21,7 +21,7 @@ import torch
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.records.store import from_json, to_json
 from pitstop.records.tuning.study import Trial
-from pitstop.tune.trial import EngineTrials
+from pitstop.tune.trial import ENOUGH_S, EngineTrials
 
 _TRIALS: Final = "pitstop-trials"
 """Folder of trials on a node's own disk; one inside for each process that runs any."""
@@ -40,6 +40,7 @@ class NodeTrial:
     limit_s: float
     folder: str
     """Where the user stands: what relative paths begin at."""
+    enough_s: float = ENOUGH_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,12 @@ def run_node_trial(text: str) -> str:
     os.chdir(folder)
     with _own_folder() as place:
         trials = EngineTrials(
-            config=config, given=asked.given, folder=place, steps=asked.steps, limit_s=asked.limit_s
+            config=config,
+            given=asked.given,
+            folder=place,
+            steps=asked.steps,
+            enough_s=asked.enough_s,
+            limit_s=asked.limit_s,
         )
         trial = trials.run(asked.overrides)
     return to_json(replace(trial, host=here))

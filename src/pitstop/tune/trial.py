@@ -1,7 +1,8 @@
 """One short run of a configuration in processes of its own; whatever becomes of it is a result.
 
 It is the command that a user runs, `pitstop train`, stopped by SIGTERM once its record holds enough
-steps: schedule, evaluation and saving are those of the whole run, as far as it goes.
+steps, or fewer that took long. Schedule, evaluation and saving are those of the whole run, as far
+as it goes.
 """
 
 import shutil
@@ -22,8 +23,16 @@ from pitstop.records.tuning.study import Trial, TrialEnd
 from pitstop.records.verdict import Finding
 from pitstop.verify.runner import ChildRunner, Program, Runner
 
+ENOUGH_S: Final = 20.0
+"""Usual length of a trial whose steps are long, measured after its first step."""
 _FEWEST_STEPS: Final = 8
 """After warm-up; with fewer a median is the whim of one step."""
+_FEWEST_LONG_STEPS: Final = 3
+"""After warm-up, where they took long together: what disturbs a step takes far less than it."""
+_NEARLY: Final = 0.7
+"""Of what is enough: the last step may be shorter, and more than the first may be left out."""
+_WARM_UP: Final = 1
+"""Steps that are left out of the shortest trial."""
 _MISUSE: Final = "exit code 2"
 """What the runner says of a command that refused: the settings do not go together, or not here."""
 
@@ -63,9 +72,11 @@ class EngineTrials:
     folder: Path
     """Where trials write; each removes what it wrote."""
     steps: int
-    """Steps of a trial, warm-up included."""
+    """Most steps of a trial, warm-up included."""
     limit_s: float
     """Longest that a trial may take."""
+    enough_s: float = ENOUGH_S
+    """Of steps after the first; with so much a trial ends before it has all its steps."""
     runner: Runner = field(default_factory=ChildRunner)
     _count: int = field(default=0, init=False)
 
@@ -84,31 +95,39 @@ class EngineTrials:
             arguments=tuple(command),
             folder=place,
             limit_s=self.limit_s,
-            is_enough=lambda: follower.poll() and _steps(follower) >= self.steps,
+            is_enough=lambda: follower.poll() and self._has_enough(follower),
         )
         ended = self.runner.run(program)
         if ended.status == "finished":
-            trial = _read(place / "run", overrides)
+            trial = _read(place / "run", overrides, self.enough_s)
         else:
             refused = ended.status == "crashed" and ended.reason.startswith(_MISUSE)
             end: TrialEnd = "refused" if refused else ended.status
             trial = Trial(overrides=overrides, end=end, reason=ended.reason)
         return replace(trial, took_s=ended.wall_s)
 
+    def _has_enough(self, follower: RunFollower) -> bool:
+        table = follower.record().steps
+        if table is None:
+            return False
+        walls_us = table.wall_us[_WARM_UP:]
+        if len(walls_us) + 1 < _FEWEST_LONG_STEPS:
+            return len(table) >= self.steps
+        # The step under way is finished before the run leaves.
+        taken_s = float(walls_us.sum() + walls_us.mean()) / 1e6
+        return len(table) >= self.steps or taken_s >= self.enough_s
 
-def _steps(follower: RunFollower) -> int:
-    table = follower.record().steps
-    return 0 if table is None else len(table.wall_us)
 
-
-def _read(run: Path, overrides: tuple[str, ...]) -> Trial:
+def _read(run: Path, overrides: tuple[str, ...], enough_s: float) -> Trial:
     """Read what a trial left that was stopped after its steps, or finished before."""
     try:
         record = read_run(run)
     except PitstopError as error:
         return Trial(overrides=overrides, end="crashed", reason=str(error))
-    facts = facts_of(record.first)
-    if facts.steps < _FEWEST_STEPS or not facts.samples:
+    facts = facts_of(record.first, least_warm_up=_WARM_UP)
+    is_long = facts.total_us / 1e6 >= _NEARLY * enough_s
+    fewest = _FEWEST_LONG_STEPS if is_long else _FEWEST_STEPS
+    if facts.steps < fewest or not facts.samples:
         reason = f"{facts.steps} steps after warm-up are too few to measure"
         return Trial(overrides=overrides, end="refused", reason=reason)
     return _measured(overrides, record, facts)

@@ -16,7 +16,7 @@ from pitstop.tune.space import Space
 from pitstop.tune.trial import Trials
 
 TURNS: Final = 3
-"""Trials of each row of the table of cumulative gains, in turns."""
+"""Usual number of trials of each row of the table of cumulative gains, in turns."""
 _SAME_SPEED: Final = 1.02
 """A smaller micro-batch that is slower by no more than this is taken: memory is left for others."""
 
@@ -47,6 +47,8 @@ class Tuner:
     budget: Budget
     holds: Callable[[GainRow], bool] = lambda row: row.gain >= 1
     """Whether what was measured in turns is a gain; what is none is left out."""
+    turns: int = TURNS
+    """Trials of each row of the table of cumulative gains."""
     progress: Callable[[Trial], None] = lambda _: None
     """Told of every trial when it has ended."""
     _tried: list[Trial] = field(default_factory=list, init=False)
@@ -133,7 +135,7 @@ class Tuner:
     def _table(self, way: Sequence[Point]) -> list[GainRow]:
         """Measure every point of a way in turns, forwards and backwards by turns."""
         turns: list[list[Trial]] = [[] for _ in way]
-        for turn in range(TURNS if len(way) > 1 else 1):
+        for turn in range(self.turns if len(way) > 1 else 1):
             order = range(len(way)) if turn % 2 == 0 else reversed(range(len(way)))
             for at in order:
                 turns[at].append(self._try(way[at]))

@@ -21,6 +21,7 @@ from pitstop.records.verify.verification import (
 
 # Of the distance between two seeds: what is below is the same for any purpose.
 _LEAST_RATIO: Final = 0.001
+_ANY_ORDER: Final = "sums in any order, for a kernel has no deterministic form here"
 _NO_CLAIM: Final = "the change does not claim it"
 _NOT_LEARNING: Final = (
     "the baseline's own loss does not fall beyond its noise, and two sides that both learn nothing "
@@ -45,6 +46,8 @@ class Findings:
     repeats: bool = True
     """Whether the baseline gives the same bits when it is run again, as far as that was tried."""
     numerical: NumericalComparison | None = None
+    in_any_order: bool = False
+    """Whether the short runs added up in any order: a kernel has no deterministic form."""
     statistical: NonInferiority | None = None
     learns: bool = True
     """Whether the baseline's own loss falls, as far as it was recorded."""
@@ -150,6 +153,8 @@ def _numerical_level(findings: Findings) -> LevelResult:
     message = f"{', '.join(pieces)} of the distance between two seeds, limit {digits(found.most)}"
     if found.gradient_scale is not None:
         message += f"; the first gradient has {digits(found.gradient_scale)} times the norm"
+    if findings.in_any_order:
+        message += f"; {_ANY_ORDER}"
     if findings.claim == "training":
         return _level("numerical", "not judged", f"{message}; {_NO_CLAIM}")
     return _level("numerical", "passes" if found.largest <= found.most else "fails", message)
