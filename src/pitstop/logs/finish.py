@@ -121,7 +121,8 @@ def _forgive_short_epochs(builder: LogBuilder, rows: Rows) -> None:
     new = train & ((rows.flags & NEW_EPOCH) != 0)
     if new.sum() > _MANY_EPOCHS * max(int(train.sum()), 1):
         rows.flags[new] &= ~np.uint8(NEW_EPOCH)
-        builder.note("records are further apart than epochs: each holds the beginning of one")
+        if builder.is_steps_known:
+            builder.note("records are further apart than epochs: each holds the beginning of one")
 
 
 def _cover(rows: Rows, *, is_joined: bool) -> None:

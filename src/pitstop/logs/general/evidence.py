@@ -5,11 +5,13 @@ that count the same must all be read, a run's total must fit the epochs that hav
 a step must be the longest on its line. Where there is no such relation, less is said.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from pitstop.logs.general.families import Array, Family, Index
+from pitstop.logs.general.hints import SAMPLES
 from pitstop.logs.general.roles import FEWEST_ROWS, Reading, Role
 from pitstop.logs.general.tokens import Slot
 
@@ -156,15 +158,23 @@ def _fits_run(step: Array, epoch: Array, total: Array, announced: Array) -> bool
     )
 
 
-def may_count_samples(main: Reading) -> bool:
-    """Whether a count without a name may be of samples: ``[640/60000 (1%)]``, ``[64/60000]``.
+def as_samples(main: Reading) -> str:
+    """Say of a count that it may be of samples: ``[640/60000 (1%)]``, ``[64/60000]``; else nothing.
 
-    Nobody prints every 640th step; and a count of steps begins with none, one, or one interval.
+    Its tool says so, or it has no name: nobody prints every 640th step, and a count of steps begins
+    with none, one, or one interval.
     """
     place = main.place("step")
     slots, count = main.family.slots, main.family.column(place)
+    if tool := SAMPLES.get(tuple(slot.name for slot in slots[:4])):
+        return f"{slots[place].name}, a count of samples where {tool} prints it"
+    is_drawn = main.family.is_bar or not _rises_as_samples(slots, count, place)
+    return "" if is_drawn else "a count without a name"
+
+
+def _rises_as_samples(slots: Sequence[Slot], count: Array, place: int) -> bool:
     rises = np.diff(count)
-    if slots[place].name or main.family.is_bar or not slots[place].has_total:
+    if slots[place].name or not slots[place].has_total:
         return False
     usual = float(np.median(rises[rises > 0])) if (rises > 0).any() else 1.0
     if usual == 1:

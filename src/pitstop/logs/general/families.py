@@ -69,6 +69,7 @@ _SAVES = re.compile(
     rb"|\xe4\xbf\x9d\xe5\xad\x98"
 )
 _RESUMES = re.compile(rb"(?i)\bresum(?:e|ed|ing)\b.{0,40}(?:train|from|epoch|step|checkpoint)")
+_NAMES_AN_EPOCH = re.compile(rb"(?i)epoch\W{0,3}\d.*loss\W{0,3}\d")
 _EVENT_HINT = re.compile(rb"(?i)sav|resum|writing|\xe4\xbf\x9d\xe5\xad\x98")
 _WORTH = re.compile(rb"(?i)epoch|iter|step|batch|loss|it/s|s/it|\d/\d")
 _IN_BAR = re.compile(rb"\d/\d+ \[\d[\d:]*<")
@@ -319,7 +320,9 @@ class Miner:
         if isinstance(found, Family):
             self.numbered += 1
             found.add(self.lines, at, texts)
-            if is_known and self.lines % _LEARN == 0 and len(key[0]) >= _START:
+            if found.phase == "checkpoint":
+                self._event("checkpoint")
+            elif is_known and self.lines % _LEARN == 0 and len(key[0]) >= _START:
                 self._learn(line, key, found)
         else:
             self._other(at, found, texts)
@@ -370,13 +373,14 @@ class Miner:
         if columns:
             self._table(columns, line)
             return ""
-        phase = _event_of(line)
-        found: Family | _Converted | Phase = phase or self._family(key, texts, line)
+        found: Family | _Converted | Phase = _event_of(line)
+        if not found or (found == "checkpoint" and _NAMES_AN_EPOCH.search(line) is not None):
+            found = self._family(key, texts, line, found)
         self._templates[key] = found
         return found
 
     def _family(
-        self, key: tuple[bytes, ...], texts: list[bytes], line: bytes
+        self, key: tuple[bytes, ...], texts: list[bytes], line: bytes, phase: Phase
     ) -> "Family | _Converted | Phase":
         slots = slots_of(key, texts)
         is_bar = _IN_BAR.search(line) is not None
@@ -387,7 +391,7 @@ class Miner:
         )
         if self._header:
             slots = _named_by(self._header, key, slots)
-        phase = phase_of(key, slots, is_bar=is_bar)
+        phase = phase or phase_of(key, slots, is_bar=is_bar)
         # Of one number, 59s and 1:02 are two ways to print it.
         names = (
             (s.name.lower(), s.unit.replace("duration", "time"), s.is_total, s.is_mean)

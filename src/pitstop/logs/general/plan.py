@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from pitstop.logs.general.evidence import key_of, may_count_samples, total_of, unread
+from pitstop.logs.general.evidence import as_samples, key_of, total_of, unread
 from pitstop.logs.general.families import Array, Family, Index, Mask
 from pitstop.logs.general.roles import FEWEST_ROWS, WITHIN, Pace, Reading, Role, decide, judge_times
 from pitstop.logs.general.tokens import Slot
@@ -178,9 +178,10 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     _note_undrawn(plan, readings)
     # What the steps were counted from may be damage too: an epoch or a total that is no number.
     plan.keep &= np.abs(plan.step) < _MOST_STEP
-    judge_times(main, _pace(plan), named_time=time)
-    if not step and may_count_samples(main):
-        plan.no_steps, plan.notes = "a count without a name", []
+    if not step and (counted := as_samples(main)):
+        plan.no_steps, plan.notes = counted, []
+    else:
+        judge_times(main, _pace(plan), named_time=time)
     return plan
 
 
@@ -307,7 +308,7 @@ def _epoch_before(plan: Plan, readings: list[Reading]) -> None:
     back = np.flatnonzero(np.diff(plan.step) < 0) + 1
     for reading in readings:
         epoch = reading.column("epoch")
-        if epoch is None or reading.family.phase == "eval" or not len(back):
+        if epoch is None or reading.family.phase in ("eval", "checkpoint") or not len(back):
             continue
         place = np.searchsorted(np.array(reading.family.line), plan.lines) - 1
         found = np.where(place >= 0, epoch[np.maximum(place, 0)], epoch[0] - 1)

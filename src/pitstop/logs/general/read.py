@@ -237,7 +237,7 @@ def _read_epochs(
 ) -> tuple[RankRecord, Understanding]:
     """Read a log that counts epochs alone: no time of a step follows from it."""
     has_loss = any(one.has("loss") and len(one.family) >= FEWEST_ROWS for one in readings)
-    epochs = [one for one in readings if _is_one_an_epoch(one, has_loss=has_loss)]
+    epochs, note = _epochs_of(readings, has_loss=has_loss)
     if not epochs or _are_steps_unread(readings):
         raise RecordError(_refusal(path, miner, readings))
     main = max(epochs, key=_worth_of_epochs)
@@ -247,6 +247,8 @@ def _read_epochs(
     builder.clock = miner.clocks.get(main.family.shape) or Clock()
     _tell_epochs(builder, main, [line for line, phase in miner.events if phase == "resume"])
     builder.note("lines count epochs, not steps: no time of a step follows from them")
+    if note:
+        builder.note(note)
     for line in _within_epochs(main, readings):
         builder.note(f"not understood: lines within epochs, e.g. {line}")
     understood = _understanding(main, miner, readings)
@@ -255,6 +257,41 @@ def _read_epochs(
     for note in (*miner.notes, *_warnings(understood)):
         builder.note(note)
     return finish(builder, READER, confidence=0.9, file=str(path)), understood
+
+
+def _epochs_of(readings: list[Reading], *, has_loss: bool) -> tuple[list[Reading], str]:
+    """Choose lines of which there is one an epoch, and say how where they are not printed so.
+
+    Else the last of each epoch of such as come many times in it and count nothing else; else those
+    that name the epoch where a model is saved.
+    """
+    found = [one for one in readings if _is_one_an_epoch(one, has_loss=has_loss)]
+    if found:
+        return found, ""
+    ends = [one for one in readings if one.family.phase in ("train", "") and one.has("loss")]
+    ends = [last for one in ends if (last := _last_of_each(one)) is not None]
+    if ends:
+        return ends, "many lines an epoch without a count of their own: the last is its record"
+    saved = [one for one in readings if one.family.phase == "checkpoint" and one.has("loss")]
+    saved = [last for one in saved if (last := _last_of_each(one, most=np.inf)) is not None]
+    return saved, "an epoch is named only where a model is saved"
+
+
+def _last_of_each(reading: Reading, *, most: float = 1.0) -> Reading | None:
+    """Keep the last line of each epoch; nothing unless epochs follow each other.
+
+    Args:
+        reading: May hold several lines of an epoch.
+        most: How much higher an epoch may be than the one before, unless a run begins anew.
+    """
+    epoch = reading.column("epoch")
+    if epoch is None or not (epoch % 1 == 0).all():
+        return None
+    ends = np.diff(epoch, append=np.nan) != 0
+    rises = np.diff(epoch[ends])
+    follow = ((rises > 0) & (rises <= most)) | (epoch[ends][1:] == epoch.min())
+    is_enough = ends.sum() >= FEWEST_ROWS and follow.all()
+    return Reading(reading.family.only(ends), reading.decisions) if is_enough else None
 
 
 def _worth_of_epochs(reading: Reading) -> tuple[bool, bool, int, int]:

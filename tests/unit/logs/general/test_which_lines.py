@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pitstop.errors import RecordError
 from tests.unit.logs.general.examined import examine
 
 
@@ -206,3 +207,51 @@ def test_evaluations_within_a_whole_training_are_not_its_steps(log: Path) -> Non
     found = examine(log, lines).summary
     assert found.step is not None
     assert found.step.middle == pytest.approx((2400 - 400) / 240)
+
+
+def test_many_lines_an_epoch_without_a_count_are_one_record_an_epoch(log: Path) -> None:
+    lines = [
+        f"[fit] epoch {epoch} (done={part / 8:.3f}) | loss: {3 / (epoch * 8 + part):.4f}"
+        for epoch in range(1, 6)
+        for part in range(1, 9)
+    ]
+    found = examine(log, lines).summary
+    assert (found.records, found.last_step, found.step) == (5, None, None)
+    assert any("the last is its record" in note for note in found.notes)
+
+
+def test_many_lines_whose_epochs_jump_are_refused(log: Path) -> None:
+    lines = [f"epoch {epoch} part {n} loss: 0.5{n}" for epoch in (3, 9, 4, 11) for n in range(6)]
+    with pytest.raises(RecordError, match="no lines that count"):
+        examine(log, lines)
+
+
+def test_epochs_named_where_a_model_is_saved_are_not_all_epochs(log: Path) -> None:
+    lines = [
+        f"Saved model at epoch {epoch} with loss: {1 / epoch:.4f}" for epoch in (1, 2, 3, 5, 8, 13)
+    ]
+    found = examine(log, lines).summary
+    assert (found.records, found.attempts, found.last_step) == (None, 1, None)
+    assert any("only where a model is saved" in note for note in found.notes)
+
+
+def test_a_model_saved_within_counted_steps_is_no_record(log: Path) -> None:
+    lines = []
+    for step in range(10, 400, 10):
+        lines.append(f"step {step} loss: {4 / step:.4f} lr 0.001")
+        if step % 100 == 0:
+            lines.append(f"Saved model at epoch {step // 100} with loss: {4 / step:.4f}")
+    found = examine(log, lines).summary
+    assert (found.records, found.last_step) == (39, 390)
+
+
+def test_a_count_that_its_tool_says_is_of_samples_gives_no_steps_or_times(log: Path) -> None:
+    lines = [
+        f"(epoch: {epoch}, iters: {count}, time: 0.05{epoch}, data: 0.003) G_L1: 3.2 D: 0.4"
+        for epoch in range(1, 6)
+        for count in range(400, 4400, 400)
+    ]
+    found = examine(log, lines).summary
+    assert (found.last_step, found.total_steps, found.step) == (None, None, None)
+    assert any("iters, a count of samples" in note for note in found.notes)
+    assert not any("if time is one" in note for note in found.notes)
