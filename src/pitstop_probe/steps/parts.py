@@ -76,7 +76,11 @@ TRAIN, EVAL = "train", "eval"
 ALWAYS_OUTSIDE = {"checkpoint": "checkpoint", "compile": "compile", "pitstop": "pitstop"}
 
 # Regions that only a training step has.
-_TRAINING = {"backward", "optimizer", "clip", "zero_grad"}
+_TRAINING = {"backward", "optimizer", "clip"}
+
+# A loop for both phases sets gradients to zero before a pass that evaluates, too: then this says
+# nothing.
+_SAYS_LITTLE = "zero_grad"
 
 # A moment, not a part: a model that trains was set to evaluate (`EVAL`) or back (`TRAIN`).
 MODE = "mode"
@@ -191,14 +195,22 @@ def _purposes(
     """
     evaluates |= _never_trained_with(regions) - trains
     following: Optional[str] = None
-    for region in reversed(regions):
+    zeroing: Set[int] = set()
+    for place in range(len(regions) - 1, -1, -1):
+        region = regions[place]
         if region.kind == "forward" or region.kind in _TRAINING:
             following = _purpose(region, evaluates, trains) or following
+        elif region.kind == _SAYS_LITTLE and following != EVAL:
+            zeroing.add(place)
+            following = TRAIN
         elif isinstance(region.detail, Fetch) and _feeds(region) and following is not None:
             loader = region.detail.loader
             if loader not in evaluates and loader not in trains:
                 (evaluates if following == EVAL else trains).add(loader)
-    return [_purpose(region, evaluates, trains) for region in regions]
+    return [
+        TRAIN if place in zeroing else _purpose(region, evaluates, trains)
+        for place, region in enumerate(regions)
+    ]
 
 
 def _never_trained_with(regions: Sequence[Region]) -> Set[int]:
