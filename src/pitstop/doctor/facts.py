@@ -228,20 +228,42 @@ class Facts:
         and would not without it. Steps with other things outside them as well say nothing of
         either. Nothing where the difference is within two standard errors, nor on a GPU, where
         the host's steps tell how far it runs ahead.
+
+        Python between the parts is no part of it: what a script does once an epoch (a figure,
+        histograms of its weights) falls in the same steps, and would not go with what is named.
         """
         outside = self.outside.get(name)
         if outside is None or self.on_gpu:
             return Spill()
         kinds = self.kinds_outside
         alone = [place for place in outside.places if kinds[place] == 1]
-        struck, others = self.wall_us[alone], self.wall_us[kinds == 0]
+        lengths, python_us = self._without_python(kinds)
+        struck, others = lengths[alone], lengths[kinds == 0]
+        struck, others = struck[~np.isnan(struck)], others[~np.isnan(others)]
         if min(len(struck), len(others)) < _FEWEST_ALIKE:
             return Spill()
-        longer = float(struck.mean() - others.mean())
+        longer = float(struck.mean() - others.mean()) - python_us / len(alone)
         error = float(np.hypot(_error_of_mean(struck), _error_of_mean(others)))
         if longer <= 2 * error:
             return Spill()
-        return Spill(us=longer * len(struck), error_us=error * len(struck))
+        return Spill(us=longer * len(alone), error_us=error * len(alone))
+
+    def _without_python(self, kinds: npt.NDArray[np.intp]) -> tuple[Array, float]:
+        """Give the steps without the Python between their parts, NaN where that is not known.
+
+        Where too few steps that something fell in were sampled: all steps as they are, and by how
+        much the Python of all exceeds the usual one.
+        """
+        python = self.parts_us.get("host")
+        if python is None or not len(self.sampled):
+            return self.wall_us, 0.0
+        is_usual = kinds[self.sampled] == 0
+        if (~is_usual).sum() >= _FEWEST_ALIKE:
+            lengths = np.full(self.steps, np.nan)
+            lengths[self.sampled] = self.sampled_wall_us - python
+            return lengths, 0.0
+        usual_us = float(np.median(python[is_usual])) if is_usual.any() else 0.0
+        return self.wall_us, max(0.0, self.inside_us(python) - usual_us * self.steps)
 
     def whole_share(self, name: str) -> float | None:
         """Share of a name outside steps, with what it adds to the steps around it."""
