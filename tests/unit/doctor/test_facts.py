@@ -128,6 +128,18 @@ def test_a_step_with_two_things_apart_tells_of_neither() -> None:
     assert run.spill("checkpoint").us == pytest.approx(5_000 * len(alone))
 
 
+def test_python_once_an_epoch_is_not_what_a_new_pass_adds_to_its_step() -> None:
+    python, computing = np.full(400, 200.0), np.full(400, 10_000.0)
+    python[list(EVALUATIONS)] += 30_000
+    passes = {"epoch boundary": dict.fromkeys(EVALUATIONS, 300)}
+    run = facts({"forward": computing, "host": python}, steps=400, apart=passes)
+    assert run.spill("epoch boundary").us == 0
+    computing[list(EVALUATIONS)] += 2_000
+    run = facts({"forward": computing, "host": python}, steps=400, apart=passes)
+    counted = sum(step >= 40 for step in EVALUATIONS)
+    assert run.spill("epoch boundary").us == pytest.approx(2_000 * counted)
+
+
 def test_a_few_steps_or_the_hosts_clock_beside_a_gpu_tell_no_such_thing() -> None:
     times = np.full(100, 10_000.0)
     times[[50, 60, 70, 80]] += 5_000

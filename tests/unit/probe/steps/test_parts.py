@@ -196,6 +196,32 @@ def test_an_evaluation_reaches_from_its_first_fetch_to_its_last() -> None:
     assert (evaluates, trains) == ({2}, {1})
 
 
+def test_a_loop_for_both_phases_zeroes_gradients_before_it_evaluates_too() -> None:
+    trains, tests = Fetch(1, 0), Fetch(2, 0)
+    evaluating = [
+        region
+        for at in range(100, 400, 100)
+        for region in (
+            Region("data", at, at + 20, tests),
+            Region("zero_grad", at + 20, at + 25),
+            Region("forward", at + 30, at + 60, EVAL),
+            Region("loss", at + 60, at + 65),
+        )
+    ]
+    regions = [
+        Region("zero_grad", 5, 10),  # after the step before: no beginning of an evaluation
+        *evaluating,
+        Region("data", 500, 520, trains),
+        Region("zero_grad", 520, 525),
+        Region("forward", 530, 560, TRAIN),
+        Region("backward", 560, 600),
+        Region("optimizer", 600, 610),
+    ]
+    feeds, known = set[int](), set[int]()
+    assert outside_intervals(regions, feeds, known) == [OutsideInterval("evaluation", 100, 360)]
+    assert (feeds, known) == ({2}, {1})
+
+
 def test_an_evaluation_in_training_mode_is_known_by_a_loader_that_nothing_trains_with() -> None:
     training, held_out = Fetch(loader=1, workers=0), Fetch(loader=2, workers=0)
     regions = [
