@@ -246,6 +246,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--within-s", type=float, default=float("inf"), help="no run goes on after this long"
     )
     parser.add_argument(
+        "--patience", type=float, default=1.0, help="times the limits, on cores that others use"
+    )
+    parser.add_argument(
         "--runs",
         nargs="*",
         default=["twice", "detach", "default", "stopwatch"],
@@ -274,6 +277,7 @@ def main(words: Sequence[str] | None = None) -> int:
         python=args.python,
         journal=Journal(args.journal),
         end_s=time.monotonic() + args.within_s,
+        patience=args.patience,
     )
     generate_for(zoo, rows, at_a_time=args.together or args.jobs)
     if args.together:

@@ -121,6 +121,7 @@ class Zoo:
         python: str,
         journal: Journal | None = None,
         end_s: float = float("inf"),
+        patience: float = 1.0,
     ) -> None:
         """Say where and how.
 
@@ -130,12 +131,14 @@ class Zoo:
             python: Interpreter of the scripts.
             journal: Runs that need not be made again.
             end_s: On the monotonic clock; no run goes on after it.
+            patience: How many times its row's limit a run may take.
         """
         self.device: Device = device
         self.public = public
         self.python = python
         self.journal = journal or Journal()
         self.end_s = end_s
+        self.patience = patience
         self.turn: Path | None = None
         """A lock; with it, scripts have the GPU one after the other."""
 
@@ -173,6 +176,7 @@ class Zoo:
             python=self.python,
             journal=self.journal,
             end_s=self.end_s,
+            patience=self.patience,
         )
 
     def _way(self, row: Row, kind: Kind) -> Run:
@@ -216,7 +220,8 @@ class Zoo:
     ) -> Run:
         """Run a command; add what it left behind."""
         start_s = time.monotonic()
-        limit_s = min(row.limit_s, self.end_s - start_s)
+        longest_s = row.limit_s * self.patience
+        limit_s = min(longest_s, self.end_s - start_s)
         if limit_s <= 0:
             raise NoTimeLeftError(f"{row.name}, {kind}: not begun")
         try:
@@ -235,7 +240,7 @@ class Zoo:
             )
             code, stdout, stderr = done.returncode, done.stdout, done.stderr
         except subprocess.TimeoutExpired as error:
-            if limit_s < row.limit_s:
+            if limit_s < longest_s:
                 raise NoTimeLeftError(f"{row.name}, {kind}: not ended") from error
             code, stdout, stderr = 124, _text(error.stdout), _text(error.stderr)
         wall_s = time.monotonic() - start_s
