@@ -67,6 +67,8 @@ _SURE_ENOUGH = 0.5
 _STANDARD_INPUT = "-"
 _KEPT_AS = "standard-input.log"
 _SAME = 0.02
+_WHOLE = (b"}", b"]")
+"""How a line ends that is whole though the file ends with it: JSON, a drawing of a bar."""
 _FEW_DRAWINGS = 3
 _DAMAGE: Final = (*DAMAGE, struct.error)
 _SUFFIXES = frozenset((".log", ".txt", ".json", ".csv", ".out", ".err", ".gz", ".jsonl"))
@@ -346,6 +348,7 @@ def _checked(path: Path, found: RankRecord) -> RankRecord:
     if len(formats) > 1:
         return found if is_one or agrees else other
     is_one = is_one and not _draws_epochs(found, other)
+    is_one = is_one and (agrees or not _counts_beside_a_loss(found, other))
     is_same = len(found.attempts) == len(other.attempts) and (is_one or agrees)
     if is_same and not understood.doubt:
         return found
@@ -385,6 +388,13 @@ def _draws_epochs(bar: RankRecord, other: RankRecord) -> bool:
         return False
     ends = (_last_step(bar), bar.windows.log.total_steps or np.inf)
     return any(abs(end - float(np.nanmax(epochs))) <= 1 for end in ends)
+
+
+def _counts_beside_a_loss(bar: RankRecord, other: RankRecord) -> bool:
+    """Whether other lines name their count and print a loss with it, which the bar does not."""
+    assert other.windows is not None, "a log's record has a table"
+    lossy = [any("loss" in name.lower() for name in rank.scalars) for rank in (bar, other)]
+    return bool(other.windows.log.count_name) and lossy == [False, True]
 
 
 def _agrees(one: RankRecord, other: RankRecord) -> bool:
@@ -458,7 +468,7 @@ def _feed_lines(
     before = b""
     note = _note_in(builders)
     for lines, is_whole in stream(path, note):
-        if not is_whole and before:
+        if not is_whole and before and not lines[-1].rstrip().endswith(_WHOLE):
             note("the last line has no end and is left out: killed, or writing now")
             continue
         short = list(map(cut, lines))

@@ -30,6 +30,8 @@ _STAMP_BYTES = 19
 _EVALUATES = re.compile(
     rb"Test: \[|Extract Features: \[|##### Evaluating |=> Final test| \* (?:Acc|Prec)@1"
 )
+_HEADS_EVALUATION = re.compile(rb"(?i)\b(?:eval|val|test)[a-z]*\W{0,4}\Z")
+"""Right before the head of a record: it is of an evaluation that prints the same meters."""
 
 
 class _Meters:
@@ -45,11 +47,15 @@ class _Meters:
         self._head = head
         self._first_epoch = first_epoch
         self._counts_from_zero = False
+        self._lengths: set[int] = set()
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
         if b"poch: [" in line and (found := self._head.search(line)) is not None:
-            self._record(line, found)
+            if found.start() and _HEADS_EVALUATION.search(line, 0, found.start()) is not None:
+                self._builder.evaluation()
+            else:
+                self._record(line, found)
         elif line[:1] in b"TE#= " and _EVALUATES.match(line) is not None:
             self._builder.evaluation()
 
@@ -59,7 +65,10 @@ class _Meters:
         epoch, printed_step, length = number(epoch_text), number(step_text), int(of)
         if epochs:
             builder.total_epochs = int(epochs)
-        builder.steps_per_epoch = length
+        self._lengths.add(length)
+        builder.steps_per_epoch = length if len(self._lengths) == 1 else None
+        if len(self._lengths) == 2:
+            builder.note("epochs of other lengths are announced: several runs, or parts of one")
         self._counts_from_zero |= printed_step == 0
         count = printed_step + self._counts_from_zero
         end = found.end()

@@ -68,9 +68,12 @@ _SAVES = re.compile(
     rb"|\.pth?\b|\.h5|\.hdf5|\.pkl)|(?:checkpoint|model|weights)\W{1,3}(?:was |has been |is )?saved"
     rb"|\xe4\xbf\x9d\xe5\xad\x98"
 )
-_RESUMES = re.compile(rb"(?i)\bresum(?:e|ed|ing)\b.{0,40}(?:train|from|epoch|step|checkpoint)")
+_RESUMES = re.compile(
+    rb"(?i)\bresum(?:e|ed|ing)\b.{0,40}(?:train|from|epoch|step|checkpoint)"
+    rb"|\b(?:re)?load(?:ed|ing)\b.{0,24}\boptimi[sz]er\b.{0,24}\b(?:from|state)\b"
+)
 _NAMES_AN_EPOCH = re.compile(rb"(?i)epoch\W{0,3}\d.*loss\W{0,3}\d")
-_EVENT_HINT = re.compile(rb"(?i)sav|resum|writing|\xe4\xbf\x9d\xe5\xad\x98")
+_EVENT_HINT = re.compile(rb"(?i)sav|resum|optimi|writing|\xe4\xbf\x9d\xe5\xad\x98")
 _WORTH = re.compile(rb"(?i)epoch|iter|step|batch|loss|it/s|s/it|\d/\d")
 _IN_BAR = re.compile(rb"\d/\d+ \[\d[\d:]*<")
 _WORD = re.compile(r"[a-z]+|[^\W\d_a-z]+")

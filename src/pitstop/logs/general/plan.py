@@ -93,13 +93,19 @@ def _is_variant(one: Reading, main: Reading, slot: Slot, role: Role) -> bool:
 
 
 def _is_same_place(one: Reading, main: Reading, slot: Slot) -> bool:
-    """Whether a count without a name stands behind the same epoch: ``Epoch 3 [20/445] Loss``."""
+    """Whether a count without a name stands behind the same epoch: ``Epoch 3 [20/445] Loss``.
+
+    Without an epoch it goes to the same total beside the same values, ``37/37 - 6s - loss: 0.3``.
+    """
     place, epoch = main.place("step"), main.place("epoch")
-    if slot.name or not 0 <= epoch < place < len(one.family.slots):
+    if slot.name or not epoch < place < len(one.family.slots):
         return False
-    return key_of(one.family.slots[epoch]) == key_of(main.family.slots[epoch]) and key_of(
-        one.family.slots[place]
-    ) == key_of(slot)
+    if key_of(one.family.slots[place]) != key_of(slot):
+        return False
+    if epoch < 0:
+        totals = [_totals_at(reading, place) for reading in (one, main)]
+        return len(totals[0]) == 1 and totals[0] == totals[1] and _values(main) <= _values(one)
+    return key_of(one.family.slots[epoch]) == key_of(main.family.slots[epoch])
 
 
 def _may_join(one: Reading, main: Reading, role: Role) -> bool:
@@ -118,10 +124,15 @@ def _prints_the_same(one: Reading, main: Reading) -> bool:
 def _one_total_of(reading: Reading) -> float | None:
     """Total behind the count of steps; None without one, or of several."""
     place = reading.place("step")
-    if place < 0 or not reading.family.slots[place].has_total:
-        return None
-    found = np.unique(reading.family.column(place + 1))
-    return float(found[0]) if len(found) == 1 else None
+    found = set() if place < 0 else _totals_at(reading, place)
+    return found.pop() if len(found) == 1 else None
+
+
+def _totals_at(reading: Reading, place: int) -> set[float]:
+    """Totals behind a count; empty without any."""
+    if not reading.family.slots[place].has_total:
+        return set()
+    return set(reading.family.column(place + 1).tolist())
 
 
 def _values(reading: Reading) -> set[str]:

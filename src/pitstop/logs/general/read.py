@@ -285,7 +285,7 @@ def _last_of_each(reading: Reading, *, most: float = 1.0) -> Reading | None:
         most: How much higher an epoch may be than the one before, unless a run begins anew.
     """
     epoch = reading.column("epoch")
-    if epoch is None or not (epoch % 1 == 0).all():
+    if epoch is None or not (epoch % 1 == 0).all() or reading.has("step"):
         return None
     ends = np.diff(epoch, append=np.nan) != 0
     rises = np.diff(epoch[ends])

@@ -289,7 +289,7 @@ def _choose_step(reading: Reading) -> None:
             continue
         if reading.family.is_bar and not _is_drawn(reading, place):
             continue
-        score = _step_score(slot, reading, reading.family.column(place))
+        score = _step_score(slot, reading, place)
         if score > best_score:
             best, best_score = place, score
     if best < 0 or best_score < SURE:
@@ -330,11 +330,13 @@ def _is_drawn(reading: Reading, place: int) -> bool:
     return [one.role for one in behind][-1:] == ["elapsed"]
 
 
-def _step_score(slot: Slot, reading: Reading, values: Array) -> float:
+def _step_score(slot: Slot, reading: Reading, place: int) -> float:
     """Say how sure it is that a count is the step's; a share of its rises must be the same."""
+    values = reading.family.column(place)
     is_named = _names_a_step(slot)
     is_strong = is_named and not set(slot.words) <= _WEAK_STEP_WORDS
-    may_be = is_named or (not slot.name and (slot.has_total or slot.opens in "[,"))
+    is_within = slot.opens == "-" and reading.decisions[place - 1].role == "epoch"  # Epoch 3-20
+    may_be = is_named or (not slot.name and (slot.has_total or is_within or slot.opens in "[,"))
     if not may_be or not (is_strong or _is_of_steps(reading)) or not _moves(reading, values):
         return 0.0
     rises = _rises(values, _turns(reading))

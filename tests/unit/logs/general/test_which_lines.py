@@ -255,3 +255,51 @@ def test_a_count_that_its_tool_says_is_of_samples_gives_no_steps_or_times(log: P
     assert (found.last_step, found.total_steps, found.step) == (None, None, None)
     assert any("iters, a count of samples" in note for note in found.notes)
     assert not any("if time is one" in note for note in found.notes)
+
+
+def test_a_nameless_bar_is_no_training_beside_named_steps_with_a_loss(log: Path) -> None:
+    lines = []
+    for step in range(20, 2020, 20):
+        second = step // 2 + 40 * (step // 500)
+        clock = f"2021-03-04 {10 + second // 3600:02}:{second // 60 % 60:02}:{second % 60:02},000"
+        lines.append(f"{clock} trainer INFO: iter: {step:06}, lr: 0.01, total_loss: {9 / step:.3f}")
+        if step % 500 == 0:
+            lines += [bar(n, 90, n // 3) for n in range(1, 91)]
+    found = examine(log, lines).summary
+    assert (found.format, found.last_step) == ("general", 2000)
+    assert found.step is not None
+    assert found.step.middle == pytest.approx(0.5)
+
+
+def test_an_epochs_last_line_without_time_left_is_of_the_same_series(log: Path) -> None:
+    lines = []
+    for epoch in range(1, 13):
+        lines.append(f"Epoch {epoch}/12")
+        for n in range(1, 20):
+            lines.append(f"{n:2}/20 [=>...] - ETA: {20 - n}s - loss: 0.9{n:02} - acc: 0.4")
+        lines.append("20/20 [=====] - 6s 149ms/step - loss: 0.8123 - acc: 0.5")
+    assert examine(log, lines).summary.records == 12 * 20
+
+
+def test_a_count_behind_the_epoch_is_the_step_within_it(log: Path) -> None:
+    lines = [
+        f"Epoch {epoch}-{n} | Train | Loss: {2 / (epoch + 1):.3f}, SA: 0.{n:03}"
+        for epoch in range(6)
+        for n in range(0, 200, 20)
+    ]
+    found = examine(log, lines).summary
+    assert found.records == 60
+    assert not any("the last is its record" in note for note in found.notes)
+
+
+def test_a_loaded_optimizer_is_another_process_where_the_log_is_silent_too(log: Path) -> None:
+    lines, second = [], 0
+    for step in range(10, 1510, 10):
+        second += 4
+        if step in (510, 1010):
+            second += 900
+            lines += ["Loading model from out/last.pth", "Loading optimizer from out/last.pth"]
+        clock = f"2021-03-04 {10 + second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+        lines.append(f"{clock} step: {step}, lr: 0.01, loss: {9 / step:.3f}")
+    found = examine(log, lines).summary
+    assert (found.attempts, found.last_step) == (3, 1500)
