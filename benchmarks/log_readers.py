@@ -198,7 +198,7 @@ DENSE: dict[str, Line] = {
     "torchtitan": _titan,
     "Hugging Face console": _dict,
     "Hugging Face console, no norm": _short_dict,
-    "key=value lines": _pairs,
+    "general, key=value lines": _pairs,
     "mmcv text": _mmcv,
     "mmcv JSON": _mmcv_json,
     "mmengine text": _mmengine,

@@ -73,16 +73,20 @@ _FEW_DRAWINGS = 3
 _DAMAGE: Final = (*DAMAGE, struct.error)
 _SUFFIXES = frozenset((".log", ".txt", ".json", ".csv", ".out", ".err", ".gz", ".jsonl"))
 _PRINTED: Final = {
-    "a loss": re.compile(rb"(?i)loss\w{0,16}[ \t=:'\"]{1,4}-?\d"),
-    "a learning rate": re.compile(rb"(?i)(?:\b|_)(?:lr|learning[ _]rate)[ \t=:'\"]{1,4}\d"),
-    "a timestamp": re.compile(rb"\b\d\d:\d\d:\d\d\b"),
-    "memory": re.compile(rb"(?i)(?:mem(?:ory)?|vram)\b[^\d\n]{0,16}\d"),
-    "a time": re.compile(
-        rb"(?i)(?:\b|_)(?:time|took|elapsed|duration|cost|sec(?:ond)?s?)\b[^\w\n]{1,4}\d"
-        rb"|\d ?(?:ms|s|secs?|seconds|s/it|it/s)\b"
+    "a loss": (rb"loss\w{0,16}[ \t=:'\"]{1,4}-?\d",),
+    "a learning rate": (rb"l(?<![^\W_].)(?:r|earning[ _]rate)[ \t=:'\"]{1,4}\d",),
+    "a timestamp": (rb":\d\d:(?<=\b\d\d:\d\d:)\d\d\b",),
+    "memory": (rb"(?:mem(?:ory)?|vram)\b[^\d\n]{0,16}\d",),
+    "a time": (
+        rb"[cdest](?<![^\W_].)(?:(?<=t)(?:ime|ook)|(?<=e)lapsed|(?<=d)uration|(?<=c)ost"
+        rb"|(?<=s)ec(?:ond)?s?)\b[^\w\n]{1,4}\d",
+        rb"[ims](?:(?<=\d.)|(?<=\d .))(?:(?<=m)s|(?<=i)t/s|(?<=s)(?:ecs?|econds|/it)?)\b",
     ),
 }
-"""What stands in a log where a line matches, whoever read it."""
+"""What stands in a log whose text in lower case has one of these, whoever read it.
+
+Each begins with a letter or a colon and looks back from there: that lets a search jump.
+"""
 _UNREAD = "not understood: "
 _MOST_FILES = 256
 # Of any kind: a home folder is not searched through.
@@ -303,7 +307,7 @@ def _announced(rank: RankRecord) -> int | None:
 
 def _with_memory(path: Path, sampled: list[bytes], found: RankRecord) -> RankRecord:
     """Add what lines between the records print of memory and of a cache."""
-    if not any(MARK.search(cut(line)) for line in sampled):
+    if MARK.search(b"\n".join(map(cut, sampled))) is None:
         return found
     assert found.windows is not None, "a log's record has a table"
     lines = MemoryLines()
@@ -367,16 +371,23 @@ def _with_unread(lines: list[bytes], found: RankRecord) -> RankRecord:
         "a time": bool(np.isfinite((table.step_s, table.printed_step_s)).any()),
     }
     said = [note.rsplit("(", 1)[-1] for note in table.log.notes if note.startswith(_UNREAD)]
+    text = b"\n".join(map(cut, lines))  # searched at once: no pattern goes beyond its line
+    lower = text.lower()
     notes = [
-        f"{_UNREAD}{what.removeprefix('a ')}, e.g. "
-        f"{line.decode('utf-8', 'replace').strip()[:160]} ({what} on a line of its own)"
-        for what, pattern in _PRINTED.items()
+        f"{_UNREAD}{what.removeprefix('a ')}, e.g. {_line_at(text, place.start())} "
+        f"({what} on a line of its own)"
+        for what, patterns in _PRINTED.items()
         if not known[what] and not any(reason.startswith(what) for reason in said)
-        for line in [next((line for line in lines if pattern.search(cut(line))), b"")]
-        if line
+        if (place := next(filter(None, (re.search(one, lower) for one in patterns)), None))
     ]
     log = replace(table.log, notes=(*table.log.notes, *notes))
     return replace(found, windows=replace(table, log=log), notes=log.notes)
+
+
+def _line_at(text: bytes, place: int) -> str:
+    """Give the line in which a place lies, to be quoted."""
+    line = text[text.rfind(b"\n", 0, place) + 1 :].partition(b"\n")[0]
+    return line.decode("utf-8", "replace").strip()[:160]
 
 
 def _draws_epochs(bar: RankRecord, other: RankRecord) -> bool:

@@ -225,6 +225,8 @@ class Miner:
         """Templates by their text with its digits, ``stage0: ``: quicker than leaving them out."""
         self._usual: dict[bytes, list[tuple[re.Pattern[bytes], Family]]] = {}
         """Patterns of the lines met last, by their first bytes: quicker than splitting."""
+        self._spoken: dict[bytes, Phase] = {}
+        """Lines without numbers that head no table, and what they say: most come again."""
         self._header: list[str] = []
         self._commas = 0
         """Commas in a row of the table."""
@@ -347,13 +349,15 @@ class Miner:
 
     def _words(self, line: bytes) -> None:
         """Look at a line without numbers: an event, or the head of a table."""
-        if _EVENT_HINT.search(line) is not None:
-            phase = _event_of(line)
-            if phase:
-                self._event(phase)
-        columns = _columns(line)
-        if columns:
-            self._table(columns, line)
+        phase = self._spoken.get(line)
+        if phase is None:
+            phase = _event_of(line) if _EVENT_HINT.search(line) is not None else ""
+            if columns := _columns(line):
+                self._table(columns, line)
+            elif len(self._spoken) < _MOST_ALIASES:
+                self._spoken[line] = phase
+        if phase:
+            self._event(phase)
 
     def _table(self, columns: list[str], line: bytes) -> None:
         self._header = columns

@@ -168,12 +168,12 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     column = main.column("step")
     assert column is not None, "chosen for its step"
     nothing = np.full(len(column), NAN)
-    plan = Plan(main, column.copy(), nothing, nothing.copy(), np.abs(column) < _MOST_STEP)
-    plan.doubt = doubt
+    counts = np.abs(column) < _MOST_STEP
+    plan = Plan(main, column.copy(), nothing, nothing.copy(), counts, doubt=doubt)
     if (epoch := main.column("epoch")) is not None:
         plan.epoch = np.floor(epoch)
+    plan.world_size = ranks
     if ranks is not None:
-        plan.world_size = ranks
         plan.notes.append(f"{ranks} ranks write into the log: the first one's lines are read")
     _drop_lone(plan)
     if main.family.is_bar or main.family.shape < 0:
@@ -182,10 +182,7 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     _one_total(plan)
     if epoch is None:
         _epoch_before(plan, readings)
-    if _is_within(main):
-        _in_both(plan)
-    else:
-        _over_the_run(plan, readings)
+    (_in_both if _is_within(main) else _over_the_run)(plan, readings)
     _note_undrawn(plan, readings)
     # What the steps were counted from may be damage too: an epoch or a total that is no number.
     plan.keep &= np.abs(plan.step) < _MOST_STEP
@@ -223,8 +220,9 @@ def _is_within(main: Reading) -> bool:
     return place >= 0 and main.decisions[place].evidence == WITHIN
 
 
-def _in_both(plan: Plan) -> None:
+def _in_both(plan: Plan, readings: list[Reading]) -> None:
     """Order records by epoch and step; from which epoch on the run counts is not known."""
+    del readings
     place = plan.main.place("step")
     plan.step = plan.epoch * plan.main.family.column(place + 1) + plan.step
     plan.no_steps = "steps within epochs of an unknown first number"
