@@ -235,6 +235,15 @@ def test_a_log_without_its_last_end_leaves_the_cut_number_out(tmp_path: Path) ->
     assert any("last line has no end" in note for note in run.first.notes)
 
 
+def test_a_log_that_ends_with_a_bracket_is_whole(tmp_path: Path) -> None:
+    entries = [{"epoch": n / 10, "loss": 3 / n, "step": 10 * n} for n in range(1, 40)]
+    text = json.dumps({"log_history": entries}, indent=2)
+    (tmp_path / "trainer_state.json").write_text(text, encoding="utf-8")
+    [run] = read_logs([tmp_path / "trainer_state.json"])
+    assert table_of(run).last_step[-1] == 390
+    assert not any("has no end" in note for note in run.first.notes)
+
+
 def test_a_resumed_run_is_one_run_with_two_attempts(tmp_path: Path) -> None:
     steps = [*range(50, 501, 50), *range(350, 801, 50)]
     lines = [mmcv_line(step, second=place * 15) for place, step in enumerate(steps)]

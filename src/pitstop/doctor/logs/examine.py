@@ -8,12 +8,13 @@ from pitstop.doctor.logs.case import LogCase, case_of
 from pitstop.doctor.logs.rules import EVENT_RULES, STEP_RULES
 from pitstop.doctor.logs.signs import SIGN_RULES
 from pitstop.doctor.logs.summary import untimed_text
+from pitstop.doctor.logs.time import share_beside_steps
 from pitstop.doctor.order import is_fatal, outcome_of, share_of
 from pitstop.doctor.rules.catalogue import ENTRIES
 from pitstop.errors import RecordError
 from pitstop.records.logs.summary import LogExamination
 from pitstop.records.run import RunRecord
-from pitstop.records.units import speedup_text
+from pitstop.records.units import share_text, speedup_text
 from pitstop.records.verdict import Finding, Severity, Verdict
 
 LOG_NAMES: Final[Mapping[str, str]] = {
@@ -27,6 +28,7 @@ LOG_NAMES: Final[Mapping[str, str]] = {
 """What a run is called whose primary finding is one that only logs have."""
 
 _FEWEST_WINDOWS = 5
+_LEAST_SHARE = 0.1
 _WEIGHT: dict[Severity, int] = {"critical": 2, "warning": 1, "info": 0}
 
 
@@ -59,7 +61,8 @@ def examine_case(case: LogCase) -> LogExamination:
     findings = tuple(sorted(found, key=_order))
     primary = next((one for one in findings if one.severity != "info"), None)
     log, hours = case.log, _whole_run_hours(case)
-    outcome = outcome_of(primary, enough=enough)
+    is_known = share_beside_steps(case.facts, case.time) < _LEAST_SHARE
+    outcome = outcome_of(primary, enough=enough and is_known)
     verdict = Verdict(
         outcome=outcome,
         verdict=_name(primary) if primary and outcome == "bottleneck" else outcome,
@@ -102,6 +105,12 @@ def _message(primary: Finding | None, case: LogCase, *, enough: bool) -> str:
     if not enough:
         timed = "1 timed record is" if step.windows == 1 else f"{step.windows} timed records are"
         return f"{timed} too few to judge; {_FEWEST_WINDOWS} are needed"
+    beside = share_beside_steps(case.facts, case.time)
+    if beside >= _LEAST_SHARE:
+        return (
+            f"steps at their usual time leave {share_text(beside)} of the time from record to "
+            "record; what that is the log does not tell"
+        )
     return f"no bottleneck of 10% or more in this log, in {step.windows} windows"
 
 

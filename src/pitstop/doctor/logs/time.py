@@ -118,6 +118,16 @@ def shares_of_work(facts: LogFacts, time: RunTime) -> dict[str, float]:
     return {**shares, "unaccounted": max(0.0, 1 - sum(shares.values()))}
 
 
+def share_beside_steps(facts: LogFacts, time: RunTime) -> float:
+    """Share of the time from record to record that steps do not take, where no part of it is known.
+
+    It may be evaluations or checkpoints that nobody timed, or steps that differ.
+    """
+    if facts.admission.run or not time.run_s or time.train_s is None:
+        return 0.0
+    return max(0.0, 1 - time.train_s / time.run_s)
+
+
 def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> Eta | None:
     """Estimate what is left from recent step times; None when these or the end are not known."""
     left = facts.steps_left

@@ -26,6 +26,7 @@ _AMONG = 100
 _MIXED = 0.2
 _TWICE = 0.1
 _FULL = 0.9
+_MANY = 2
 _MOST_ELSEWHERE = 8
 _MOST_LISTED = 24
 _ELSEWHERE: Final[dict[Role, str]] = {
@@ -290,7 +291,9 @@ def _last_of_each(reading: Reading, *, most: float = 1.0) -> Reading | None:
     ends = np.diff(epoch, append=np.nan) != 0
     rises = np.diff(epoch[ends])
     follow = ((rises > 0) & (rises <= most)) | (epoch[ends][1:] == epoch.min())
-    is_enough = ends.sum() >= FEWEST_ROWS and follow.all()
+    # An epoch that comes twice may be another process's.
+    are_many = len(epoch) >= _MANY * ends.sum() if most == 1 else bool(ends.all())
+    is_enough = ends.sum() >= FEWEST_ROWS and follow.all() and are_many
     return Reading(reading.family.only(ends), reading.decisions) if is_enough else None
 
 

@@ -1,5 +1,6 @@
 """Which of a log's lines and bars are the training's, on lines of our own in misread shapes."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -302,3 +303,48 @@ def test_a_loaded_optimizer_is_another_process_where_the_log_is_silent_too(log: 
         lines.append(f"{clock} step: {step}, lr: 0.01, loss: {9 / step:.3f}")
     found = examine(log, lines).summary
     assert (found.attempts, found.last_step) == (3, 1500)
+
+
+def test_a_run_of_which_steps_take_too_little_is_not_called_healthy(log: Path) -> None:
+    lines, now = [], datetime(2021, 3, 4, 10, tzinfo=UTC)
+    for count in range(100, 10_100, 100):
+        now += timedelta(seconds=4.1 + count % 300 / 1000)
+        if count % 500 == 100:
+            now += timedelta(seconds=6)  # nobody says what for
+        epoch, inside = divmod(count - 100, 500)
+        head = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03} Epoch: [{epoch}]"
+        lines += [f"{head}[{inside + 100}/500] Overall Loss {900 / count:.4f} LR 0.01"]
+    found = examine(log, lines)
+    assert found.summary.last_step == 20 * 500
+    assert found.verdict.outcome == "not enough evidence"
+    assert "what that is the log does not tell" in found.verdict.message
+
+
+def test_meters_of_an_evaluation_are_not_the_trainings(log: Path) -> None:
+    lines = []
+    for epoch in (1, 2, 3):
+        lines += [
+            f"TRAINING - Epoch: [{epoch}][{n}/391]\tTime 0.020 (0.0{40 - epoch})\tData 0.001 "
+            f"(0.002)\tLoss {3 / (epoch + n):.4f} (2.1)"
+            for n in range(0, 400, 100)
+        ]
+        lines += [
+            f"EVALUATING - Epoch: [{epoch}][{n}/100]\tTime 0.013 (0.016)\tData 0.001 (0.004)\tLoss "
+            "1.2 (1.3)"
+            for n in (0, 99)
+        ]
+    found = examine(log, lines).summary
+    assert (found.format, found.last_step) == ("AverageMeter", 2 * 391 + 300)
+    assert found.attempts == 1
+
+
+def test_meters_of_epochs_of_several_lengths_are_several_runs(log: Path) -> None:
+    lines = [
+        f"Epoch: [{epoch}][{n}/{length}]\tTime 0.020 (0.03{epoch})\tLoss 0.5 (0.6)"
+        for length in (40, 10)
+        for epoch in (1, 2)
+        for n in range(0, length, 5)
+    ]
+    found = examine(log, lines).summary
+    assert (found.attempts, found.run_s, found.total_steps) == (None, None, None)
+    assert any("several runs" in note for note in found.notes)
