@@ -47,7 +47,7 @@ def build(shard: str, ranks: Ranks, device: torch.device, *, smoke: bool) -> tup
     name, sizes = ("demo", ()) if smoke else ("fast", ("train.batch_size=32",))
     overrides = (*REID, *sizes, "train.compile.scope=off", f"train.shard={shard}")
     config = load_config(CONFIGS / "reid" / f"{name}.yaml", overrides).config
-    task = build_task(config)
+    task: Any = build_task(config)
     setup = build_trainer(config, task, ranks, device)
     trainer = setup.trainer
     stepper = Stepper(

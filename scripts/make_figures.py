@@ -581,10 +581,10 @@ def plan_summary() -> str:
     return table(("", "wanted", "blind", "after the fact"), rows)
 
 
-def plan_second() -> list[Json]:
-    """Rows of the second list of plans: with what was measured where that is known."""
-    if (RESULTS / "plan_second.json").exists():
-        return results("plan_second")["rows"]
+def plan_trial(trial: str) -> list[Json]:
+    """Rows of a later list of plans: with what was measured where that is known."""
+    if (RESULTS / f"plan_{trial}.json").exists():
+        return results(f"plan_{trial}")["rows"]
     return [
         {
             **{key: one[key] for key in ("name", "cap_gib", "neighbour", "measured_before")},
@@ -594,12 +594,18 @@ def plan_second() -> list[Json]:
             "outcome": "not run",
             "measured": {},
         }
-        for one in results("plan_predicted_second_h200")["rows"]
+        for one in results(f"plan_predicted_{trial}_h200")["rows"]
     ]
 
 
-def plan_second_steps() -> str:
-    """Plans: step time of each case of the second list."""
+def plan_trial_steps(trial: str, others: Mapping[str, str] | None = None) -> str:
+    """Plans: step time of each case of a later list.
+
+    Args:
+        trial: Name of the list.
+        others: Heads of other ways to plan by a neighbour, and what their errors are called.
+    """
+    ways = others or {}
 
     def row(one: Json) -> list[str]:
         measured = one["measured"].get("step_ms")
@@ -610,10 +616,11 @@ def plan_second_steps() -> str:
             _signed(one.get("step_error"), 0),
             one.get("neighbour") or "",
             _signed(one.get("calibrated_step_error"), 0),
+            *(_signed(one.get(key), 0) for key in ways.values()),
         ]
 
-    head = ("case", "planned, ms", "measured, ms", "error", "neighbour", "error by it")
-    return table(head, map(row, plan_second()))
+    head = ("case", "planned, ms", "measured, ms", "error", "neighbour", "error by it", *ways)
+    return table(head, map(row, plan_trial(trial)))
 
 
 def plan_host() -> str:
@@ -785,8 +792,15 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plan-host": plan_host,
     "plan-left-out": plan_left_out,
     "plan-peaks": lambda: plan_peaks(results("plan")["rows"]),
-    "plan-second-peaks": lambda: plan_peaks(plan_second()),
-    "plan-second-steps": plan_second_steps,
+    "plan-second-peaks": lambda: plan_peaks(plan_trial("second")),
+    "plan-second-steps": lambda: plan_trial_steps("second"),
+    "plan-third-steps": lambda: plan_trial_steps(
+        "third",
+        {
+            "without the driver": "calibrated_step_error_unwatched",
+            "by a profile": "calibrated_step_error_by_kernels",
+        },
+    ),
     "plan-steps": plan_steps,
     "plan-summary": plan_summary,
     "plan-table-fused": lambda: plan_table("crop 256, fused"),
