@@ -93,6 +93,7 @@ def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning
         else RepeatedTrials(trials=journaled, progress=progress),
         budget=study.budget,
         turns=study.turns,
+        is_known=journal.has,
         progress=progress,
     ).run()
 

@@ -58,6 +58,10 @@ class TrialJournal:
         waiting = self._unused.get(overrides)
         return waiting.pop(0) if waiting else None
 
+    def has(self, overrides: tuple[str, ...]) -> bool:
+        """Whether there is a trial of these settings that was not taken yet."""
+        return bool(self._unused.get(overrides))
+
     def write(self, trial: Trial) -> None:
         """Keep a trial for good."""
         self._append(trial)

@@ -86,6 +86,7 @@ def run_script_study(study: ScriptStudy, progress: Callable[[Trial], None]) -> S
         trials=checked,
         budget=study.budget,
         holds=_holds,
+        is_known=journal.has,
         progress=tell,
     ).run()
     return _described(tuning, seen, checked.measure, script_of(study.command))
