@@ -87,3 +87,10 @@ def test_a_killed_tuner_leaves_no_training_behind(trials: EngineTrials) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     assert left == []
+
+
+def test_long_steps_end_a_trial_before_it_has_all_of_them(trials: EngineTrials) -> None:
+    trials.steps, trials.enough_s = 10**6, 0.5
+    trial = trials.run([])
+    assert (trial.end, trial.reason) == ("measured", "")
+    assert trial.took_s < trials.limit_s / 2

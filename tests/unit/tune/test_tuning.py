@@ -95,6 +95,16 @@ def test_every_row_was_measured_in_turns(config: RunConfig) -> None:
     assert last[3:6] == [("a=1", "b=1"), ("a=1",), ()]
 
 
+def test_rows_are_measured_as_often_as_asked(config: RunConfig) -> None:
+    trials = FakeTrials(two_gains)
+    study = tuner(config, trials, knob("a", "a=1"), knob("b", "b=1"))
+    study.turns = 1
+    tuning = study.run()
+    assert trials.asked[-3:] == [(), ("a=1",), ("a=1", "b=1")]
+    assert len(trials.asked) == len(tuning.trials)
+    assert [row.gain for row in tuning.rows] == pytest.approx([1.0, 2.0, 1.25])
+
+
 def test_a_gain_that_the_turns_do_not_confirm_is_left_out(config: RunConfig) -> None:
     calls: dict[frozenset[str], int] = {}
 
@@ -173,6 +183,25 @@ def test_a_study_goes_on_from_its_journal_and_repeats_nothing(
     assert again == chosen
     assert rest.asked == whole.asked[kept:]
     assert (tmp_path / "journal.jsonl").read_text().splitlines(keepends=True) == lines
+
+
+def test_a_study_without_time_still_reads_its_journal(config: RunConfig, tmp_path: Path) -> None:
+    knobs = (knob("a", "a=1"), knob("b", "b=1"))
+
+    def study(most_s: float) -> tuple[FakeTrials, Tuner]:
+        trials = FakeTrials(two_gains)
+        journal = TrialJournal(tmp_path / "journal.jsonl", StudyHead(config="text", steps=40))
+        found = tuner(config, JournaledTrials(journal=journal, trials=trials), *knobs)
+        found.budget = Budget(most_trials=100, most_s=most_s)
+        found.is_known = journal.has
+        return trials, found
+
+    whole, first = study(1e9)
+    chosen = first.run().overrides
+    rest, again = study(0.0)
+    assert again.run().overrides == chosen == ("a=1", "b=1")
+    assert len(whole.asked) > 9
+    assert rest.asked == []
 
 
 def test_a_journal_of_another_study_is_not_used(tmp_path: Path) -> None:

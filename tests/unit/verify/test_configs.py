@@ -3,6 +3,7 @@
 Trials are trained in this process; `test_runner` is about children.
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
@@ -17,6 +18,7 @@ from pitstop.records.verify.verification import Verification
 from pitstop.verify import engine_child
 from pitstop.verify.configs import Wanted, verify_configs
 from pitstop.verify.engine_trial import CONFIG
+from pitstop.verify.engine_trial import SETTINGS as SETTINGS_FILE
 from pitstop.verify.runner import OUTPUT, Program
 from pitstop.verify.study import Study
 from tests.unit.verify.workload import HARMLESS, HARMS, SETTINGS, Harm, install
@@ -58,6 +60,7 @@ def verified(
     *,
     steps: int | None = None,
     check_steps: int = 8,
+    numbers_only: bool = False,
 ) -> Verification:
     """Verify the baseline with some settings changed."""
     base, candidate = folder / "base.yaml", folder / "candidate.yaml"
@@ -68,7 +71,14 @@ def verified(
         section, _, name = key.partition(".")
         changed[section][name] = yaml.safe_load(value)
     candidate.write_text(yaml.safe_dump(changed))
-    wanted = Wanted(base=base, candidate=candidate, seeds=3, check_steps=check_steps, steps=steps)
+    wanted = Wanted(
+        base=base,
+        candidate=candidate,
+        seeds=3,
+        check_steps=check_steps,
+        steps=steps,
+        numbers_only=numbers_only,
+    )
     return verify_configs(wanted, Study(folder / "study", runner, lambda _: None))
 
 
@@ -127,6 +137,34 @@ def test_a_change_of_rounding_passes_by_numbers_and_by_its_metric(
     assert found.statistical.margin == 0.3
     assert found.time_to_quality is not None
     assert found.time_to_quality.base_samples == found.time_to_quality.candidate_samples
+
+
+class WithoutDeterministicKernels(InProcessRunner):
+    """Refuses deterministic runs, as torch does of operations that have no such form."""
+
+    def run(self, program: Program) -> TrialEnd:
+        settings = json.loads((program.folder / SETTINGS_FILE).read_text())
+        if "run.deterministic=true" in settings["overrides"]:
+            reason = "exit code 1: RuntimeError: x does not have a deterministic implementation"
+            return TrialEnd(status="crashed", reason=reason, wall_s=1.0)
+        return super().run(program)
+
+
+def test_without_deterministic_kernels_numbers_are_compared_all_the_same(tmp_path: Path) -> None:
+    runner = WithoutDeterministicKernels()
+    found = verified(tmp_path, HARMLESS["bf16"], runner, numbers_only=True)
+    assert (found.claim, found.outcome) == ("rounding", "passes")
+    assert levels(found)["numerical"] == "passes"
+    assert (levels(found)["statistical"], levels(found)["checklist"]) == ("not run", "not run")
+    assert "sums in any order" in found.message
+    assert runner.ran == 3, "base, candidate, another seed of the base"
+
+
+def test_equal_bits_are_not_claimed_without_deterministic_kernels(tmp_path: Path) -> None:
+    settings = HARMLESS["other log and prefetch cadence"]
+    found = verified(tmp_path, settings, WithoutDeterministicKernels())
+    assert (found.claim, found.outcome) == ("exact", "undecided")
+    assert "deterministic" in found.message
 
 
 def test_a_candidate_that_cannot_be_trained_fails(
