@@ -20,6 +20,8 @@ Corners = npt.NDArray[np.int64]
 
 _BITS: Final = 16
 _HALF: Final = 1 << (_BITS - 1)
+_SAME_M: Final = 1e-6
+"""Corners this near to an edge lie on it."""
 
 
 def fill_convex(mask: Mask, corners: Corners, *, value: bool = True) -> None:
@@ -60,6 +62,8 @@ def _spans(points: list[tuple[int, int]], *, last: int) -> Iterator[tuple[int, i
         for chain in chains:
             if row >= chain.end_row:
                 edges = _follow(chain, points, row, edges)
+        if edges < 0:  # all are used up, where dents are: the rest stays empty
+            return
         left, right = sorted(chain.x for chain in chains)
         yield row, (left + _HALF) >> _BITS, (right + _HALF) >> _BITS
         for chain in chains:
@@ -155,6 +159,53 @@ def cut_to_rectangle(rings: list[Floats], low: Floats, high: Floats) -> list[Flo
         left = _cut(left, axis, float(low[axis]), keep_above=True)
         left = _cut(left, axis, float(high[axis]), keep_above=False)
     return left
+
+
+def begun_as_published(ring: Floats, rings: list[Floats]) -> Floats:
+    """Turn a ring that was cut from others, and let it begin, as GEOS does after cutting.
+
+    Where an outline has dents, its first corner decides which of several topmost ones the filling
+    goes down from. GEOS turns outlines to the right and holes to the left, and begins with the
+    second corner of the first piece of the first ring, as it was given; a piece goes from where the
+    ring comes in, or begins, to where it goes out. The first corner stands at the end once more.
+    """
+    ring = ring[::-1]
+    pieces = [_followed(ring, whole) for whole in rings]
+    number = next((number for number, found in enumerate(pieces) if found), None)
+    if number is None:
+        return np.concatenate((ring, ring[:1]))
+    ahead = (signed_area(rings[number]) < 0) == (number == 0)
+    begun = np.roll(ring, -_second_corner(pieces[number], len(ring), ahead=ahead), axis=0)
+    return np.concatenate((begun, begun[:1]))
+
+
+def _followed(ring: Floats, whole: Floats) -> dict[int, float]:
+    """Say which steps of a cut ring follow a ring that it was cut from, and from where on."""
+    following = np.roll(whole, -1, axis=0) - whole
+    lengths = np.maximum((following**2).sum(axis=1), 1e-18)
+    offset = ring[:, None] - whole
+    share = np.clip((offset * following).sum(axis=2) / lengths, 0, 1)
+    apart = ((offset - share[..., None] * following) ** 2).sum(axis=2)
+    lies = apart < _SAME_M**2
+    found: dict[int, float] = {}
+    for place in range(len(ring)):
+        after = (place + 1) % len(ring)
+        edges = np.flatnonzero(lies[place] & lies[after])
+        if len(edges):
+            edge = int(edges[0])
+            found[place] = edge + float(min(share[place, edge], share[after, edge]))
+    return found
+
+
+def _second_corner(steps: dict[int, float], count: int, *, ahead: bool) -> int:
+    """Give the place of the corner to begin with; steps are known by their first corner."""
+    place = min(steps, key=lambda one: steps[one])
+    if ahead:
+        return (place + 1) % count
+    # Against the ring's own way: its piece goes on towards lower places.
+    while (place - 1) % count in steps and steps[(place - 1) % count] > steps[place]:
+        place = (place - 1) % count
+    return (place + 1) % count
 
 
 def signed_area(ring: Floats) -> float:

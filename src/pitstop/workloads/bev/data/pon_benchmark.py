@@ -14,6 +14,7 @@ import numpy as np
 
 from pitstop.workloads.bev.data.convex_fill import (
     Corners,
+    begun_as_published,
     cut_to_rectangle,
     fill_convex,
     signed_area,
@@ -110,13 +111,14 @@ def _draw_layer(mask: Mask, layer: MapLayer, to_ground: Floats, grid: Grid) -> N
     for shape in layer.near(patch.min(axis=0), patch.max(axis=0)):
         first, end = layer.first_path[shape : shape + 2]
         rings = [_apply(to_ground, layer.paths.path(place)) for place in range(first, end)]
-        _draw_pieces(mask, cut_to_rectangle(rings, low, high), grid)
+        _draw_pieces(mask, cut_to_rectangle(rings, low, high), rings, grid)
 
 
-def _draw_pieces(mask: Mask, rings: list[Floats], grid: Grid) -> None:
-    """Draw outlines, and take the holes out again."""
-    for ring in sorted(rings, key=lambda ring: signed_area(ring) < 0):
-        fill_convex(mask, _cells(ring, grid), value=signed_area(ring) > 0)
+def _draw_pieces(mask: Mask, pieces: list[Floats], rings: list[Floats], grid: Grid) -> None:
+    """Draw outlines, and take the holes out again; both were cut from rings."""
+    for ring in sorted(pieces, key=lambda ring: signed_area(ring) < 0):
+        corners = _cells(begun_as_published(ring, rings), grid)
+        fill_convex(mask, corners, value=signed_area(ring) > 0)
 
 
 def _cells(points: Floats, grid: Grid) -> Corners:

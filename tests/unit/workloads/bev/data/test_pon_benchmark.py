@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitstop.workloads.bev.data.convex_fill import (
+    begun_as_published,
     cut_to_rectangle,
     fill_convex,
     signed_area,
@@ -126,6 +127,55 @@ def test_a_comb_falls_into_pieces() -> None:
     comb = np.array([[0, 4], [0, 0], [1, 0], [1, 3], [2, 3], [2, 0], [3, 0], [3, 4]], np.float64)
     pieces = cut_to_rectangle([comb], np.array([-1.0, 0.5]), np.array([9.0, 2.0]))
     assert sorted(round(signed_area(piece), 6) for piece in pieces) == [1.5, 1.5]
+
+
+def test_a_fill_ends_where_both_chains_have_used_up_the_edges() -> None:
+    """As OpenCV 5.0 fills these corners, the last of which occurs twice."""
+    mask = np.zeros((8, 8), np.bool_)
+    fill_convex(mask, np.array([[2, 7], [4, 1], [7, 7], [6, 1], [6, 5], [6, 5]]))
+    rows = ["".join(".#"[cell] for cell in row) for row in mask.astype(int)]
+    assert rows == [
+        "........",
+        "....#.#.",
+        "....###.",
+        "...####.",
+        "...####.",
+        "...#####",
+        "..######",
+        "..##...#",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rightward", "first_corner", "expected"),
+    [
+        (False, 0, [0, 8]),
+        (True, 0, [3, 4]),
+        (False, 3, [0, 8]),
+        (True, 2, [7, 3]),
+    ],
+)
+def test_a_cut_outline_begins_where_geos_begins_it(
+    *, rightward: bool, first_corner: int, expected: list[float]
+) -> None:
+    """Expected is what Shapely 1.8 and 2.2 gave for the outline cut to the rectangle."""
+    outline = np.array([[0, 0], [12, 1], [12, 8], [7, 3], [5, 9], [3, 4], [0, 8]], np.float64)
+    outline = np.roll(outline[::-1] if rightward else outline, -first_corner, axis=0)
+    [cut] = cut_to_rectangle([outline], np.array([-1.0, 2.0]), np.array([10.0, 20.0]))
+    begun = begun_as_published(cut, [outline])
+    going_round = [[0, 8], [3, 4], [5, 9], [7, 3], [10, 6], [10, 2], [0, 2]]
+    place = going_round.index(expected)
+    np.testing.assert_allclose(begun, [*going_round[place:], *going_round[: place + 1]])
+
+
+def test_a_hole_that_is_not_cut_begins_at_the_corner_before_its_first() -> None:
+    outline = np.array([[0, 0], [12, 0], [12, 8], [0, 8]], np.float64)
+    hole = np.array([[4, 1], [4, 2.5], [5, 2.5], [5, 1]])
+    rings = [outline, hole]
+    cut = cut_to_rectangle(rings, np.array([-1.0, -1.0]), np.array([20.0, 20.0]))
+    [inner] = [ring for ring in cut if signed_area(ring) < 0]
+    expected = [[5, 1], [5, 2.5], [4, 2.5], [4, 1], [5, 1]]
+    np.testing.assert_allclose(begun_as_published(inner, rings), expected)
 
 
 def test_rays_are_as_wide_as_a_cell_at_the_far_end() -> None:
