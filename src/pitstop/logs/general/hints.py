@@ -38,7 +38,9 @@ HINTS: Final[dict[str, Hint]] = {
     for of, names in families.items()
     for name in names.split()
 }
-SAMPLES: Final = {("epoch", "iters", "time", "data"): "pytorch-CycleGAN-and-pix2pix"}
+SAMPLES: Final[dict[tuple[str, ...], str]] = {
+    ("epoch", "iters", "time", "data"): "pytorch-CycleGAN-and-pix2pix"
+}
 """First names of lines whose count, and whose time, are of samples, and who prints them so."""
 STEPS: Final = {"num_updates": "fairseq"}
 """Names of the step that look like those of a setting, and whose they are."""
