@@ -101,12 +101,13 @@ def measure(training: str, ranks: int, folder: Path, options: argparse.Namespace
     codes = exit_codes(processes)
     if codes != [0] * ranks:
         raise SystemExit((folder / "logs" / "stderr-0").read_text()[-3000:])
+    divided = [name for name in cases if name.endswith("divided")]
     ends = {name: torch.load(folder / f"{name}.pt") for name in cases}
     return {
         "steps": steps,
         "ranks": ranks,
         **distances(ends),
-        **json.loads((folder / f"{next(iter(cases)).partition(' ')[0]} divided.json").read_text()),
+        **json.loads((folder / f"{divided[-1]}.json").read_text()),
         "seconds": round(time.monotonic() - began_s, 1),
     }
 

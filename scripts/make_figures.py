@@ -623,6 +623,30 @@ def plan_trial_steps(trial: str, others: Mapping[str, str] | None = None) -> str
     return table(head, map(row, plan_trial(trial)))
 
 
+def plan_third_summary() -> str:
+    """Plans: what the errors of the third list come to, and those of other ways to calibrate."""
+    found = results("plan_third")
+    ways = {
+        "as planned, without a base": "step_error",
+        "by a neighbour": "calibrated_step_error",
+        "by a neighbour, without the driver": "calibrated_step_error_unwatched",
+        "by a neighbour, by a profile": "calibrated_step_error_by_kernels",
+    }
+
+    def row(name: str, key: str) -> list[str]:
+        errors = [one[key] for one in found["rows"] if key in one]
+        return [
+            name,
+            str(len(errors)),
+            f"{100 * sum(map(abs, errors)) / len(errors):.1f} %",
+            _signed(max(errors, key=abs), 0),
+            str(sum(abs(error) > 0.15 for error in errors)),
+        ]
+
+    head = ("step times", "steps", "mean absolute error", "largest", "beyond 15 %")
+    return table(head, (row(name, key) for name, key in ways.items()))
+
+
 def plan_host() -> str:
     """Plans: host memory of jobs on a processor."""
 
@@ -794,6 +818,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plan-peaks": lambda: plan_peaks(results("plan")["rows"]),
     "plan-second-peaks": lambda: plan_peaks(plan_trial("second")),
     "plan-second-steps": lambda: plan_trial_steps("second"),
+    "plan-third-summary": plan_third_summary,
     "plan-third-steps": lambda: plan_trial_steps(
         "third",
         {
