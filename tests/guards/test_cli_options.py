@@ -161,9 +161,11 @@ tune --minutes
 tune --on
 tune --output
 tune --page
+tune --seconds
 tune --steps
 tune --trial-minutes
 tune --trials
+tune --turns
 tune --work-dir
 tune -o
 tune CONFIG
@@ -174,6 +176,7 @@ verify --json
 verify --limit
 verify --margin
 verify --metric
+verify --numbers-only
 verify --seeds
 verify --steps
 verify --study

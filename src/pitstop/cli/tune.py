@@ -10,15 +10,7 @@ import typer
 
 from pitstop.cli.doctor import command_after_dashes, words_before_dashes
 from pitstop.cli.entrances import refuse_unrunnable
-from pitstop.cli.output import (
-    JsonPath,
-    Overrides,
-    refuse_given,
-    require_place,
-    require_torch,
-    show,
-    write_record,
-)
+from pitstop.cli.output import JsonPath, Overrides, require_place, require_torch, show, write_record
 from pitstop.errors import PitstopError
 
 if TYPE_CHECKING:
@@ -91,6 +83,7 @@ def tune(  # noqa: PLR0913 - one parameter an option
     command = command_after_dashes(ctx)
     _require_place_of_trials(on, command)
     if command is not None:
+        from pitstop.cli.output import refuse_given
         from pitstop.tune.script.study import ScriptStudy
 
         refuse_given(ctx, _OF_CONFIGS, "a configuration, not for a command")

@@ -76,9 +76,8 @@ def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning
         config=config, cores=place.cores, has_gpu=place.has_gpu, free_bytes=place.free_bytes
     )
     gpu = Gpu(name=place.gpu_name, num_bytes=place.gpu_bytes) if place.has_gpu else None
-    head = StudyHead(
-        config=to_yaml(config, kinds=kinds), steps=study.steps, enough_s=study.enough_s
-    )
+    text = to_yaml(config, kinds=kinds)
+    head = StudyHead(config=text, steps=study.steps, enough_s=study.enough_s)
     journal = TrialJournal(study.folder / JOURNAL, head)
     trials = _trials(study)
     if gpu is not None:

@@ -1,8 +1,7 @@
 """One short run of a configuration in processes of its own; whatever becomes of it is a result.
 
-It is the command that a user runs, `pitstop train`, stopped by SIGTERM once its record holds enough
-steps, or fewer that took long. Schedule, evaluation and saving are those of the whole run, as far
-as it goes.
+It is the command that a user runs, `pitstop train`, stopped by SIGTERM once its record holds
+enough: schedule, evaluation and saving are those of the whole run, as far as it goes.
 """
 
 import shutil
@@ -108,11 +107,9 @@ class EngineTrials:
 
     def _has_enough(self, follower: RunFollower) -> bool:
         table = follower.record().steps
-        if table is None:
+        if table is None or len(table) < _WARM_UP + _FEWEST_LONG_STEPS - 1:
             return False
         walls_us = table.wall_us[_WARM_UP:]
-        if len(walls_us) + 1 < _FEWEST_LONG_STEPS:
-            return len(table) >= self.steps
         # The step under way is finished before the run leaves.
         taken_s = float(walls_us.sum() + walls_us.mean()) / 1e6
         return len(table) >= self.steps or taken_s >= self.enough_s
@@ -126,8 +123,7 @@ def _read(run: Path, overrides: tuple[str, ...], enough_s: float) -> Trial:
         return Trial(overrides=overrides, end="crashed", reason=str(error))
     facts = facts_of(record.first, least_warm_up=_WARM_UP)
     is_long = facts.total_us / 1e6 >= _NEARLY * enough_s
-    fewest = _FEWEST_LONG_STEPS if is_long else _FEWEST_STEPS
-    if facts.steps < fewest or not facts.samples:
+    if facts.steps < (_FEWEST_LONG_STEPS if is_long else _FEWEST_STEPS) or not facts.samples:
         reason = f"{facts.steps} steps after warm-up are too few to measure"
         return Trial(overrides=overrides, end="refused", reason=reason)
     return _measured(overrides, record, facts)
