@@ -156,7 +156,7 @@ def test_a_fill_ends_where_both_chains_have_used_up_the_edges() -> None:
     ],
 )
 def test_a_cut_outline_begins_where_geos_begins_it(
-    *, rightward: bool, first_corner: int, expected: list[float]
+    *, rightward: bool, first_corner: int, expected: list[int]
 ) -> None:
     """Expected is what Shapely 1.8 and 2.2 gave for the outline cut to the rectangle."""
     outline = np.array([[0, 0], [12, 1], [12, 8], [7, 3], [5, 9], [3, 4], [0, 8]], np.float64)
