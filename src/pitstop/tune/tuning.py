@@ -10,6 +10,7 @@ from typing import Final
 from pitstop.errors import PitstopError
 from pitstop.records.tuning.study import GainRow, Trial, Tuning
 from pitstop.records.verify.verification import Claim
+from pitstop.tune.evidence import Change, Evidence
 from pitstop.tune.knobs import OWN, Choice
 from pitstop.tune.search import Point, Search, StepTimes
 from pitstop.tune.space import Space
@@ -45,8 +46,8 @@ class Tuner:
     """What a choice claims of the arithmetic."""
     trials: Trials
     budget: Budget
-    holds: Callable[[GainRow], bool] = lambda row: row.gain >= 1
-    """Whether what was measured in turns is a gain; what is none is left out."""
+    beyond_noise: bool = False
+    """Whether a change must be faster beyond the noise of the turns, and not only in the median."""
     turns: int = TURNS
     """Trials of each row of the table of cumulative gains."""
     is_known: Callable[[tuple[str, ...]], bool] = lambda _: False
@@ -54,6 +55,7 @@ class Tuner:
     progress: Callable[[Trial], None] = lambda _: None
     """Told of every trial when it has ended."""
     _tried: list[Trial] = field(default_factory=list, init=False)
+    _evidence: Evidence = field(default_factory=Evidence, init=False)
 
     def run(self) -> Tuning:
         """Search, then measure the way to what was found.
@@ -63,9 +65,9 @@ class Tuner:
         """
         search, stopped = self._search()
         way = self._way(search)
-        rows = self._table(way)
+        rows, unsure = self._table(way)
         notes: list[str] = []
-        while harmful := [at for at, row in enumerate(rows) if at and not self.holds(row)]:
+        while harmful := unsure:
             notes += [
                 f"{' '.join(rows[at].overrides)} was faster in the search and not in the turns; "
                 "it was left out"
@@ -73,7 +75,7 @@ class Tuner:
             ]
             for at in reversed(harmful):  # all at once: a table is dear
                 way = _without(way, at)
-            rows = self._table(way)
+            rows, unsure = self._table(way)
         return Tuning(
             source=self.source,
             rows=tuple(rows),
@@ -134,22 +136,32 @@ class Tuner:
         times = [one.wall_s for one in self._tried if one.overrides == overrides and one.wall_s]
         return statistics.median(times) if times else math.inf
 
-    def _table(self, way: Sequence[Point]) -> list[GainRow]:
-        """Measure every point of a way in turns, forwards and backwards by turns."""
+    def _table(self, way: Sequence[Point]) -> tuple[list[GainRow], list[int]]:
+        """Measure every point of a way in turns, and say which rows do not hold what they promised.
+
+        Turns go forwards and backwards by turns.
+        """
         turns: list[list[Trial]] = [[] for _ in way]
         for turn in range(self.turns if len(way) > 1 else 1):
             order = range(len(way)) if turn % 2 == 0 else reversed(range(len(way)))
             for at in order:
                 turns[at].append(self._try(way[at]))
-        return [self._row(way, turns, at) for at in range(len(way))]
+        rows = [self._row(way, turns, at) for at in range(len(way))]
+        if not self.beyond_noise:
+            return rows, [at for at, row in enumerate(rows) if at and not row.gain >= 1]
+        changes = [_change(way, at) for at in range(1, len(way))]
+        for at, change in enumerate(changes, start=1):
+            self._evidence.add(change, _ratios(turns[at - 1], turns[at]))
+        unsure = self._evidence.unsure(changes, _ratios(turns[0], turns[-1]))
+        return rows, [changes.index(change) + 1 for change in unsure]
 
     def _row(self, way: Sequence[Point], turns: Sequence[Sequence[Trial]], at: int) -> GainRow:
         own = turns[at]
         before, first = turns[max(0, at - 1)], turns[0]
         ratios = _ratios(before, own)
-        changed = [index for index in range(len(way[at])) if way[at][index] != way[at - 1][index]]
-        knob = None if at == 0 else self.space.knobs[changed[0]]
-        choice = OWN if knob is None else self.space.choices[changed[0]][way[at][changed[0]]]
+        index, place = _change(way, at) if at else (0, 0)
+        knob = self.space.knobs[index] if at else None
+        choice = self.space.choices[index][place] if at else OWN
         peaks = [trial.peak_device_bytes for trial in own if trial.peak_device_bytes is not None]
         return GainRow(
             knob="" if knob is None else knob.name,
@@ -175,9 +187,15 @@ def _tell(search: Search, trial: Trial) -> None:
         search.tell(StepTimes(wall_s=trial.wall_s, compute_s=trial.compute_s))
 
 
+def _change(way: Sequence[Point], at: int) -> Change:
+    """Give the change that leads to a point of a way."""
+    index = next(i for i in range(len(way[at])) if way[at][i] != way[at - 1][i])
+    return index, way[at][index]
+
+
 def _without(way: Sequence[Point], at: int) -> list[Point]:
     """Leave out the change that leads to a point of a way."""
-    index = next(i for i in range(len(way[at])) if way[at][i] != way[at - 1][i])
+    index, _ = _change(way, at)
     own = way[0][index]
     later = [(*point[:index], own, *point[index + 1 :]) for point in way[at + 1 :]]
     return [*way[:at], *later]

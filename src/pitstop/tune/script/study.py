@@ -85,7 +85,7 @@ def run_script_study(study: ScriptStudy, progress: Callable[[Trial], None]) -> S
         claim_of=claim_of_change,
         trials=checked,
         budget=study.budget,
-        holds=_holds,
+        beyond_noise=True,
         is_known=journal.has,
         progress=tell,
     ).run()
@@ -107,11 +107,6 @@ def _once(progress: Callable[[Trial], None]) -> Callable[[Trial], None]:
 def script_of(command: Sequence[str]) -> Path | None:
     """Give the file that a command runs; None where it names none."""
     return next((Path(word).absolute() for word in command if Path(word).suffix == ".py"), None)
-
-
-def _holds(row: GainRow) -> bool:
-    """Tell whether a change was faster in every turn: nobody is asked to edit code for noise."""
-    return row.gain_low > 1
 
 
 def _head(study: ScriptStudy) -> StudyHead:
