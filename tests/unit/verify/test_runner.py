@@ -78,6 +78,7 @@ ChildRunner().run(Program(arguments=(sys.executable, '-c', sys.argv[2]), folder=
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("with_signal_handlers")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_whoever_ends_the_runner_ends_the_trial(tmp_path: Path, number: signal.Signals) -> None:
     runner = subprocess.Popen(
