@@ -67,13 +67,13 @@ class Tuner:
         way = self._way(search)
         rows, unsure = self._table(way)
         notes: list[str] = []
-        while harmful := unsure:
+        while unsure:
             notes += [
-                f"{' '.join(rows[at].overrides)} was faster in the search and not in the turns; "
-                "it was left out"
-                for at in harmful
+                f"{' '.join(rows[at].overrides)} was faster in the search and not surely in the "
+                "turns; it was left out"
+                for at in unsure
             ]
-            for at in reversed(harmful):  # all at once: a table is dear
+            for at in reversed(unsure):  # all at once: a table is dear
                 way = _without(way, at)
             rows, unsure = self._table(way)
         return Tuning(
