@@ -11,7 +11,7 @@ changed from outside, and a copy beside it into which the printed diff was put. 
 written down when it has ended.
 
 With `--lanes cpu` six scripts run in four lanes side by side, each on cores of its own; with
-`--lanes gpu` those for a GPU in two, which share it: what a lane holds runs one after the other,
+`--lanes gpu` six for a GPU in three, which share it: what a lane holds runs one after the other,
 each for its share of the time. A script whose time is over is ended; the same command goes on with
 it, and leaves alone what had all its turns.
 """
@@ -51,7 +51,8 @@ ACCEPTED: Final = ("cpu_module_transform", "cpu_noop_compile", "cpu_prefetch_bet
 PICTURES: Final = "gpu_pictures"
 SMALL: Final = "gpu_small"
 SMALL_ARGS: Final = ["workers", "fork"]
-OF_THE_ZOO: Final = ("mnist", "CVAE", "SRCNN", "nanoGPT", "makemore")
+TRAINER: Final = "gpu_hf"
+OF_THE_ZOO: Final = ("mnist", "CVAE", "SRCNN", "nanoGPT", "pytorch-cifar")
 EDITED: Final = "_edited"
 Lane = tuple[int, tuple[str, ...]]
 LANES: Final[dict[str, tuple[Lane, ...]]] = {
@@ -61,7 +62,11 @@ LANES: Final[dict[str, tuple[Lane, ...]]] = {
         (2, ("cpu_noop_compile", "CVAE")),
         (2, ("cpu_prefetch_between", "mnist")),
     ),
-    "gpu": ((8, (PICTURES, "nanoGPT")), (8, (SMALL, "mnist", "makemore"))),
+    "gpu": (
+        (8, (PICTURES, "nanoGPT")),
+        (4, (SMALL, TRAINER)),
+        (4, ("pytorch-cifar", "mnist")),
+    ),
 }
 """Most cores of each lane, and its scripts, one after the other."""
 OWN_ARGS: Final = {"nanoGPT": ("--compile=False",)}
@@ -92,7 +97,8 @@ def scripts(options: argparse.Namespace) -> list[Script]:
         Script(name=name, command=(sys.executable, f"{name}.py"), folder=accept, env=hidden)
         for name in ACCEPTED
     ]
-    for name, words in ((PICTURES, [str(options.pictures.absolute())]), (SMALL, SMALL_ARGS)):
+    on_gpu = ((PICTURES, [str(options.pictures.absolute())]), (SMALL, SMALL_ARGS), (TRAINER, []))
+    for name, words in on_gpu:
         command = (sys.executable, f"{name}.py", *words)
         found.append(Script(name=name, command=command, folder=accept, env={}))
     rows = [row for row in read_table(PUBLIC) if row.name in OF_THE_ZOO]
