@@ -1,7 +1,9 @@
 """One short run tightens a plan; records are generated."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import example, given
@@ -9,12 +11,14 @@ from hypothesis import strategies as st
 
 from pitstop.errors import PitstopError
 from pitstop.plan.calibration import (
+    STEADY,
     STEP_HIGH,
     STEP_LOW,
     MeasuredRun,
     calibrate,
     measured_pace,
     pace_factors,
+    steady_share,
 )
 from pitstop.plan.gpus import find_gpu
 from pitstop.plan.memory import WORKSPACE_BYTES, Gpu, plan_memory
@@ -101,6 +105,7 @@ def written(
     steps_us: tuple[int, ...] = (),
     loads: int = 0,
     busy_share: float = 0.4,
+    busy_shares: Sequence[float] = (),
     data_us: int = 0,
 ) -> Path:
     """A run of the engine: readings, an evaluation where asked for, and steps."""
@@ -124,8 +129,8 @@ def written(
             time.advance(data_us)
         time.advance(step_us)
     clock.end_step()
-    for step in range(loads):
-        writer.reading("load", {"step": step, **asdict(load(busy_share))})
+    for step, share in enumerate(busy_shares or (busy_share,) * loads):
+        writer.reading("load", {"step": step, **asdict(load(share))})
     writer.close("finished", "")
     return folder
 
@@ -306,6 +311,28 @@ def test_a_gpu_that_waits_a_little_is_planned_by_what_it_computed(tmp_path: Path
     assert own.step_s == pytest.approx(0.3)
     assert twice.step_s == pytest.approx(2 * 0.8 * 0.3 + 0.2 * 0.3)
     assert "60 ms idle" in own.basis
+
+
+def test_readings_of_a_gpu_that_disagree_say_nothing(tmp_path: Path) -> None:
+    # What the driver said of two steps on an H200: the first is a network that fills the GPU, the
+    # second one whose host was late, of which a profile saw the GPU compute for 0.61.
+    steady = (0.81, 0.97, 0.86, 0.8, 0.94, 0.81, 0.83)
+    scattered = (0.34, 1.0, 0.72, 0.6, 0.96, 0.4, 0.87, 0.77)
+    assert steady_share(steady) == 0.83
+    assert steady_share(scattered) is None
+    folder = written(tmp_path / "run", GIB, steps_us=STEPS_US, busy_shares=scattered)
+    unseen = written(tmp_path / "unseen", GIB, steps_us=STEPS_US)
+    pace, same = (measured_pace(MeasuredRun(each), timed(100), H200) for each in (folder, unseen))
+    assert replace(pace[0], run="") == replace(same[0], run="")
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=40), st.floats(0, 0.5))
+def test_where_readings_agree_their_median_is_taken(shares: list[float], width: float) -> None:
+    close = [0.5 + width * (share - 0.5) for share in shares]
+    spread = max(close) - min(close)
+    if spread < STEADY:
+        assert steady_share(close) == median(close)
+    assert steady_share(close[:2]) is None
 
 
 def test_waits_for_data_are_no_part_of_a_run_s_pace(tmp_path: Path) -> None:
