@@ -205,7 +205,7 @@ def _counters(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
     """Give memory and load over time, as far as they were read."""
     for at_us, memory in _readings(rank, offsets, "memory", MemoryReading):
         if memory.tree is not None:
-            name = "host memory of the processes, MiB"
+            name = "host memory of the processes"
             yield _counter(rank, name, at_us, MiB=memory.tree.tree_bytes / _MIB)
         for device in memory.devices:
             name = f"memory of {device.device}, MiB"
@@ -216,10 +216,11 @@ def _counters(rank: RankRecord, offsets: list[int]) -> Iterator[Event]:
     for at_us, load in _readings(rank, offsets, "load", HostLoad):
         for gpu in load.gpus:
             if gpu.memory_used_bytes is not None:
-                name = f"memory in use on GPU {gpu.index}, MiB"
+                name = f"memory in use on GPU {gpu.index}"
                 yield _counter(rank, name, at_us, MiB=gpu.memory_used_bytes / _MIB)
             if gpu.busy_share is not None:
-                yield _counter(rank, f"GPU {gpu.index} busy, %", at_us, busy=100 * gpu.busy_share)
+                busy = {"%": 100 * gpu.busy_share}
+                yield _counter(rank, f"GPU {gpu.index} busy", at_us, **busy)
 
 
 def _readings(
@@ -235,5 +236,6 @@ def _readings(
 
 
 def _counter(rank: RankRecord, name: str, at_us: int, **values: float) -> Event:
+    """Give one reading of a counter; viewers show its name with a series' name behind it."""
     rounded = {series: round(value, 1) for series, value in values.items()}
     return {"ph": "C", "name": name, "pid": rank.rank, "tid": 0, "ts": at_us, "args": rounded}

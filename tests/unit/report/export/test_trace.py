@@ -66,6 +66,8 @@ NAMES = [
         ([*NAMES, {"ph": "Q"}], "unknown kind"),
         ([*NAMES, {"ph": "C", "name": "m", "pid": 0, "tid": 0, "ts": 1, "args": {"v": "1"}}],
          "counts numbers"),
+        ([*NAMES, {"ph": "C", "name": "m, MiB", "pid": 0, "tid": 0, "ts": 1, "args": {"MiB": 1}}],
+         "said twice"),
     ],
 )  # fmt: skip
 def test_the_checker_sees_what_breaks_a_rule(events: list[dict[str, Any]], said: str) -> None:
@@ -161,8 +163,8 @@ def counters(events: list[dict[str, Any]]) -> Mapping[str, dict[str, float]]:
 
 def test_memory_and_load_of_a_gpu_are_counters(tmp_path: Path) -> None:
     found = counters(traced(on_gpu(tmp_path / "run"), tmp_path / "trace.json"))
-    assert found["memory in use on GPU 0, MiB"] == {"MiB": 43 * 1024}
-    assert 90 < found["GPU 0 busy, %"]["busy"] <= 100
+    assert found["memory in use on GPU 0"] == {"MiB": 43 * 1024}
+    assert 90 < found["GPU 0 busy"]["%"] <= 100
     own = counters(traced(write_run(tmp_path / "own").parent, tmp_path / "own.json"))
     assert own["memory of cuda:0, MiB"]["reserved"] == 34 * 1024
 

@@ -63,6 +63,10 @@ def _counter(event: Event) -> Iterator[str]:
     values = event["args"].values()
     if not values or not all(_is(value, (int, float)) for value in values):
         yield f"a counter counts numbers: {event}"
+    for series in event["args"]:
+        # Perfetto shows a counter as its name and the series behind it.
+        if set(series.split()) & set(event["name"].replace(",", "").split()):
+            yield f"read as '{event['name']} {series}', a word of it is said twice"
 
 
 def _is(value: object, types: tuple[type, ...]) -> bool:
