@@ -35,8 +35,8 @@ _WARM_UP: Final = 5
 _FEWEST_STEPS: Final = 10
 _FEWEST_LOADS: Final = 3
 STEADY: Final = 0.25
-"""Between tenth and ninetieth percentile. On an H200 the readings of four steps lay within 0.24, and
-their median agreed with a profile (0.83 for 0.86, 1.00 for 0.98, 0.95 for 0.97, 0.49 for 0.48);
+"""Between tenth and ninetieth percentile. On an H200 the readings of four steps lay within 0.24
+and their median agreed with a profile (0.83 for 0.86, 1.00 for 0.98, 0.95 for 0.97, 0.49 for 0.48);
 those of a fifth lay 0.59 apart and said 0.75 for 0.61 (benchmarks/results/plan_third.json)."""
 _PRECISIONS: Final = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
 _POLICY: Final = "train.recompute"

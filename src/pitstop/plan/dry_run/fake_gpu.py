@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final, Self
 
 import torch
@@ -25,14 +26,23 @@ from torch.optim.optimizer import _foreach_supported_types
 
 from pitstop.errors import PitstopError
 from pitstop.plan.dry_run.arguments import tensors_in
-from pitstop.plan.dry_run.cpu_build import pretend_cuda
 from pitstop.plan.dry_run.inside import launch_nothing
+from pitstop.plan.dry_run.no_gpu import pretend_cuda
 from pitstop.plan.dry_run.short_ways import ShortWays
 
 DEVICE: Final = torch.device("cuda", 0)
 
 _CAPABILITY: Final = (9, 0)
 """Of the GPUs that time is planned for the newest: what it has not, no other has."""
+_PROPERTIES: Final = SimpleNamespace(
+    major=_CAPABILITY[0],
+    minor=_CAPABILITY[1],
+    multi_processor_count=132,
+    shared_memory_per_block_optin=227 * 1024,
+    warp_size=32,
+)
+"""Of the same one: what kernels ask to choose the size of their blocks."""
+_NO_DRIVER: Final = "Found no NVIDIA driver"
 _FLASH_DTYPES: Final = frozenset({torch.float16, torch.bfloat16})
 
 
@@ -64,8 +74,19 @@ def fake_gpu() -> Iterator[None]:
     nn.Module.to = _moving_once(plain_to)
     torch.Generator = _HostGenerator
     try:
-        with _HostStaysReal():
+        with _cannot_fake_named(), _HostStaysReal():
             yield
+    finally:
+        functional.scaled_dot_product_attention = plain_attention
+        nn.Module.to = plain_to
+        torch.Generator = plain_generator
+
+
+@contextmanager
+def _cannot_fake_named() -> Iterator[None]:
+    """Name the operation that needs what is not there, in whichever way torch says so."""
+    try:
+        yield
     except DataDependentOutputException as error:
         raise CannotFakeError(str(error.func), "it reads numbers back from the device") from error
     except DynamicOutputShapeException as error:
@@ -79,10 +100,11 @@ def fake_gpu() -> Iterator[None]:
         named = re.search(r"'(\w+::\w+)'", str(error))
         operation = "an operation" if named is None else named[1]
         raise CannotFakeError(operation, "it has no version for shapes alone") from error
-    finally:
-        functional.scaled_dot_product_attention = plain_attention
-        nn.Module.to = plain_to
-        torch.Generator = plain_generator
+    except RuntimeError as error:
+        if _NO_DRIVER not in str(error):
+            raise
+        # The same tensors, in a build with CUDA: it has a version, and that one asks the driver.
+        raise CannotFakeError("an operation", "it goes to a GPU, and there is none") from error
 
 
 class _HostGenerator(torch.Generator):
@@ -152,6 +174,7 @@ def _answer_for_the_gpu() -> None:
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     torch.cuda.is_bf16_supported = lambda including_emulation=True: True  # noqa: ARG005
     torch.cuda.get_device_capability = lambda device=None: _CAPABILITY  # noqa: ARG005
+    torch.cuda.get_device_properties = lambda device=None: _PROPERTIES  # noqa: ARG005
 
 
 def _moving_once(move: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

@@ -73,7 +73,7 @@ def test_objects_beside_the_weights_are_neither_built_nor_in_the_way(tmp_path: P
     assert torch.equal(found.tensors["0.weight"], torch.ones(2, 3))
     [note] = found.notes
     assert "objects that are not read" in note
-    assert "pathlib.Path" in note
+    assert "pathlib." in note  # pathlib.Path, or where Python 3.13 keeps it
     assert not touched.exists()
 
 

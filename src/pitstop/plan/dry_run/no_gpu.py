@@ -1,8 +1,10 @@
-"""What a build of torch without CUDA lacks to fake a GPU, put there for a process of its own.
+"""What torch lacks without a GPU to fake one, put there for a process of its own.
 
-Builds with CUDA bring it along even where there is no GPU: a guard of devices that does nothing,
-and the answer that CUDA is the accelerator. Here both are made of what the build has: tables of
-C++ methods are copied and single entries replaced. No file is changed, nothing is compiled.
+It needs a guard of devices that does nothing, the answer that CUDA is the accelerator, and a
+backward pass that asks no driver. A build without CUDA has none of them, a build with CUDA but
+without a driver lacks the last: from 2.13 on its backward pass refuses a device that is not there.
+All are made of what the build has: tables of C++ methods are copied and single entries replaced.
+No file is changed, nothing is compiled.
 """
 # pyright: reportPrivateUsage=false
 
@@ -41,13 +43,13 @@ def pretend_cuda() -> None:
     Raises:
         PitstopError: Where that is not possible.
     """
-    if torch.version.cuda is not None:
-        return
+    if torch.version.cuda is not None and torch.cuda.device_count() > 0:
+        return  # asked of the driver, without a context on the device
     libraries = Path(torch.__file__).parent / "lib"
     if not (libraries / "libc10.so").exists():
         raise PitstopError(
-            "planning needs Linux, or a build of torch with CUDA; this torch "
-            f"({torch.__version__}) has neither"
+            f"planning needs Linux, or a GPU that torch sees; torch {torch.__version__} here "
+            "has neither"
         )
     _set_guard(ctypes.CDLL(str(libraries / "libc10.so")))
     _set_accelerator(ctypes.CDLL(str(libraries / "libtorch_cpu.so")))
@@ -87,12 +89,14 @@ def _set_accelerator(library: ctypes.CDLL) -> None:
 
 def _replace_one(methods: Any, method: int | None, works: Callable[[], bool]) -> None:
     """Replace the entry that makes something work: it is found by trying each in turn."""
+    if works():
+        return
     for place in range(_METHODS):
         before, methods[place] = methods[place], method
         if works():
             return
         methods[place] = before
-    raise PitstopError(f"torch {torch.__version__} without CUDA cannot be made to plan for a GPU")
+    raise PitstopError(f"torch {torch.__version__} without a GPU cannot be made to plan for one")
 
 
 def _is_accelerator() -> bool:
