@@ -2,7 +2,7 @@
 
 It needs a guard of devices that does nothing, the answer that CUDA is the accelerator, and a
 backward pass that asks no driver. A build without CUDA has none of them, a build with CUDA but
-without a driver lacks the last: from 2.13 on its backward pass refuses a device that is not there.
+without a driver lacks the last (torch 2.13 refuses the number of a device that is not there).
 All are made of what the build has: tables of C++ methods are copied and single entries replaced.
 No file is changed, nothing is compiled.
 """
