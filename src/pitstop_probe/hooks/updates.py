@@ -13,7 +13,7 @@ _PATIENCE = 10
 """Backward passes without any step of an optimizer, before the script's own updates are sought."""
 
 _FEW = 3
-"""Weights that tell for all: the first one found may be of a model that is no longer trained."""
+"""Weights that tell for all: one alone may be of a model that is no longer trained."""
 
 # A graph of more operations than this is not searched for its weights: it would take milliseconds.
 _MOST_NODES = 10_000
@@ -111,6 +111,8 @@ class OwnUpdates:
             if self.passes == _PATIENCE:
                 self._weights = [weakref.ref(weight) for weight in _weights(self._torch)]
                 self._few = self._weights[:: -(-len(self._weights) // _FEW) or 1]
+                # Those few may all be of models that are no longer trained.
+                self._few += _weights_below(args)
             self._written = [_written(weight()) for weight in self._few]
             return result
 

@@ -121,6 +121,24 @@ def test_a_compiled_optimizer_ends_steps(tracker: StepTracker, updates: OwnUpdat
     assert updates.steps_before == 10
 
 
+@pytest.mark.parametrize("trained", range(0, 81, 20))
+def test_other_models_with_gradients_do_not_hide_an_update(
+    tracker: StepTracker, updates: OwnUpdates, trained: int
+) -> None:
+    batch = torch.randn(2, 4)
+    models = [nn.Linear(4, 4) for _ in range(81)]
+    for other in models:
+        other.weight.grad, other.bias.grad = torch.ones(4, 4), torch.ones(4)
+    model = models[trained]
+    model.zero_grad()
+    borders: list[int] = []
+    tracker.at_border = borders.append
+    for _ in range(20):
+        model(batch).square().mean().backward()
+        in_place(list(model.parameters()))
+    assert borders == list(range(10))
+
+
 def test_its_weights_are_those_with_gradients(updates: OwnUpdates) -> None:
     model, batch = nn.Linear(4, 4), torch.randn(2, 4)
     model.weight.requires_grad = False
