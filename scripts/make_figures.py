@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -422,6 +423,44 @@ def shards_equal() -> str:
     )
     runs = results("shards_epyc_cpu")["runs"]
     return table(head, (row(name, found) for name, found in sorted(runs.items())))
+
+
+def shards_memory() -> str:
+    """What one of several ranks is planned to hold at a step's peak, and what it held."""
+
+    def peaks(found: Json) -> list[str]:
+        measured = found["measured"]
+        unseen = max(0, measured["grown_by_allocator_bytes"] - measured["grown_bytes"])
+        planned, held = sum(found["planned"].values()), measured["peak_bytes"] + unseen
+        return [f"{planned / 1e6:.2f} / {held / 1e6:.2f} MB", f"{round(planned / held - 1, 3) + 0.0:+.1%}"]
+
+    def row(name: str, runs: Json, ranks: str) -> list[str]:
+        ways = (peaks(runs[f"{way}, {ranks}"]) for way in ("none", "full"))
+        return [f"{name}, {ranks}", *chain.from_iterable(ways)]
+
+    head = ("preset", "whole: planned / measured", "off", "divided: planned / measured", "off")
+    runs = results("shard_memory_cpu")["runs"]
+    return table(
+        head,
+        (row(name, runs[name], ranks) for name in sorted(runs) for ranks in ("2 ranks", "4 ranks")),
+    )
+
+
+def shards_growth() -> str:
+    """How far a rounding at the start, or the division, has led after some steps."""
+    runs = results("shards_growth_cpu")["runs"]
+
+    def row(name: str, count: str, found: Json) -> list[str]:
+        ones = [found[key]["whole"] for key in found if key.startswith("one ")]
+        others = f"{min(ones):.1e} to {max(ones):.1e}"
+        return [name, count, *(f"{found[way]['whole']:.1e}" for way in ("divided", "all")), others]
+
+    head = ("preset", "steps", "divided", "DDP, all weights nudged", "DDP, one number nudged")
+    return table(
+        head,
+        (row(name, count, found) for name in sorted(runs)
+         for count, found in runs[name]["after"].items()),
+    )  # fmt: skip
 
 
 def drill_soak() -> str:
@@ -837,6 +876,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "reid-ranking": reid_ranking,
     "reid-step": reid_step,
     "shards-equal": shards_equal,
+    "shards-growth": shards_growth,
+    "shards-memory": shards_memory,
     "verify-rates": verify_rates,
     "verify-ratios": verify_ratios,
     "vrt-memory": vrt_memory,

@@ -2,10 +2,12 @@
 
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -45,6 +47,10 @@ class Case:
     """Of DDP; None for its own."""
     is_nudged: bool = False
     """Whether each weight starts one rounding up or down from where it would."""
+    nudged_weight: int | None = None
+    """One number of the model that starts one rounding up, drawn by this seed."""
+    read_after: tuple[int, ...] = ()
+    """Counts of steps after which weights are written, too."""
 
 
 class InFloat64:
@@ -95,7 +101,10 @@ def run_cases(cases: Mapping[str, Case], folder: Path) -> None:
             setup = engine_setup.build_trainer(config, task, ranks, CPU)
         if case.is_nudged:
             nudge(setup.trainer.model)
-        do_steps(setup.trainer, config, case.steps)
+        if case.nudged_weight is not None:
+            nudge_one(setup.trainer.model, case.nudged_weight)
+        after = partial(_write_weights, setup.trainer, case, folder / name)
+        do_steps(setup.trainer, config, case.steps, after=after)
         found = whole_state(setup.trainer)
         if ranks.is_first:
             torch.save(found, folder / f"{name}.pt")
@@ -113,6 +122,32 @@ def nudge(model: nn.Module) -> None:
         weight.mul_(1 + signs * torch.finfo(weight.dtype).eps)
 
 
+@torch.no_grad()
+def nudge_one(model: nn.Module, seed: int) -> None:
+    """Move a single number of all weights up to the next one there is, alike in all ranks."""
+    dice = torch.Generator().manual_seed(seed)
+    weights = [weight.view(-1) for weight in model.parameters()]
+    ends = list(accumulate(weight.numel() for weight in weights))
+    moved = False
+    while not moved:  # a bias that is still zero has no place to round
+        place = int(torch.randint(ends[-1], (), generator=dice))
+        index = bisect_right(ends, place)
+        number = weights[index][place - ends[index]]
+        moved = bool(number)
+        if moved:
+            number.copy_(torch.nextafter(number, torch.full_like(number, math.inf)))
+
+
+def _write_weights(trainer: Trainer[Any], case: Case, path: Path, steps: int) -> None:
+    """Write what can be compared after some steps of a run; all ranks must come by here."""
+    if steps not in case.read_after:
+        return
+    state = whole_state(trainer)
+    weights = {name: value for name, value in state.items() if not name.startswith("optimizer.")}
+    if trainer.ranks.is_first:
+        torch.save(weights, path.with_name(f"{path.name} after {steps}.pt"))
+
+
 def _held(trainer: Trainer[Any]) -> dict[str, int]:
     """Count the bytes that this rank has of weights and of the optimizer's state."""
     return {
@@ -122,18 +157,26 @@ def _held(trainer: Trainer[Any]) -> dict[str, int]:
     }
 
 
-def do_steps(trainer: Trainer[Any], config: RunConfig, steps: int) -> list[StepResult]:
-    """Train for some steps on the task's own data."""
+def do_steps(
+    trainer: Trainer[Any],
+    config: RunConfig,
+    steps: int,
+    *,
+    after: Callable[[int], None] | None = None,
+) -> list[StepResult]:
+    """Train for some steps on the task's own data; `after` is given the steps done after each."""
     total = config.train.steps or steps
     schedule = Schedule(trainer.optimizer, config.schedule, total_steps=total)
     clock = Clock(ListSink())
     results = []
-    batches = _batches(config, trainer.task, trainer.ranks)
+    batches = batches_of(config, trainer.task, trainer.ranks)
     for step in range(steps):
         clock.begin_step(step)
         schedule.apply(step)
         result = trainer.train_step(batches, step=step, clock=clock, wants_norm=True)
         results.append(result)
+        if after is not None:
+            after(step + 1)
     return results
 
 
@@ -241,7 +284,7 @@ def _buckets(size_mb: float | None) -> Iterator[None]:
         yield
 
 
-def _batches(config: RunConfig, task: Task[Any], ranks: Ranks) -> Iterator[Any]:
+def batches_of(config: RunConfig, task: Task[Any], ranks: Ranks) -> Iterator[Any]:
     samples = task.train_samples()
     deal = Deal(
         batch_size=config.train.batch_size,

@@ -63,6 +63,8 @@ class MeasuredRun:
                 f"--calibrate {source}: not a run of pitstop train, so its settings are not known"
             )
         self.setup = setup
+        self.ranks = rank.attempts[-1].world_size
+        """Of the run: what one of several holds is not what one alone does."""
         self.recompute = _recompute(readings)
         self.optimizer = (readings.proof("optimizer.kind") or {}).get("kind")
         self.peak_bytes = _step_peak(rank, readings, source)

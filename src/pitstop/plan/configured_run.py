@@ -17,7 +17,6 @@ from pitstop.plan.dry_run.request import Answer, Request, trace_all
 from pitstop.plan.host.total import Host, plan_host, start_method
 from pitstop.plan.host.trial import TrialAnswer, TrialRequest, try_processes
 from pitstop.plan.memory import Gpu, plan_evaluation, plan_memory
-from pitstop.plan.shards import divide_trace
 from pitstop.plan.speed import Ceilings, plan_speed
 from pitstop.plan.table import batch_law, plan_table
 from pitstop.records.plans.plan import MemoryPlan, SpeedPlan, StepTrace, WhatIf
@@ -58,10 +57,11 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
     questions = [(change,) for change in wanted.what_if]
     requests = [_request(wanted, extra) for extra in [(), *questions, *changes]]
     requests.append(replace(requests[0], part="evaluation"))
-    requests += [] if run is None else [_request(wanted, run.overrides())]
+    if run is not None:
+        requests.append(replace(_request(wanted, run.overrides()), ranks=run.ranks))
     with ThreadPoolExecutor(1) as pool, children_end_with_us():
         trial = pool.submit(_try_host, wanted, config)
-        answers = deque(_of_rank(answer, wanted) for answer in trace_all(requests))
+        answers = deque(trace_all(requests))
         tried = trial.result()
     of_run = None if run is None else answers.pop().require()
     own = answers.popleft().require()
@@ -98,13 +98,6 @@ def _at_measured_pace(
     return replace(wanted, ceilings=replace(wanted.ceilings, pace=pace)), notes
 
 
-def _of_rank(answer: Answer, wanted: Wanted) -> Answer:
-    """Where ranks divide the model, say what one of them does."""
-    if answer.trace is None:
-        return answer
-    return replace(answer, trace=divide_trace(answer.trace, ranks=wanted.ranks))
-
-
 def _with_evaluation(plan: MemoryPlan, answers: "deque[Answer]") -> MemoryPlan:
     answer = answers.popleft()
     if answer.evaluation is None:
@@ -139,7 +132,8 @@ def _with_host(
 
 
 def _request(wanted: Wanted, extra: Sequence[str]) -> Request:
-    return Request(config=str(wanted.config), overrides=(*wanted.overrides, *extra))
+    overrides = (*wanted.overrides, *extra)
+    return Request(config=str(wanted.config), overrides=overrides, ranks=wanted.ranks)
 
 
 def _variants(config: RunConfig) -> list[tuple[str, ...]]:

@@ -5,7 +5,14 @@ from typing import Final
 
 from pitstop.records.plans.evaluation import EvaluationPlan, EvaluationTrace
 from pitstop.records.plans.fit import Fit
-from pitstop.records.plans.plan import GATHERED, UNDIVIDED, LedgerRow, MemoryPlan, StepTrace
+from pitstop.records.plans.plan import (
+    BUCKETS,
+    GATHERED,
+    UNDIVIDED,
+    LedgerRow,
+    MemoryPlan,
+    StepTrace,
+)
 from pitstop.records.units import bytes_text
 
 _MIB: Final = 2**20
@@ -26,6 +33,7 @@ above: blind plans were at most 0.5 % below what was measured (docs/accuracy.md)
 _ORDER: Final = (
     "parameters",
     "gradients",
+    BUCKETS,
     GATHERED,
     UNDIVIDED,
     "optimizer state",
@@ -99,19 +107,15 @@ def fit_of(peak_bytes: int, usable_bytes: int) -> Fit:
 def ledger_rows(trace: StepTrace, *, ranks: int = 1) -> tuple[LedgerRow, ...]:
     """List what holds memory at the peak of a step, allowances last."""
     rows = [
-        LedgerRow(
-            owner=owner,
-            num_bytes=trace.owners[owner],
-            basis="estimated" if owner in (GATHERED, UNDIVIDED) else "dry run",
-        )
+        LedgerRow(owner=owner, num_bytes=trace.owners[owner], basis="dry run")
         for owner in _ORDER
         if trace.owners.get(owner)
     ]
     rows.append(LedgerRow(owner="workspaces", num_bytes=WORKSPACE_BYTES, basis="allowance"))
-    if ranks > 1 and trace.shard == "none":
+    if ranks > 1 and trace.shard == "none" and trace.ranks == 1:
         # Gradients are views of the buckets that are exchanged, so they are there all the time.
         missing = trace.gradient_bytes - trace.owners.get("gradients", 0)
-        rows.append(LedgerRow(owner="gradient buckets", num_bytes=max(0, missing), basis="dry run"))
+        rows.append(LedgerRow(owner=BUCKETS, num_bytes=max(0, missing), basis="dry run"))
     if ranks > 1:
         rows.append(LedgerRow(owner="exchange", num_bytes=RANKS_BYTES, basis="estimated"))
     return tuple(rows)

@@ -1,57 +1,28 @@
-"""A planned step of a model that ranks divide: what one of them holds, and what it gathers.
+"""Between how many ranks a planned model is divided, and what is said of that."""
 
-The dry run is of one rank that has everything. Weights, gradients, averages and the optimizer's
-state are divided exactly, up to rows that cannot be; what is gathered while blocks run follows from
-how FSDP2 works and is an estimate: the block that runs and the next one, with the buffer that one
-of them arrived in, and everything outside of blocks for the whole pass. Gradients of a block are
-there once more in the buffer that divides them.
-"""
-
-from dataclasses import replace
-from typing import Final
-
-from pitstop.records.plans.plan import GATHERED, UNDIVIDED, StepTrace
-
-_DIVIDED: Final = ("parameters", "gradients", "optimizer state", "averaged weights")
-_BLOCKS_GATHERED: Final = 3
-_BLOCKS_OF_GRADIENTS: Final = 2
+from pitstop.config.sections import TrainSection
 
 
-def divide_trace(trace: StepTrace, *, ranks: int) -> StepTrace:
-    """Give the step as one of several ranks does it; unchanged where the model is not divided.
+def ranks_of_copy(train: TrainSection, *, ranks: int) -> int:
+    """Give how many ranks hold one copy of the model together; 1 where each has the whole.
 
     Args:
-        trace: Of a rank that has everything.
+        train: Says between whom.
         ranks: All of them; under `hybrid` without `train.shard_ranks`, taken for those of a host.
     """
-    size = min(ranks, trace.shard_ranks or ranks)
-    if trace.shard == "none" or size == 1:
-        return trace
-    owners = {
-        owner: -(-held // size) if owner in _DIVIDED else held
-        for owner, held in trace.owners.items()
-    }
-    # From the first block of backward on, a share of all of them is there.
-    owners["gradients"] = -(-trace.gradient_bytes // size)
-    block, outside = trace.largest_block_bytes, trace.outside_blocks_bytes
-    owners[GATHERED] = outside + _BLOCKS_GATHERED * block
-    owners[UNDIVIDED] = outside + _BLOCKS_OF_GRADIENTS * block
-    change = sum(owners.values()) - sum(trace.owners.values())
-    return replace(
-        trace,
-        owners=owners,
-        peak_bytes=trace.peak_bytes + change,
-        reserved_bytes=trace.reserved_bytes + change,
-        gradient_bytes=owners["gradients"],
-        optimizer_bytes={kind: -(-total // size) for kind, total in trace.optimizer_bytes.items()},
-        notes=(*trace.notes, _note(trace, size)),
-    )
+    if train.shard == "none":
+        return 1
+    return min(ranks, train.shard_ranks or ranks)
 
 
-def _note(trace: StepTrace, size: int) -> str:
+def shard_notes(train: TrainSection, *, ranks: int) -> tuple[str, ...]:
+    """Say between how many ranks a model is divided, where it is."""
+    size = ranks_of_copy(train, ranks=ranks)
+    if size == 1:
+        return ()
     assumed = (
         f"; all {size} ranks are taken to be of one host"
-        if trace.shard == "hybrid" and trace.shard_ranks is None
+        if train.shard == "hybrid" and train.shard_ranks is None
         else ""
     )
-    return f"divided between {size} ranks: what they gather while blocks run is estimated{assumed}"
+    return (f"divided between {size} ranks: the step is that of the first{assumed}",)

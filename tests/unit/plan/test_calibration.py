@@ -137,6 +137,7 @@ def written(
 
 def test_a_run_is_read_with_the_settings_that_it_had(tmp_path: Path) -> None:
     run = MeasuredRun(written(tmp_path / "run", 9 * GIB, 10 * GIB))
+    assert run.ranks == 1
     assert run.peak_bytes == 10 * GIB
     assert run.overrides() == (
         "train.batch_size=2",

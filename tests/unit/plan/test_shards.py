@@ -1,62 +1,178 @@
-"""A planned step of a model that ranks divide, from a made-up dry run."""
+"""A planned step as one of several ranks has it, on a small network that really runs."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from itertools import accumulate
 
-from pitstop.plan.memory import RANKS_BYTES, WORKSPACE_BYTES, Gpu, plan_memory
-from pitstop.plan.shards import divide_trace
-from pitstop.records.plans.plan import GATHERED, UNDIVIDED
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pitstop.config.sections import TrainSection
+from pitstop.plan.dry_run.account import settle
+from pitstop.plan.dry_run.ledger import Ledger, Piece
+from pitstop.plan.dry_run.over_ranks import Buckets, Division, OverRanks
+from pitstop.plan.memory import RANKS_BYTES, WORKSPACE_BYTES, Gpu, ledger_rows, plan_memory
+from pitstop.plan.shards import ranks_of_copy, shard_notes
+from pitstop.records.plans.plan import BUCKETS, GATHERED, UNDIVIDED
 from tests.unit.plan.test_table import GIB, MIB, trace
 
-WHOLE = trace(
-    owners={
-        "parameters": 70 * MIB,
-        "gradients": 30 * MIB,
-        "averaged weights": 70 * MIB,
-        "optimizer state": 140 * MIB,
-        "activations": 60 * GIB,
-    },
-    peak_bytes=60 * GIB + 310 * MIB,
-    shard="full",
-    largest_block_bytes=5 * MIB,
-    outside_blocks_bytes=2 * MIB,
-)
+WIDTH = 256
+BLOCK = 4 * WIDTH * WIDTH
+"""Bytes of the weight of one block."""
+ENDS = 4 * 5 * WIDTH
+"""Bytes of each layer that lies in no block: five rows, which two ranks cannot divide evenly."""
+FILLED = 4 * 6 * WIDTH
 
 
-def test_what_stays_from_step_to_step_is_divided_and_what_is_gathered_comes_on_top() -> None:
-    found = divide_trace(WHOLE, ranks=4)
-    assert found.owners == {
-        "parameters": 17.5 * MIB,
-        "gradients": 17.5 * MIB,
-        "averaged weights": 17.5 * MIB,
-        "optimizer state": 35 * MIB,
-        "activations": 60 * GIB,
-        GATHERED: 17 * MIB,
-        UNDIVIDED: 12 * MIB,
-    }
-    assert found.peak_bytes == sum(found.owners.values())
-    assert found.optimizer_bytes["adamw"] == 35 * MIB
-    assert "divided between 4 ranks" in found.notes[-1]
+class Net(nn.Module):
+    """Three blocks between two layers that are in none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.randn(5, WIDTH))
+        self.blocks = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)))
+        self.end = nn.Parameter(torch.randn(5, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(x @ self.start) @ self.end.T
 
 
-def test_ranks_that_do_not_divide_the_model_plan_as_before() -> None:
-    assert divide_trace(WHOLE, ranks=1) is WHOLE
-    alone = replace(WHOLE, shard="none")
-    assert divide_trace(alone, ranks=4) is alone
+class Step:
+    """A step of the network under a ledger, and what it came to."""
+
+    def __init__(self, *, ranks: int | None, held: bool = False) -> None:
+        self.place: tuple[str, ...] = ()
+        self.ledger = Ledger(lambda: self.place, device_type="cpu")
+        self.net = Net()
+        self.over_ranks = self._over_ranks(ranks)
+        with self.ledger:
+            self.ledger.own("parameters", self.net.parameters())
+            self._run(held=held)
+        self.pieces = self.over_ranks.pieces()
+
+    def _over_ranks(self, ranks: int | None) -> OverRanks:
+        if ranks is None:
+            return Buckets(self.ledger, self.net)
+        blocks = list(self.net.blocks)
+        in_backward = lambda: self.place == ("backward",)  # noqa: E731
+        return Division(self.ledger, self.net, blocks, ranks=ranks, in_backward=in_backward)
+
+    def _run(self, *, held: bool) -> None:
+        for weight in self.net.parameters():
+            if held:
+                weight.grad = torch.zeros_like(weight)
+                self.ledger.own("gradients", [weight.grad])
+            weight.register_post_accumulate_grad_hook(
+                lambda weight: self.ledger.own("gradients", [weight.grad])
+            )
+        if isinstance(self.over_ranks, Division):
+            self.over_ranks.begin((weight, weight) for weight in self.net.parameters())
+        self.first_event = self.ledger.events
+        self.place = ("forward",)
+        loss = self.net(torch.randn(7, 5)).sum()
+        self.place = ("backward",)
+        loss.backward()
+        self.place = ("clip",)
+        self.ended = self.ledger.events
+
+    def most(self, owner: str) -> int:
+        """Most that an owner has at one time."""
+        return max(accumulate(change for _, change in sorted(self._changes(owner))))
+
+    def after_backward(self, owner: str) -> int:
+        """What an owner has once backward is done."""
+        return sum(change for event, change in self._changes(owner) if event < self.ended)
+
+    def _changes(self, owner: str) -> Iterator[tuple[int, int]]:
+        for piece in self.pieces:
+            if piece.owner == owner:
+                yield piece.born, piece.size
+                if piece.died is not None:
+                    yield piece.died, -piece.size
+
+
+def test_a_rank_holds_its_rows_filled_up_and_rounded_as_the_allocator_does() -> None:
+    # Three of five rows; of 256 rows a hundredth part is three, 3,072 bytes.
+    assert Step(ranks=2).most("parameters") == 3 * BLOCK // 2 + 2 * FILLED // 2
+    small = Step(ranks=100)
+    assert small.most("parameters") == 3 * 3 * 4 * WIDTH + 2 * 4 * WIDTH
+    parts = small.over_ranks.parts(list(small.net.parameters()))
+    assert {(*part.shape,) for part in parts} == {(3, WIDTH), (1, WIDTH)}
+
+
+def test_state_that_is_not_shaped_like_its_weight_is_not_divided() -> None:
+    step = Step(ranks=2)
+    assert isinstance(step.over_ranks, Division)
+    weight, count = step.net.start, torch.zeros(())
+    with step.ledger:
+        state = torch.zeros_like(weight)
+        step.ledger.own("optimizer state", [state, count])
+        step.over_ranks.begin([(state, weight), (count, weight)])
+    step.pieces = step.over_ranks.pieces()
+    assert step.most("optimizer state") == FILLED // 2 + 512
+
+
+def test_blocks_are_gathered_one_after_the_other_into_a_buffer_and_from_there() -> None:
+    step = Step(ranks=2)
+    # When a block has been gathered there are its weights, its buffer and that of the one before.
+    assert step.most(GATHERED) == 2 * FILLED + 3 * BLOCK
+    assert step.after_backward(GATHERED) == 0
+
+
+def test_gradients_are_divided_block_by_block() -> None:
+    step = Step(ranks=2)
+    # Those of a block, the buffer that divides them, and of what lies in no block the last layer's.
+    assert step.most(UNDIVIDED) == 2 * BLOCK + ENDS
+    assert step.after_backward(UNDIVIDED) == 0
+    assert step.after_backward("gradients") == 3 * BLOCK // 2 + 2 * FILLED // 2
+
+
+def test_no_gradients_are_counted_at_a_peak_that_lies_in_forward() -> None:
+    step = Step(ranks=2)
+    step.ledger.pieces.append(Piece(GIB, step.first_event, ("forward",), "", died=step.ended // 2))
+    forward_ended = min(p.born for p in step.pieces if p.owner in ("gradients", UNDIVIDED))
+    step.ledger.pieces[-1].died = forward_ended
+    owners = settle(step.ledger, step.first_event, step.over_ranks.pieces()).owners
+    assert "gradients" not in owners
+    assert UNDIVIDED not in owners
+    assert owners[GATHERED] > 0
+
+
+def test_a_later_micro_batch_adds_whole_gradients_to_rows_that_are_there() -> None:
+    step = Step(ranks=2, held=True)
+    rows = 3 * BLOCK // 2 + 2 * FILLED // 2
+    assert step.most(UNDIVIDED) == 2 * BLOCK + ENDS
+    assert step.after_backward("gradients") == rows
+    # While a block's are added there are its rows twice.
+    assert step.most("gradients") == rows + BLOCK // 2
+
+
+def test_ranks_that_have_the_whole_model_keep_all_gradients_in_buckets() -> None:
+    step = Step(ranks=None)
+    account = settle(step.ledger, step.first_event, step.pieces)
+    assert account.owners[BUCKETS] == 3 * BLOCK + 2 * ENDS
+    assert "gradients" not in account.owners
+    # Their peak is where everything else has its own.
+    others = [piece for piece in step.pieces if piece.owner != BUCKETS]
+    without = settle(step.ledger, step.first_event, others)
+    assert account.peak_bytes == without.peak_bytes + 3 * BLOCK + 2 * ENDS
 
 
 def test_a_copy_on_each_host_is_divided_between_as_many_ranks_as_said() -> None:
-    hybrid = replace(WHOLE, shard="hybrid", shard_ranks=2)
-    assert divide_trace(hybrid, ranks=8).owners["parameters"] == 35 * MIB
-    of_one_host = divide_trace(replace(hybrid, shard_ranks=None), ranks=8)
-    assert of_one_host.owners["optimizer state"] == 17.5 * MIB
-    assert "of one host" in of_one_host.notes[-1]
+    hybrid = TrainSection(steps=1, shard="hybrid", shard_ranks=2)
+    assert ranks_of_copy(hybrid, ranks=8) == 2
+    of_one_host = TrainSection(steps=1, shard="hybrid")
+    assert ranks_of_copy(of_one_host, ranks=8) == 8
+    assert "of one host" in shard_notes(of_one_host, ranks=8)[0]
+    assert ranks_of_copy(TrainSection(steps=1), ranks=8) == 1
+    assert shard_notes(TrainSection(steps=1), ranks=8) == ()
 
 
-def test_a_plan_lists_them_and_no_buckets_of_whole_gradients() -> None:
-    gpu = Gpu(name="some", num_bytes=80 * GIB)
-    rows = plan_memory("x", divide_trace(WHOLE, ranks=4), gpu, ranks=4).ledger
-    basis = {row.owner: row.basis for row in rows}
-    assert (basis[GATHERED], basis[UNDIVIDED]) == ("estimated", "estimated")
-    assert "gradient buckets" not in basis
-    expected = divide_trace(WHOLE, ranks=4).peak_bytes + WORKSPACE_BYTES + RANKS_BYTES
-    assert sum(row.num_bytes for row in rows) == expected
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_a_plan_of_one_of_several_ranks_adds_no_buckets_of_its_own(shard: str) -> None:
+    gathered = {BUCKETS: 70 * MIB} if shard == "none" else {GATHERED: 17 * MIB}
+    owners = {"parameters": 70 * MIB, "activations": 60 * GIB, **gathered}
+    one = trace(owners=owners, peak_bytes=sum(owners.values()), shard=shard, ranks=4)
+    plan = plan_memory("x", one, Gpu(name="some", num_bytes=80 * GIB), ranks=4)
+    assert plan.peak_bytes == one.peak_bytes + WORKSPACE_BYTES + RANKS_BYTES
+    assert {row.basis for row in ledger_rows(one) if row.owner in gathered} == {"dry run"}

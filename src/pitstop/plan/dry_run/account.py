@@ -1,7 +1,7 @@
 """From a ledger to what holds the memory of a step at its peak, piece by piece."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pitstop.plan.dry_run.allocator import replay
@@ -25,9 +25,15 @@ class Account:
     reserved_bytes: int
 
 
-def settle(ledger: Ledger, first_event: int) -> Account:
-    """Sum up everything from an event on; what was there before counts as held."""
-    pieces = ledger.pieces
+def settle(ledger: Ledger, first_event: int, pieces: Sequence[Piece] | None = None) -> Account:
+    """Sum up everything from an event on; what was there before counts as held.
+
+    Args:
+        ledger: Of the step.
+        first_event: Of the step.
+        pieces: What is there in the place of the ledger's pieces.
+    """
+    pieces = ledger.pieces if pieces is None else pieces
     _name_the_rest(pieces, ledger.backward_began[-1] if ledger.backward_began else None)
     peak, at = _peak(pieces, first_event)
     owners: dict[str, int] = defaultdict(int)
@@ -47,7 +53,7 @@ def settle(ledger: Ledger, first_event: int) -> Account:
     )
 
 
-def _name_the_rest(pieces: list[Piece], backward: int | None) -> None:
+def _name_the_rest(pieces: Sequence[Piece], backward: int | None) -> None:
     for piece in pieces:
         part = piece.place[0] if piece.place else ""
         if piece.owner is not None:
@@ -64,7 +70,7 @@ def _lives(piece: Piece, event: int) -> bool:
     return piece.born <= event and (piece.died is None or piece.died > event)
 
 
-def _peak(pieces: list[Piece], first_event: int) -> tuple[int, int]:
+def _peak(pieces: Sequence[Piece], first_event: int) -> tuple[int, int]:
     """Give the most bytes at one time from an event on, and the event that brought them there."""
     changes = sorted(
         [(piece.born, piece.size) for piece in pieces]
@@ -78,7 +84,7 @@ def _peak(pieces: list[Piece], first_event: int) -> tuple[int, int]:
     return most, at
 
 
-def _events(pieces: list[Piece]) -> Iterator[tuple[int, int]]:
+def _events(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
     changes = [(piece.born, number, piece.size) for number, piece in enumerate(pieces)]
     changes += [
         (piece.died, number, 0) for number, piece in enumerate(pieces) if piece.died is not None

@@ -15,6 +15,7 @@ from pitstop.errors import PitstopError
 from pitstop.plan.dry_run.evaluation import trace_evaluation
 from pitstop.plan.dry_run.request import Request
 from pitstop.plan.dry_run.step import trace_step
+from pitstop.plan.shards import shard_notes
 from pitstop.records.plans.evaluation import EvaluationTrace
 from pitstop.records.plans.plan import StepTrace
 from pitstop.train.task import Task
@@ -31,8 +32,9 @@ def trace_config(request: Request) -> StepTrace:
     samples = None if planned.data.root is None else len(task.train_samples())
     # From the second micro-batch on, gradients are there while activations are made.
     gradients_held = config.train.accumulate > 1
-    trace = trace_step(planned, task, gradients_held=gradients_held)
+    trace = trace_step(planned, task, gradients_held=gradients_held, ranks=request.ranks)
     trace = replace(trace, epoch_samples=samples)
+    notes = (*shard_notes(config.train, ranks=request.ranks), *notes)
     if config.optimizer.kind == "adamw8bit":
         trace = _with_state_of(trace, "adamw8bit")
     return replace(trace, notes=(*trace.notes, *notes))

@@ -116,7 +116,7 @@ class Ledger(TorchDispatchMode):
         """Say whose the pieces of these tensors are; who came first stays."""
         for tensor in tensors:
             for counted in self._tensors(tensor):
-                piece = self.pieces[self._number(counted)]
+                piece = self.pieces[self.number(counted)]
                 piece.owner = piece.owner or owner
 
     def _tensors(self, tree: Any) -> list[Tensor]:
@@ -127,7 +127,13 @@ class Ledger(TorchDispatchMode):
             if leaf.device.type == self._device_type and leaf.layout == torch.strided
         ]
 
-    def _number(self, tensor: Tensor) -> int:
+    @property
+    def place(self) -> Place:
+        """Where in the step things are now."""
+        return self._place()
+
+    def number(self, tensor: Tensor) -> int:
+        """Give the number of a tensor's piece."""
         key = tensor.untyped_storage()._cdata
         if key not in self._live:
             self._enter(tensor, self._place(), None)
@@ -146,7 +152,7 @@ class Ledger(TorchDispatchMode):
             return
         number = len(self.pieces)
         name = "" if func is None else _name(func)
-        self.pieces.append(Piece(_rounded(storage.nbytes()), self.events, place, name))
+        self.pieces.append(Piece(rounded(storage.nbytes()), self.events, place, name))
         self.events += 1
         self._live[key] = (number, weakref.ref(storage, lambda _: self._leave(key)))
 
@@ -171,12 +177,12 @@ class Ledger(TorchDispatchMode):
             self._not_seen[_name(func)] = str(error)
             return 0
         results = {tensor.untyped_storage()._cdata: tensor for tensor in inner._tensors(made)}
-        sizes = (_rounded(tensor.untyped_storage().nbytes()) for tensor in results.values())
+        sizes = (rounded(tensor.untyped_storage().nbytes()) for tensor in results.values())
         return max(0, inner.most_bytes() - given - sum(sizes))
 
     def _pass_by(self, size: int, place: Place, func: Any) -> None:
         """Enter what an operation holds while it runs and nobody sees."""
-        piece = Piece(_rounded(size), self.events, place, _name(func), died=self.events + 1)
+        piece = Piece(rounded(size), self.events, place, _name(func), died=self.events + 1)
         self.pieces.append(piece)
         self.events += 2
 
@@ -190,5 +196,6 @@ def _name(func: Any) -> str:
     return func._schema.name.partition("::")[2]
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
+    """Give what the allocator hands out for a size."""
     return -(-size // ROUND_BYTES) * ROUND_BYTES

@@ -36,6 +36,8 @@ class Request:
     precision: str = "fp32"
     optimizer: str = "adamw"
     recompute: str = "none"
+    ranks: int = 1
+    """Of the run; of several, the step is that of one."""
     part: str = "train"
     """A training step (`train`), or one evaluation batch (`evaluation`)."""
 

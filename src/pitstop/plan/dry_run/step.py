@@ -14,6 +14,8 @@ from pitstop.data.loader.fetch import Samples
 from pitstop.plan.dry_run.account import settle
 from pitstop.plan.dry_run.fake_gpu import DEVICE, fake_gpu
 from pitstop.plan.dry_run.ledger import Ledger
+from pitstop.plan.dry_run.over_ranks import Buckets, Division, OverRanks
+from pitstop.plan.shards import ranks_of_copy
 from pitstop.records.plans.plan import OperationRow, StepTrace
 from pitstop.train.model.part_spans import named_parts, part_spans
 from pitstop.train.optim.build import planned_state_bytes
@@ -37,13 +39,16 @@ class _Nobody:
         """Take none."""
 
 
-def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = False) -> StepTrace:
+def trace_step(
+    config: RunConfig, task: Task[Any], *, gradients_held: bool = False, ranks: int = 1
+) -> StepTrace:
     """Run one optimizer step of one micro-batch on shapes alone.
 
     Args:
         config: What to run.
         task: Its task.
         gradients_held: Whether earlier micro-batches of the step have left gradients.
+        ranks: Of the run; of several, the step is that of one.
 
     Raises:
         CannotFakeError: Where an operation needs numbers.
@@ -56,11 +61,17 @@ def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = Fal
         setup = build_trainer(config, task, Ranks(), DEVICE)
         trainer = setup.trainer
         model = bare_model(trainer.model)
+        over_ranks = None
+        if ranks > 1:
+            size = ranks_of_copy(config.train, ranks=ranks)
+            over_ranks = _over_ranks(ledger, trainer, ranks=size, clock=clock)
         make_lasting(ledger, trainer, model)
         if gradients_held:
             _make_gradients(model)
             ledger.own("gradients", (parameter.grad for parameter in model.parameters()))
         own_gradients(ledger, model)
+        if isinstance(over_ranks, Division):
+            over_ranks.begin(_lasting(trainer, model))
         ledger.counter.counts.clear()
         first_event = ledger.events
         clock.begin_step()
@@ -68,16 +79,44 @@ def trace_step(config: RunConfig, task: Task[Any], *, gradients_held: bool = Fal
             trainer.train_step(repeat(batch), step=0, clock=clock)
         clock.end_step()
     places = setup.applied.get("train.recompute", {}).get("places", {})
-    trace = trace_of(ledger, model, first_event, _traced(config))
-    blocks = [sum(p.nbytes for p in block.parameters()) for block in task.regions(model)]
+    trace = trace_of(ledger, model, first_event, _traced(config), over_ranks=over_ranks)
     return replace(
         trace,
         recomputed_places=sum(places.values()),
         shard=config.train.shard,
         shard_ranks=config.train.shard_ranks,
-        largest_block_bytes=max(blocks, default=0),
-        outside_blocks_bytes=max(0, sum(p.nbytes for p in model.parameters()) - sum(blocks)),
+        ranks=ranks,
     )
+
+
+def _over_ranks(ledger: Ledger, trainer: Trainer[Any], *, ranks: int, clock: Clock) -> OverRanks:
+    """Say how a rank differs from one that has everything; `ranks` hold one copy together."""
+    model = bare_model(trainer.model)
+    if ranks == 1:
+        return Buckets(ledger, model)
+    # Here, where it is needed: importing what it stands on takes half a second.
+    from pitstop.train.model.shard import blocks_of
+
+    return Division(
+        ledger,
+        model,
+        blocks_of(model, trainer.task.regions(model)),
+        ranks=ranks,
+        in_backward=lambda: clock.current.path[:1] == ("backward",),
+    )
+
+
+def _lasting(trainer: Trainer[Any], model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give what a rank keeps between steps, each beside the weight that it is divided like."""
+    weights = dict(model.named_parameters())
+    yield from ((weight, weight) for weight in weights.values())
+    if trainer.average is not None:
+        for name, value in trainer.average.state_dict().items():
+            yield value, weights[name]
+    for weight, state in trainer.optimizer.state.items():
+        for value in state.values():
+            if isinstance(value, Tensor):
+                yield value, weight
 
 
 def make_lasting(ledger: Ledger, trainer: Trainer[Any], model: nn.Module) -> None:
@@ -165,13 +204,22 @@ def _traced(config: RunConfig) -> Traced:
     )
 
 
-def trace_of(ledger: Ledger, model: nn.Module, first_event: int, traced: Traced) -> StepTrace:
-    """Sum up what a ledger saw of a step, from an event on."""
-    account = settle(ledger, first_event)
+def trace_of(
+    ledger: Ledger,
+    model: nn.Module,
+    first_event: int,
+    traced: Traced,
+    *,
+    over_ranks: OverRanks | None = None,
+) -> StepTrace:
+    """Sum up what a ledger saw of a step, from an event on, as one of several ranks has it."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    numbers = sum(parameter.numel() for parameter in trained)
+    account = settle(ledger, first_event, None if over_ranks is None else over_ranks.pieces())
+    trained = trained if over_ranks is None else over_ranks.parts(trained)
     return StepTrace(
         model=type(model).__name__,
-        parameters=sum(parameter.numel() for parameter in trained),
+        parameters=numbers,
         batch_size=traced.batch_size,
         precision=traced.precision,
         recompute=traced.recompute,

@@ -29,6 +29,8 @@ class OperationRow:
 GATHERED: Final = "gathered weights"
 UNDIVIDED: Final = "gradients not divided yet"
 """Holders of memory where ranks divide a model: only while its blocks run."""
+BUCKETS: Final = "gradient buckets"
+"""Holds the gradients of ranks that each have the whole model, all the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +73,8 @@ class StepTrace:
     """Between whom the model is divided, as in the configuration."""
     shard_ranks: int | None = None
     """Ranks that hold one copy together; None for all of them, or those of a host."""
-    largest_block_bytes: int = 0
-    """Weights of the largest block that is gathered by itself."""
-    outside_blocks_bytes: int = 0
-    """Weights that are in no such block."""
+    ranks: int = 1
+    """Of the run; more than one where the step is that of one of them."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -86,7 +86,7 @@ class StepTrace:
     def fixed_bytes(self) -> int:
         """What does not grow with the batch: weights, averages, and the optimizer's state."""
         fixed = ("parameters", "buffers", "optimizer state", "averaged weights", "teacher")
-        fixed += (GATHERED, UNDIVIDED)
+        fixed += (GATHERED, UNDIVIDED, BUCKETS)
         return sum(self.owners.get(owner, 0) for owner in fixed)
 
 

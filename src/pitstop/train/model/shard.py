@@ -133,7 +133,7 @@ def shard_model(
         ConfigError: Where the model cannot be divided so.
     """
     mesh = _mesh(train, ranks, device)
-    blocks = _blocks(model, regions)
+    blocks = blocks_of(model, regions)
     _refuse_indivisible(model)
     sizes = [_bytes(block) for block in blocks]
     whole_bytes = _bytes(model)
@@ -196,7 +196,7 @@ def _mesh(train: TrainSection, ranks: Ranks, device: torch.device) -> DeviceMesh
     return init_device_mesh(device.type, shape, mesh_dim_names=(_REPLICA_DIM, _SHARD_DIM))
 
 
-def _blocks(model: nn.Module, regions: Sequence[nn.Module]) -> list[nn.Module]:
+def blocks_of(model: nn.Module, regions: Sequence[nn.Module]) -> list[nn.Module]:
     """List the blocks to gather by themselves, inner ones first.
 
     Parameters that two blocks share, or a block and the rest, belong to the rest of the model.
