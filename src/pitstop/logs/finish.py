@@ -271,8 +271,10 @@ def _leave_out_breaks(builder: LogBuilder, rows: Rows) -> None:
     A process that ended and one that goes on where it did leave nothing else in many logs.
     """
     plain = np.flatnonzero(rows.is_plain)
-    every = rows.step_s * (rows.raw["step"] - rows.first + 1)
-    timed = every[(rows.code == TRAIN) & np.isfinite(every)]
+    steps = rows.raw["step"] - rows.first + 1
+    every = rows.step_s * steps
+    is_timed = (rows.code == TRAIN) & np.isfinite(every)
+    timed = every[is_timed]
     if not len(timed):
         return
     # Of all rows: where each holds the end of an epoch, the only plain one may be the break.
@@ -282,6 +284,13 @@ def _leave_out_breaks(builder: LogBuilder, rows: Rows) -> None:
         return
     rows.step_s[plain[breaks]] = np.nan
     rows.data_s[plain[breaks]] = np.nan
+    holes = breaks & (steps[plain] > _BREAK_TIMES * float(np.median(steps[is_timed])))
+    for row in plain[holes].tolist():
+        step = rows.raw["step"][row]
+        builder.note(f"most lines of the {steps[row]:.0f} steps up to {step:.0f} are missing")
+    breaks &= ~holes
+    if not breaks.any():
+        return
     times = f"{breaks.sum()} times" if breaks.sum() > 1 else "once"
     builder.note(
         f"{times} up to {spent[breaks].max():.0f} s without a record, first before step "

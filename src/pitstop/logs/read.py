@@ -277,7 +277,7 @@ def _read(
         return joined
     if is_picked:
         return None
-    if (why := _why_not(path, lines, forced)) is not None:
+    if (why := _why_not(path, lines, chosen, forced)) is not None:
         raise RecordError(why)
     return _with_memory(path, lines, _with_unread(lines, read_if_sure(path)))
 
@@ -425,7 +425,9 @@ def _has_records(rank: RankRecord) -> bool:
     return table is not None and bool((~table.of_kind("eval")).any())
 
 
-def _why_not(path: Path, lines: list[bytes], forced: Reader | None) -> str | None:
+def _why_not(
+    path: Path, lines: list[bytes], chosen: list[tuple[Reader, float]], forced: Reader | None
+) -> str | None:
     """Say why a file cannot be read at all; None where its lines may tell something."""
     if not any(lines) and is_packed(path):
         return f"{path} is cut off or damaged: nothing in it can be unpacked"
@@ -435,7 +437,7 @@ def _why_not(path: Path, lines: list[bytes], forced: Reader | None) -> str | Non
         return (
             f"{path} holds no record of the format {forced.name}; leave out --format to detect it"
         )
-    if any(reader.is_binary for reader, _ in recognise(lines)):
+    if any(reader.is_binary for reader, _ in chosen):
         return f"{path} is an event file without values that count steps in one way"
     text = b"\n".join(lines[:64])[:4096].lstrip(b"\0")
     return f"{path} is a binary file of no known format; {_known()}" if b"\0" in text else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pitstop.doctor.logs.facts import LogFacts, row_weights
+from pitstop.doctor.logs.facts import LogFacts, covered_steps, row_weights
 from pitstop.doctor.logs.statistics import middle_of, quartiles
 from pitstop.logs.general.tell import NAME as GENERAL
 from pitstop.records.logs.summary import Eta, EventTotal
@@ -125,7 +125,10 @@ def share_beside_steps(facts: LogFacts, time: RunTime) -> float:
     """
     if facts.admission.run or not time.run_s or time.train_s is None:
         return 0.0
-    return max(0.0, 1 - time.train_s / time.run_s)
+    # At their usual time: a record that holds an evaluation unseen is no slow step.
+    covered, step = covered_steps(facts.windows, facts.training), facts.step
+    usual_s = time.train_s if covered is None or step is None else covered * step.middle
+    return max(0.0, 1 - min(time.train_s, usual_s) / time.run_s)
 
 
 def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> Eta | None:
@@ -203,6 +206,9 @@ def _silent_s(table: WindowTable) -> float:
     spent_s = np.where(np.diff(table.attempt[rows]) > 0, 0.0, spent_s)
     usual_s = float(np.quantile(spent_s, 0.5, method="lower")) if len(spent_s) else 0.0
     is_long = spent_s > max(_BREAK_TIMES * usual_s, _BREAK_S)
+    covered = table.steps[rows[1:]]
+    if np.isfinite(covered).any():
+        is_long &= ~(covered > _BREAK_TIMES * np.nanmedian(covered))  # lines are missing there
     return float(np.sum(spent_s[is_long & table.of_kind(*kinds)[rows[1:]]]))
 
 

@@ -38,6 +38,8 @@ _FORMULA = (
 )
 _IS_EPOCH = 3.0
 _DIFFERS = 1.2
+_HALF_A_MS = 0.0005
+"""Rounding of a printed time."""
 
 
 class _Log:
@@ -154,7 +156,7 @@ def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
                 _count(found, _epoch_named_batch(builder, rows, row, per_batch))
         elif steady > 0 and printed > _DIFFERS * steady and first >= 0:
             _count(found, _start_up(rows, row, first, steady))
-        _fewer_steps(builder, found, wall / per_batch if per_batch > 0 else NAN)
+        _fewer_steps(builder, found, wall=wall, per_batch=per_batch)
     if (fewer := found.get("fewer steps than announced")) is not None and fewer.rebuilt is not None:
         builder.steps_per_epoch = int(fewer.rebuilt)
     return list(found.values())
@@ -233,13 +235,18 @@ def _start_up(rows: Rows, row: int, first: int, steady: float) -> Disagreement:
     )
 
 
-def _fewer_steps(builder: LogBuilder, found: dict[str, Disagreement], steps: float) -> None:
+def _fewer_steps(
+    builder: LogBuilder, found: dict[str, Disagreement], *, wall: float, per_batch: float
+) -> None:
     """The announced length of an epoch is an estimate of the sampler's; time / time is exact."""
     announced = builder.steps_per_epoch
+    steps = wall / per_batch if per_batch > 0 else NAN
     if not announced or not math.isfinite(steps) or "epoch named batch" in found:
         return
     counted = round(steps)
-    if abs(steps - counted) > 0.1 or not 0.5 * announced < counted < announced:
+    # What the printed time is rounded by is a step or more of a long epoch: then none is named.
+    rounding = _HALF_A_MS * steps / per_batch
+    if max(abs(steps - counted), rounding) > 0.1 or not 0.5 * announced < counted < announced:
         return
     _count(
         found,
@@ -275,6 +282,9 @@ TRANSREID = Reader(
     rate="per epoch",
     counting="(epoch - 1) x announced steps per epoch + step",
     judge=judge,
-    notes=("losses and accuracies are means since the epoch began",),
+    notes=(
+        "losses and accuracies are means since the epoch began",
+        "steps are counted by the announced length of an epoch; a sampler may yield fewer",
+    ),
 )
 READERS = (TRANSREID,)

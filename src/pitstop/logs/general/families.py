@@ -78,7 +78,8 @@ _WORTH = re.compile(rb"(?i)epoch|iter|step|batch|loss|it/s|s/it|\d/\d")
 _IN_BAR = re.compile(rb"\d/\d+ \[\d[\d:]*<")
 _WORD = re.compile(r"[a-z]+|[^\W\d_a-z]+")
 _DIGITS = re.compile(rb"\d+")
-_NO_WORD = re.compile(rb'"\w+": null|[\w/.-]+\.py\b')  # what a line of JSON does not have; files
+# What a line of JSON does not have; files; loggers, whose name is the module's that prints.
+_NO_WORD = re.compile(rb'"\w+": null|[\w/.-]+\.py\b|\b[a-z_]\w*(?:\.[a-z_]\w*)+')
 _HMS = re.compile(rb"\d\d:\d\d:\d\d")
 _PAIR = re.compile(r"=\s*-?\d|\s\d")
 _HEADER_WORD = re.compile(r"(?i)^(?:global_|train_)?(?:epochs?|steps?|iter(?:ation)?s?|batch)$")
@@ -114,6 +115,16 @@ class Family:
         self.held.append((line, at, texts))
         if len(self.held) >= _MOST_HELD:
             self.settle()
+
+    def add_torn(self, line: int, at: float, texts: list[bytes], *, is_whole: bool) -> None:
+        """Take the numbers of a line without an end, but for the last one, which may be cut off."""
+        slot = self.slots[-1]
+        if is_whole:
+            self.add(line, at, texts)
+        elif self.stride == 1 and not (slot.is_total or set(slot.words) & _COUNTERS):
+            self.add(line, at, [*texts[:-1], b"nan"])
+            self.settle()
+            self.absent[len(texts) - 1] = np.arange(len(self)) == len(self) - 1
 
     def settle(self) -> None:
         """Convert the numbers held back, whole columns at once."""
@@ -231,6 +242,7 @@ class Miner:
         self._commas = 0
         """Commas in a row of the table."""
         self._made = 0
+        self._is_torn = False
 
     @property
     def families(self) -> list[Family]:
@@ -239,6 +251,14 @@ class Miner:
         for family in found:
             family.settle()
         return [family for family in found if len(family)]
+
+    def feed_torn(self, line: bytes) -> None:
+        """Take the file's last line, which has no end, where it is one more of a known template.
+
+        Its last number may be cut off, so it is left out; a count that stands there is not read.
+        """
+        self._is_torn = True
+        self.feed(line)
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
@@ -293,7 +313,7 @@ class Miner:
     def _take(self, line: bytes, at: float) -> None:
         if self._commas and line.count(b",") == self._commas:
             line = line.replace(b",", b", ")  # 10,168 is two cells of a row, not ten thousand
-        for pattern, family in self._usual.get(line[:_START], ()):
+        for pattern, family in () if self._is_torn else self._usual.get(line[:_START], ()):
             if (match := pattern.match(line)) is not None:
                 self.numbered += 1
                 family.add(self.lines, at, list(match.groups()))
@@ -303,8 +323,17 @@ class Miner:
         if not count:
             if line.strip():
                 self._words(line)
+        elif self._is_torn:
+            self._end(line, at, parts)
         elif count <= MOST_NUMBERS:
             self._sort(line, at, parts)
+
+    def _end(self, line: bytes, at: float, parts: list[bytes]) -> None:
+        """Put the file's last line, which has no end, to those of its template."""
+        key = tuple(parts[::2])
+        found = self._templates.get(key) or self._aliases.get(key)
+        if isinstance(found, Family):
+            found.add_torn(self.lines, at, parts[1::2], is_whole=line.rstrip()[-1:].isalpha())
 
     def _sort(self, line: bytes, at: float, parts: list[bytes]) -> None:
         """Put a line to those of its template."""

@@ -1,4 +1,4 @@
-"""Records that take two lines: a count on one, its values on the next."""
+"""Records that take two lines: a count of steps or epochs on one, its values on the next."""
 
 from array import array
 
@@ -26,8 +26,8 @@ def with_next_lines(readings: list[Reading], *, step: str) -> list[Reading]:
 
 
 def _is_count_alone(reading: Reading) -> bool:
-    """Whether lines hold a named count of steps and nothing else: ``iter = 20``."""
-    place, slots = reading.place("step"), reading.family.slots
+    """Whether lines hold a named count and nothing else: ``iter = 20``, ``epoch: 3``."""
+    place, slots = max(reading.place("step"), reading.place("epoch")), reading.family.slots
     numbers = [slot for slot in slots if not slot.is_total]
     is_whole = reading.family.stride == 1 and len(reading.family) >= FEWEST_ROWS
     return place >= 0 and bool(slots[place].name) and len(numbers) == 1 and is_whole

@@ -176,9 +176,7 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     if ranks is not None:
         plan.notes.append(f"{ranks} ranks write into the log: the first one's lines are read")
     _drop_lone(plan)
-    if main.family.is_bar or main.family.shape < 0:
-        is_next = np.diff(column, prepend=NAN) != 0  # a bar may be drawn twice at one count
-        plan.keep &= is_next | (np.diff(plan.epoch, prepend=NAN) > 0)
+    _drop_repeats(plan, column)
     _one_total(plan)
     if epoch is None:
         _epoch_before(plan, readings)
@@ -191,6 +189,17 @@ def plan_of(main: Reading, readings: list[Reading], *, step: str, time: str) -> 
     else:
         judge_times(main, _pace(plan), named_time=time)
     return plan
+
+
+def _drop_repeats(plan: Plan, column: Array) -> None:
+    """Leave out what stands at the count of the line before: a bar may be drawn twice at one."""
+    is_bar = plan.main.family.is_bar
+    if not is_bar and plan.main.family.shape >= 0:
+        return
+    is_next = (np.diff(column, prepend=NAN) != 0) | (np.diff(plan.epoch, prepend=NAN) > 0)
+    if not (is_bar or is_next.all()):
+        plan.notes.append(f"{(~is_next).sum()} lines print a count again and are left out")
+    plan.keep &= is_next
 
 
 def _note_undrawn(plan: Plan, readings: list[Reading]) -> None:
@@ -363,7 +372,9 @@ def _may_be_runs(main: Reading, readings: list[Reading]) -> bool:
     Several seeds or folds print the same lines in turn. A bar is drawn anew in each epoch.
     """
     is_named = bool(main.family.slots[main.place("step")].name)
-    has_epochs = any(one.place("epoch") >= 0 for one in (main, *readings))
+    found = [one.column("epoch") for one in (main, *readings)]
+    # An epoch that is the same in each run, ``Epoch: 0``, tells them no more apart.
+    has_epochs = any(one is not None and (len(one) < 2 or np.ptp(one) > 0) for one in found)
     return is_named and not main.family.is_bar and not has_epochs
 
 
@@ -402,6 +413,12 @@ def _totals(plan: Plan, rows: Index, step: Array) -> Array:
     return total
 
 
+_LEAST = (
+    "printed step + last printed step of each epoch before; the steps of an epoch are not "
+    "printed, so this is the least it can be"
+)
+
+
 def _count_on(plan: Plan, rows: Index, total: Array, *, inner: bool) -> None:
     step, epoch = plan.step[rows], plan.epoch[rows]
     back = _begins_anew(step, epoch)
@@ -422,17 +439,22 @@ def _count_on(plan: Plan, rows: Index, total: Array, *, inner: bool) -> None:
         if inner:
             new[back] |= turns[back] == 0  # begun anew in the same epoch: another process
         plan.step[rows] = _since_each(np.cumsum(base), new) + step + zero
-        last = "steps" if has_total else "last printed step"
-        formula = f"printed step + {last} of each epoch before"
-        if not has_total:
-            formula += "; the steps of an epoch are not printed, so this is the least it can be"
+        formula = "printed step + steps of each epoch before" if has_total else _LEAST
         if np.isnan(epoch).all():
             number = np.zeros(len(rows))
             number[back] = 1
             plan.epoch[rows] = np.cumsum(number)
     plan.steps_per_epoch = int(per) if has_total and per > 0 and (total == per).all() else None
     plan.counting = formula
-    plan.notes.append(f"steps are counted anew in each epoch: step = {formula}")
+    unseen = _unseen(step[back - 1], per) if plan.steps_per_epoch else ""
+    plan.notes.append(f"steps are counted anew in each epoch: step = {formula}{unseen}")
+
+
+def _unseen(last: Array, per: float) -> str:
+    """Say where no epoch's last line reaches its total; of a count from zero it is one less."""
+    if not len(last) or (last + 1 >= per).any():
+        return ""
+    return f"; the last one printed in an epoch is {last.max():g} of {per:g}"
 
 
 def _first_epoch(plan: Plan, epoch: Array) -> float | None:

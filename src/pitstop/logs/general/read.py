@@ -14,7 +14,15 @@ from pitstop.logs.general.evidence import is_training, unread
 from pitstop.logs.general.families import Family, Miner
 from pitstop.logs.general.pairs import with_next_lines
 from pitstop.logs.general.plan import one_series, plan_of, total_epochs, with_unit
-from pitstop.logs.general.roles import COUNTS, FEWEST_ROWS, SURE, Reading, Role, decide
+from pitstop.logs.general.roles import (
+    COUNTS,
+    FEWEST_ROWS,
+    SURE,
+    Reading,
+    Role,
+    decide,
+    name_epochs,
+)
 from pitstop.logs.general.tell import READER, tell
 from pitstop.logs.lines import stream
 from pitstop.records.logs.windows import Disagreement
@@ -24,7 +32,7 @@ UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _RARE = 10
 _AMONG = 100
 _MIXED = 0.2
-_TWICE = 0.1
+_TWICE = 0.25
 _FULL = 0.9
 _MANY = 2
 _MOST_ELSEWHERE = 8
@@ -76,10 +84,7 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
     families = miner.families
     for option, name in (("step", hints.step), ("time", hints.time)):
         _require_field(path, families, option=option, name=name)
-    if hints.time and hints.unit:
-        with_unit(families, hints.time, UNITS[hints.unit])
-    readings = [decide(family, step=hints.step) for family in families]
-    readings = with_next_lines(readings, step=hints.step)
+    readings = _decided(families, hints)
     has_loss = any(one.has("loss") and len(one.family) >= FEWEST_ROWS for one in readings)
     steps = [one for one in readings if _may_count(one, has_loss=has_loss, told=bool(hints.step))]
     if not hints.step:
@@ -103,6 +108,17 @@ def read_general(path: Path, hints: FieldHints | None = None) -> tuple[RankRecor
         builder.note(note)
     confidence = plan.main.decisions[plan.main.place("step")].confidence
     return finish(builder, reader, confidence=confidence, file=str(path)), understood
+
+
+def _decided(families: list[Family], hints: FieldHints) -> list[Reading]:
+    """Decide on every family, first alone, then in the light of the others."""
+    if hints.time and hints.unit:
+        with_unit(families, hints.time, UNITS[hints.unit])
+    readings = [decide(family, step=hints.step) for family in families]
+    readings = with_next_lines(readings, step=hints.step)
+    if not hints.step:
+        name_epochs(readings)
+    return readings
 
 
 def _require_field(path: Path, families: list[Family], *, option: str, name: str) -> None:
@@ -149,6 +165,7 @@ def _mined(path: Path) -> Miner:
     miner = Miner()
     for lines, is_whole in stream(path, miner.notes.append):
         if not is_whole and miner.lines:
+            miner.feed_torn(lines[0])
             continue
         before = b""
         for line in lines:
@@ -264,7 +281,7 @@ def _epochs_of(readings: list[Reading], *, has_loss: bool) -> tuple[list[Reading
     """Choose lines of which there is one an epoch, and say how where they are not printed so.
 
     Else the last of each epoch of such as come many times in it and count nothing else; else those
-    that name the epoch where a model is saved.
+    that name the epoch where a model is saved or evaluated.
     """
     found = [one for one in readings if _is_one_an_epoch(one, has_loss=has_loss)]
     if found:
@@ -273,9 +290,12 @@ def _epochs_of(readings: list[Reading], *, has_loss: bool) -> tuple[list[Reading
     ends = [last for one in ends if (last := _last_of_each(one)) is not None]
     if ends:
         return ends, "many lines an epoch without a count of their own: the last is its record"
-    saved = [one for one in readings if one.family.phase == "checkpoint" and one.has("loss")]
-    saved = [last for one in saved if (last := _last_of_each(one, most=np.inf)) is not None]
-    return saved, "an epoch is named only where a model is saved"
+    for phase, where in (("checkpoint", "a model is saved"), ("eval", "it is evaluated")):
+        rare = [one for one in readings if one.family.phase == phase and one.has("loss")]
+        rare = [last for one in rare if (last := _last_of_each(one, most=np.inf)) is not None]
+        if rare:
+            return rare, f"an epoch is named only where {where}"
+    return [], ""
 
 
 def _last_of_each(reading: Reading, *, most: float = 1.0) -> Reading | None:

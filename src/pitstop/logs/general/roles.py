@@ -390,6 +390,31 @@ def _epoch_by_nesting(reading: Reading) -> None:
             return
 
 
+def name_epochs(readings: list[Reading]) -> None:
+    """Know a count that no step names, ``Train: [3/50]``, as the epoch that other lines name."""
+    named = [one for one in readings if one.place("epoch") >= 0]
+    for one in readings:
+        for place, slot in enumerate(one.family.slots) if one not in named else ():
+            may_be = one.decisions[place].evidence in COUNTS or place == one.place("step")
+            if not may_be or slot.is_total or set(slot.words) & _STEP_WORDS:
+                continue
+            if any(_go_together(one, place, other) for other in named):
+                one.settle("epoch", 0.8, "goes as the epoch on other lines does", place=place)
+                if slot.has_total:
+                    one.settle("epochs in all", 0.8, "stands after the epoch", place=place + 1)
+
+
+def _go_together(one: Reading, place: int, other: Reading) -> bool:
+    """Whether there is one line with a count for each that names an epoch, and both rise alike."""
+    count, epoch = one.family.column(place), other.column("epoch")
+    if epoch is None or len(epoch) != len(count) or len(count) < FEWEST_ROWS:
+        return False
+    lines, others = np.array(one.family.line), np.array(other.family.line)
+    first, second = (lines, others) if lines[0] < others[0] else (others, lines)
+    in_turn = bool((first < second).all() and (second[:-1] < first[1:]).all())
+    return in_turn and bool(np.ptp(count) > 0) and np.array_equal(np.diff(count), np.diff(epoch))
+
+
 def _as_told(reading: Reading, name: str) -> None:
     for place, slot in enumerate(reading.family.slots):
         if slot.name.lower() == name.lower() and not slot.is_total and not slot.is_mean:
@@ -621,7 +646,12 @@ def _is_running(values: Array, pace: Pace) -> bool:
     good = np.isfinite(values) & np.isfinite(pace.step)
     epochs = np.cumsum(~pace.within)[good]
     together = np.diff(values[good])[(np.diff(pace.step[good]) > 0) & (np.diff(epochs) == 0)]
-    return len(together) >= FEWEST_ROWS and float((together > 0).mean()) > 0.95
+    if len(together) < FEWEST_ROWS:
+        return False
+    rises = float((together > 0).mean())
+    # A clock of whole seconds stands still from line to line, and never goes back.
+    is_coarse = rises > _SOME and len(together) >= _FEWEST_LEFT and bool((together >= 0).all())
+    return rises > 0.95 or is_coarse
 
 
 def _agreement(values: Array, reading: Reading, pace: Pace) -> str:

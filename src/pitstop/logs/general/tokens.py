@@ -3,12 +3,16 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import nan
 
 MOST_NUMBERS = 256
 
 # Digit runs are bounded: no count has more, and a longer run is an identifier.
-_DURATION = rb"\d{1,4}+:\d\d(?::\d\d)?(?:\.\d{1,6})?(?![\d:])"
+_DURATION = (
+    rb"\d{1,4}+(?::\d\d(?::\d\d)?(?:\.\d{1,6})?(?![\d:])"
+    rb"|h ?\d\d?m(?: ?\d\d?(?:\.\d{1,6})?s)?\b|m ?\d\d?(?:\.\d{1,6})?s\b)"
+)
 _THOUSANDS = rb"(?<![,])\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,40})?(?!\d|,\d)"
 _PLAIN = rb"(?:\d{1,18}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?(?!\d)"
 _SPECIAL = rb"(?:[nN]a[nN]|[iI]nf)(?![A-Za-z])"
@@ -68,6 +72,9 @@ _BEHIND = re.compile(
 )
 _OF_BYTES = re.compile(r" ?(allocated|reserved|used|free|peak)\b(?![ \t]*[:=])")
 _MOST_WORDS = 3
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_NAME_WORD = re.compile(r"[a-z]+|[^\W\d_a-zA-Z]+")
+_SUFFIX = re.compile(r"_(ms|us|s|sec|secs|seconds|min|gb|mb|mib|gib)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +95,18 @@ class Slot:
     """Text right before it, without its name: tells ``[1, 200]`` from ``1 200``."""
 
     @property
-    def words(self) -> list[str]:
+    def words(self) -> tuple[str, ...]:
         """The name in single words, in lower case."""
-        spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", self.name)
-        return re.findall(r"[a-z]+|[^\W\d_a-zA-Z]+", spaced.lower())
+        return _words_of(self.name)
 
 
+@lru_cache(maxsize=1 << 12)  # every rule asks for them, and names come again in every template
+def _words_of(name: str) -> tuple[str, ...]:
+    spaced = _HUMP.sub(" ", name)
+    return tuple(_NAME_WORD.findall(spaced.lower()))
+
+
+_COLONS = bytes.maketrans(b"hm", b"::")
 _MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
@@ -134,17 +147,29 @@ def pattern_of(literals: Sequence[bytes]) -> re.Pattern[bytes]:
     return re.compile(_ANY.join(map(re.escape, literals)) + rb"\Z")
 
 
+def is_duration(text: bytes) -> bool:
+    """Whether a number is one of minutes and seconds: ``1:20``, ``1m20s``, ``1h02m``."""
+    return b":" in text or text[-1:] in (b"s", b"m")
+
+
 def value_of(text: bytes) -> float:
     """Convert a printed number or a duration; NaN when it is neither."""
     try:
-        if b":" in text:
-            seconds = 0.0
-            for part in text.split(b":"):
-                seconds = 60 * seconds + float(part)
-            return seconds
-        return float(text.replace(b",", b""))
+        return float(text)
+    except ValueError:
+        return _duration_of(text)
+
+
+def _duration_of(text: bytes) -> float:
+    try:
+        if not is_duration(text):
+            return float(text.replace(b",", b""))
+        seconds = 0.0
+        for part in text.translate(_COLONS, b" s").split(b":"):
+            seconds = 60 * seconds + float(part or 0)  # of 1h20m no seconds are printed
     except ValueError:
         return nan
+    return seconds
 
 
 def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, ...]:
@@ -166,7 +191,7 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
         kind, factor, _ = _unit(after)
         if kind and place + 1 < len(texts) and _names_next(name, after, words[place + 2]):
             kind = ""
-        if b":" in text:
+        if is_duration(text):
             unit, scale = "duration", 1.0
         elif kind:
             unit, scale = kind, factor
@@ -243,7 +268,7 @@ def _name(before: str) -> tuple[str, str, float]:
     name = " ".join(words[-_MOST_WORDS:]).strip(" -=>#*.!?\\/")
     if not unit and (each := _EACH.fullmatch(name)) is not None:
         unit, scale = "time of a step", _SECONDS[each[1].lower()]
-    if not unit and (ending := re.search(r"_(ms|us|s|sec|secs|seconds|min|gb|mb|mib|gib)$", name)):
+    if not unit and (ending := _SUFFIX.search(name)) is not None:
         word = ending[1]
         unit, scale = ("bytes", _BYTES[word]) if word in _BYTES else ("time", _SECONDS[word])
     return name, unit, scale

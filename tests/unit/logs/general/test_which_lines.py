@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pitstop.doctor.logs.examine import examine_log
 from pitstop.errors import RecordError
+from pitstop.logs.read import read_logs
 from tests.unit.logs.general.examined import examine
 
 
@@ -348,3 +350,133 @@ def test_meters_of_epochs_of_several_lengths_are_several_runs(log: Path) -> None
     found = examine(log, lines).summary
     assert (found.attempts, found.run_s, found.total_steps) == (None, None, None)
     assert any("several runs" in note for note in found.notes)
+
+
+def test_a_last_line_without_an_end_counts_and_its_last_number_is_left_out(log: Path) -> None:
+    lines = [f"update {n} loss {3 / n:.4f} norm {100 + n}.25" for n in range(1, 61)]
+    log.write_text("\n".join(lines)[:-3])
+    found = examine_log(read_logs([log])[0]).summary
+    assert (found.records, found.last_step) == (60, 60)
+    norms = read_logs([log])[0].ranks[0].scalars["norm"]
+    assert len(norms.value) == 59
+
+
+def test_a_last_line_cut_off_in_its_count_is_left_out(log: Path) -> None:
+    lines = [f"loss {3 / n:.4f} in step {n}" for n in range(1, 61)]
+    log.write_text("\n".join(lines))
+    assert examine_log(read_logs([log])[0]).summary.last_step == 59
+
+
+def test_hours_minutes_and_seconds_with_letters_are_a_time_since_the_start(log: Path) -> None:
+    lines = [
+        f"pass 1 batch {n}/4,000 batch-loss {300 / n:.3f} total-elapsed 0h{2 * n // 60:02}m"
+        f"{2 * n % 60:02}s"
+        for n in range(1, 600)
+    ]
+    step = examine(log, lines).summary.step
+    assert step is not None
+    assert step.middle == pytest.approx(2, rel=0.03)
+
+
+def test_a_clock_of_whole_seconds_that_stands_still_between_lines_is_a_running_one(
+    log: Path,
+) -> None:
+    lines = [
+        f"step {n} loss {300 / n:.3f} elapsed {int(0.7 * n) // 60}m{int(0.7 * n) % 60:02}s"
+        for n in range(1, 500)
+    ]
+    step = examine(log, lines).summary.step
+    assert step is not None
+    assert step.middle == pytest.approx(0.7, rel=0.05)
+
+
+def test_trainings_that_each_print_the_same_epoch_are_several_runs(log: Path) -> None:
+    lines = []
+    for method in ("sgd", "adam", "momentum"):
+        lines += [f"method: {method}", "Epoch: first"]
+        lines += [
+            line
+            for n in range(0, 470, 5)
+            for line in (f"Step {n:5} of   469: ", f"Train loss: {3 / (n + 1):.5f}")
+        ]
+        lines += ["Epoch: 0"]
+    last = examine(log, lines).summary.last_step
+    assert last is None or last <= 469
+
+
+def test_a_count_that_goes_as_the_epoch_of_other_lines_is_the_epoch(log: Path) -> None:
+    lines = []
+    for n in range(30):
+        lines += [
+            f"[2031-03-04 08:{n:02}:08 net] INFO Train: [{n}/30]\tlr 0.3\tloss {3 / (n + 1):.4f}",
+            f"[2031-03-04 08:{n:02}:09 net] INFO EPOCH {n} training takes 0:00:06",
+        ]
+    found = examine(log, lines).summary
+    assert (found.records, found.last_step) == (30, None)
+    table = read_logs([log])[0].ranks[0].windows
+    assert table is not None
+    assert table.log.total_epochs == 30
+
+
+def test_an_epoch_alone_with_values_below_is_read_though_its_first_comes_again(log: Path) -> None:
+    lines = []
+    for n in (1, 1, 1, 2, 3, *range(1, 11)):
+        lines += [f"epoch: {n}", f"train loss: {2900 / (n + 1):.4f}", f"valid loss: {2901 / n:.4f}"]
+    found = examine(log, lines)
+    assert found.summary.records is None
+    assert "epochs go back: several runs seem to write into one file" in found.summary.notes
+
+
+def test_epochs_that_only_lines_of_an_evaluation_name_are_read_from_them(log: Path) -> None:
+    lines = [f"Epoch {n} metrics: valid/loss={3 / (n + 1):.4f}  valid/acc=0.{n}" for n in range(30)]
+    found = examine(log, lines).summary
+    assert found.records == 30
+    assert "an epoch is named only where it is evaluated" in found.notes
+
+
+def stamped(at_s: float, text: str) -> str:
+    at = datetime(2031, 3, 4, 8, tzinfo=UTC) + timedelta(seconds=at_s)
+    return f"{at:%Y-%m-%d %H:%M:%S},{at.microsecond // 1000:03} {text}"
+
+
+def test_missing_lines_of_thousands_of_steps_are_no_break(log: Path) -> None:
+    steps = [*range(100, 10_100, 100), *range(60_100, 70_100, 100)]
+    lines = [stamped(0.05 * n, f"Training loss at step {n}: {3 / n:.6f}") for n in steps]
+    found = examine(log, lines)
+    assert "TIME001" not in [one.code for one in found.verdict.findings]
+    assert "most lines of the 50400 steps up to 60100 are missing" in found.summary.notes
+
+
+def with_validations(*, logger: str) -> list[str]:
+    """Steps of 0.1 s and, after each thousandth, a validation of 50 s."""
+    lines, at, head = [], 0.0, f"- INFO - {logger} - "
+    for n in range(100, 60_100, 100):
+        at += 10
+        lines.append(stamped(at, f"{head}Epoch 1, Step: {n}, Batch Loss: {3 / n:.6f}"))
+        if n % 1000 == 0:
+            at += 50
+            lines.append(stamped(at, f"{head}Validation result at epoch 1, step {n}: loss: 0.9"))
+    return lines
+
+
+@pytest.mark.parametrize("logger", ["net.training", "runner"])
+def test_a_run_of_which_validations_take_a_third_is_not_healthy(log: Path, logger: str) -> None:
+    found = examine(log, with_validations(logger=logger))
+    assert found.verdict.outcome != "healthy"
+    assert found.summary.step is not None
+    assert found.summary.step.middle == pytest.approx(0.1, rel=0.01)
+
+
+def test_slow_records_of_no_known_cause_are_no_steps_at_their_usual_time(log: Path) -> None:
+    lines, at = [], 0.0
+    for n in range(100, 60_100, 100):
+        at += 60 if n % 1000 == 0 else 10
+        lines.append(stamped(at, f"step {n} loss {3 / n:.6f}"))
+    assert examine(log, lines).verdict.outcome != "healthy"
+
+
+def test_lines_that_print_a_count_again_are_named(log: Path) -> None:
+    lines = [f"round{0}, iter{0}, loss: {3 + n / 7:.4f}" for n in range(4)]
+    lines += [f"round0, iter{10 * n}, loss: {3 / n:.4f}" for n in range(1, 60)]
+    found = examine(log, lines).summary
+    assert "3 lines print a count again and are left out" in found.notes
