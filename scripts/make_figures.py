@@ -432,7 +432,8 @@ def shards_memory() -> str:
         measured = found["measured"]
         unseen = max(0, measured["grown_by_allocator_bytes"] - measured["grown_bytes"])
         planned, held = sum(found["planned"].values()), measured["peak_bytes"] + unseen
-        return [f"{planned / 1e6:.2f} / {held / 1e6:.2f} MB", f"{round(planned / held - 1, 3) + 0.0:+.1%}"]
+        off = round(planned / held - 1, 3) + 0.0
+        return [f"{planned / 1e6:.2f} / {held / 1e6:.2f} MB", f"{off:+.1%}"]
 
     def row(name: str, runs: Json, ranks: str) -> list[str]:
         ways = (peaks(runs[f"{way}, {ranks}"]) for way in ("none", "full"))
