@@ -33,6 +33,8 @@ from pitstop.plan.memory import CLOSE
 
 RESULTS = Path(__file__).parent / "results"
 SEEN_AS = {"fits": "ran", "does not fit": "out of memory"}
+FORMULAS = (("plan_fourth.json", "plan_third.json"), ("plan_second.json",), ("plan.json",))
+"""Results by the formula of their plans, the newest first."""
 
 Row = dict[str, Any]
 
@@ -200,15 +202,17 @@ def spread(values: Iterable[float]) -> dict[str, Any] | None:
 def step_intervals(results: Path) -> dict[str, tuple[float, float]]:
     """What measured steps were of planned ones that the constants had not seen: least and most.
 
-    As planned, and corrected by a neighbour. The errors are those of the newest plans that were
-    made before their runs, and those of all earlier steps, each planned by constants that were
-    fitted without it.
+    As planned, and corrected by a neighbour. The errors are those of plans by the newest formula
+    that were made before their runs, and those of all earlier steps, each planned by constants that
+    were fitted without it.
     """
-    trials = ("plan_third.json", "plan_second.json", "plan.json")
-    newest = next(results / name for name in trials if (results / name).exists())
+    here = [[results / name for name in names] for names in FORMULAS]
+    newest = next(files for files in here if any(file.exists() for file in files))
     blind = [
         row
-        for row in json.loads(newest.read_text())["rows"]
+        for file in newest
+        if file.exists()
+        for row in json.loads(file.read_text())["rows"]
         if has_peak(row) and not row.get("measured_before")
     ]
     left_out = json.loads((results / "plan_steps.json").read_text())["rows"]

@@ -638,6 +638,13 @@ def plan_trial(trial: str) -> list[Json]:
     ]
 
 
+OTHER_WAYS = {
+    "without the driver": "calibrated_step_error_unwatched",
+    "by a profile": "calibrated_step_error_by_kernels",
+}
+"""To plan a step by a neighbour: heads, and what the errors are called."""
+
+
 def plan_trial_steps(trial: str, others: Mapping[str, str] | None = None) -> str:
     """Plans: step time of each case of a later list.
 
@@ -663,9 +670,9 @@ def plan_trial_steps(trial: str, others: Mapping[str, str] | None = None) -> str
     return table(head, map(row, plan_trial(trial)))
 
 
-def plan_third_summary() -> str:
-    """Plans: what the errors of the third list come to, and those of other ways to calibrate."""
-    found = results("plan_third")
+def plan_trial_summary(trial: str) -> str:
+    """Plans: what the errors of a later list come to, and those of other ways to calibrate."""
+    found = results(f"plan_{trial}")
     ways = {
         "as planned, without a base": "step_error",
         "by a neighbour": "calibrated_step_error",
@@ -858,14 +865,10 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plan-peaks": lambda: plan_peaks(results("plan")["rows"]),
     "plan-second-peaks": lambda: plan_peaks(plan_trial("second")),
     "plan-second-steps": lambda: plan_trial_steps("second"),
-    "plan-third-summary": plan_third_summary,
-    "plan-third-steps": lambda: plan_trial_steps(
-        "third",
-        {
-            "without the driver": "calibrated_step_error_unwatched",
-            "by a profile": "calibrated_step_error_by_kernels",
-        },
-    ),
+    "plan-third-summary": lambda: plan_trial_summary("third"),
+    "plan-third-steps": lambda: plan_trial_steps("third", OTHER_WAYS),
+    "plan-fourth-summary": lambda: plan_trial_summary("fourth"),
+    "plan-fourth-steps": lambda: plan_trial_steps("fourth", OTHER_WAYS),
     "plan-steps": plan_steps,
     "plan-summary": plan_summary,
     "plan-table-fused": lambda: plan_table("crop 256, fused"),

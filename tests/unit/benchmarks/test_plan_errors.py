@@ -144,6 +144,9 @@ def test_intervals_are_the_extremes_of_the_newest_blind_run_and_of_steps_left_ou
     assert step_intervals(tmp_path) == {"planned": (0.5, 1.6), "corrected": (0.9, 1.3)}
     wrote("plan_third.json", [{**second, "step_error": -0.5}])
     assert step_intervals(tmp_path) == {"planned": (0.5, 2.0), "corrected": (0.9, 1.3)}
+    # By the formula of the third, so both count.
+    wrote("plan_fourth.json", [{**second, "calibrated_step_error": 0.25}])
+    assert step_intervals(tmp_path) == {"planned": (0.5, 2.0), "corrected": (0.8, 1.3)}
 
 
 def test_plans_show_the_intervals_that_the_results_support() -> None:
