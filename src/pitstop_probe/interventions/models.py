@@ -54,7 +54,12 @@ class ModelChanges:
             "convolves": any(isinstance(each, convolution) for each in model.modules()),
             "volumes": any(weight.dim() == 5 for weight in weights),
             "is_float32": all(weight.dtype == self._torch.float32 for weight in weights),
+            "pads": self._pads(weights[0].device.type),
         }
+
+    def _pads(self, device: str) -> bool:
+        """Whether a compiler would pad strides there, of which gradients can become wrong."""
+        return device == "cuda" and _knows_padding(self._torch)
 
     def _change(self, model: Any, place: str, name: str) -> None:
         wanted = self._wanted
@@ -64,7 +69,8 @@ class ModelChanges:
         if "channels_last" in wanted:
             model.to(memory_format=self._torch.channels_last)
         if "compile" in wanted and hasattr(model, "compile"):
-            model.compile()
+            padded = self._pads(next(model.parameters()).device.type)
+            model.compile(options={"comprehensive_padding": False} if padded else None)
             self._sites.changed(wanted["compile"], place, name)
 
     def _wrap(self, model: Any, device: str) -> None:
@@ -90,6 +96,13 @@ class ModelChanges:
 
         # A method, so that a copy of the model gets one of its own.
         model.forward = types.MethodType(forward, model)
+
+
+def _knows_padding(torch: Any) -> bool:
+    # From torch 2.4 on. Later versions read some padded tensors as if they were not padded
+    # (pytorch/pytorch#194281): the loss stays right, gradients do not.
+    major, minor = torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 4)
 
 
 def models_of(torch: Any, optimizer: Any) -> List[Any]:

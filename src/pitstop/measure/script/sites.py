@@ -92,6 +92,7 @@ def _model(values: Mapping[str, Any]) -> ModelSite:
         convolves=bool(values["convolves"]),
         volumes=bool(values["volumes"]),
         is_float32=bool(values["is_float32"]),
+        pads=bool(values.get("pads", False)),
     )
 
 

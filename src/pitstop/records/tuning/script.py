@@ -50,6 +50,8 @@ class ModelSite:
     volumes: bool
     """Whether it has weights of five dimensions, which have another layout."""
     is_float32: bool
+    pads: bool = False
+    """Whether a compiler pads strides there unless told not to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,18 @@ class ScriptSeen:
     def on_gpu(self) -> bool:
         """Whether its weights are on a CUDA device."""
         return (self.device or "").startswith("cuda")
+
+    @property
+    def device_kind(self) -> str:
+        """What autocast is told."""
+        return "cuda" if self.on_gpu else "cpu"
+
+    @property
+    def compile_call(self) -> str:
+        """What is called of a model to compile it."""
+        if any(site.pads for site in self.models):
+            return 'compile(options={"comprehensive_padding": False})'
+        return "compile()"
 
     @property
     def train_loaders(self) -> tuple[LoaderSite, ...]:

@@ -99,7 +99,10 @@ class _Writer:
             return
         if key in _BEFORE_OPTIMIZER:
             for path, line, model in self._models():
-                self.edits(path).before(line, _BEFORE_OPTIMIZER[key].format(model=model))
+                text = _BEFORE_OPTIMIZER[key].format(
+                    model=model, compile_call=self.seen.compile_call
+                )
+                self.edits(path).before(line, text)
         if key == "compile":
             return
         if not places:
@@ -156,8 +159,7 @@ def _optimizer(writer: _Writer, edits: SourceEdits, line: int, place: CodePlace)
 
 
 def _autocast(writer: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
-    device = "cuda" if writer.seen.on_gpu else "cpu"
-    edits.autocast(line, writer.model_called(place), device)
+    edits.autocast(line, writer.model_called(place), writer.seen.device_kind)
 
 
 def _channels_last(writer: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
@@ -182,7 +184,7 @@ _RULES: Final[Mapping[str, Callable[[_Writer, SourceEdits, int, CodePlace], None
 }
 """What is written at the place where a change took hold."""
 _BEFORE_OPTIMIZER: Final[Mapping[str, str]] = {
-    "compile": "{model}.compile()",
+    "compile": "{model}.{compile_call}",
     "channels_last": f"{{model}}.to({LAST})",
 }
 """What is written before the line that builds the optimizer."""

@@ -291,31 +291,33 @@ _LINES: Final[Mapping[str, str]] = {
     "cudnn_benchmark": "torch.backends.cudnn.benchmark = True",
     "channels_last": "{name}.to(memory_format=torch.channels_last), and its input likewise",
     "threads": "torch.set_num_threads({value})",
-    "compile": "before this line: {name}.compile()",
+    "compile": "before this line: {name}.{compile_call}",
     "anomaly_detection": "leave out anomaly detection",
     "non_blocking": ".to(device, non_blocking=True)",
 }
 
 
-def line_for(choice: Sequence[str], *, name: str, device: str, package: str | None = None) -> str:
+def line_for(choice: Sequence[str], seen: ScriptSeen, *, name: str) -> str:
     """Say what the user writes in the place of a change.
 
     Args:
         choice: The change.
+        seen: The script, as it was seen.
         name: What was changed, as noted there.
-        device: Of the weights: ``cpu`` or ``cuda``.
-        package: That has 8-bit optimizers.
     """
     words = [word.partition("=")[::2] for word in choice]
     variables = [word.removeprefix(ENVIRONMENT) for word in choice if word.startswith(ENVIRONMENT)]
     if variables:
         return f"{' '.join(variables)} before the command"
     if f"optimizer={EIGHT_BIT}" in choice:
-        return f"build {name}8bit of {package or 'torchao'}.optim instead of {name}"
+        package = next((site.eight_bit for site in seen.optimizers if site.eight_bit), "torchao")
+        return f"build {name}8bit of {package}.optim instead of {name}"
     given = [_ARGUMENTS[key].format(value=value) for key, value in words if key in _ARGUMENTS]
     lines = [f"give DataLoader {', '.join(given)}"] if given else []
     lines += [
-        _LINES[key].format(value=value, name=name, device=device)
+        _LINES[key].format(
+            value=value, name=name, device=seen.device_kind, compile_call=seen.compile_call
+        )
         for key, value in words
         if key in _LINES
     ]

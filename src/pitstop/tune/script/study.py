@@ -197,10 +197,8 @@ def _change(row: GainRow, tuning: Tuning, seen: ScriptSeen) -> CodeChange:
     )
     notes = [each.loss_note for each in measured if set(row.overrides) <= set(each.overrides)]
     name = places[0].name if places else ""
-    device = "cuda" if seen.on_gpu else "cpu"
-    package = next((site.eight_bit for site in seen.optimizers if site.eight_bit), None)
     return CodeChange(
-        text=line_for(row.overrides, name=name, device=device, package=package),
+        text=line_for(row.overrides, seen, name=name),
         places=_lines(places),
         gain=row.gain,
         gain_low=row.gain_low,

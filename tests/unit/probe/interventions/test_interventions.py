@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from pitstop_probe.interventions.apply import intervene
@@ -276,6 +277,45 @@ def test_the_whole_model_is_found_by_the_name_that_the_script_has_for_it(
     assert net._compiled_call_impl is not None  # pyright: ignore[reportPrivateUsage]
     [site] = [line for line in lines(tmp_path) if line.get("built") == "model"]
     assert (site["name"], site["class"], site["convolves"]) == ("net", "Sequential", True)
+
+
+class CompileWitness(nn.Linear):
+    """Keeps what it is to be compiled with."""
+
+    options: object = "not compiled"
+
+    def reset_parameters(self) -> None:
+        """Random numbers cannot be drawn on a GPU that is not there."""
+
+    def compile(self, *, options: object = None) -> None:
+        self.options = options
+
+
+@pytest.mark.parametrize(
+    ("device", "version", "expected"),
+    [
+        ("cpu", "2.11.0", None),
+        ("cuda", "2.11.0+cu130", {"comprehensive_padding": False}),
+        ("cuda", "2.4.1", {"comprehensive_padding": False}),
+        ("cuda", "2.3.1", None),
+    ],
+)
+def test_strides_are_not_padded_where_gradients_can_become_wrong(
+    change: Intervene,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    version: str,
+    expected: object,
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    change("compile=models")
+    with FakeTensorMode():
+        model = CompileWitness(2, 1, device=device)
+        torch.optim.SGD(model.parameters(), lr=0.1)
+    assert model.options == expected
+    [site] = [line for line in lines(tmp_path) if line.get("built") == "model"]
+    assert site["pads"] is (expected is not None)
 
 
 class Odd(nn.Linear):

@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch._dynamo
 from torch import Tensor, nn
+from torch._inductor import config as compiler
+from torch._inductor import list_mode_options
 
 from pitstop.config.sections import CompileSection
 from pitstop.errors import ConfigError
@@ -228,17 +230,32 @@ def test_a_region_left_uncompiled_is_seen() -> None:
 def test_the_mode_reaches_the_compiler(scope: str) -> None:
     class Witness(Block):
         def compile(self, **settings: Any) -> None:
-            seen.append(settings["mode"])
+            seen.append(settings)
 
     class WitnessModel(Model):
         def compile(self, **settings: Any) -> None:
-            seen.append(settings["mode"])
+            seen.append(settings)
 
-    seen: list[str] = []
+    seen: list[dict[str, Any]] = []
     model = WitnessModel([Witness(), Witness()])
     section = CompileSection.model_validate({"scope": scope, "mode": "max-autotune"})
     apply_compile(model, section, list(model.blocks))
-    assert seen == ["max-autotune"] * (2 if scope == "regions" else 1)
+    assert len(seen) == (2 if scope == "regions" else 1)
+    for settings in seen:
+        assert "mode" not in settings  # torch refuses both
+        assert settings["options"].items() >= list_mode_options("max-autotune").items()
+
+
+def test_neither_forward_nor_backward_is_compiled_with_padded_strides() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def look(_graph: object) -> None:
+        seen.append((compiler.comprehensive_padding, compiler.disable_padding_cpu))
+
+    # Else a compiler for CPUs never pads, whatever it is told.
+    with compiler.patch(disable_padding_cpu=False, post_grad_custom_post_pass=look):
+        compiled(Products(), backend="inductor", scope="whole")
+    assert seen == [(False, False)] * 2
 
 
 @pytest.mark.parametrize("policy", ["full", "selective"])

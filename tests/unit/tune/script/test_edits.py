@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pitstop.records.tuning.script import ModelSite, OptimizerSite, ScriptSeen
 from pitstop.records.tuning.study import CodePlace, Trial, Tuning
 from pitstop.tune.script.edits import Edited, edit_sources
+from pitstop.tune.script.interventions import line_for
 
 SCRIPT = """\
 \"\"\"Somebody's training.\"\"\"
@@ -56,7 +58,9 @@ def seen(device: str = "cpu") -> ScriptSeen:
     )
 
 
-def edited(tmp_path: Path, *changes: tuple[str, int, str]) -> Edited:
+def edited(
+    tmp_path: Path, *changes: tuple[str, int, str], known: ScriptSeen | None = None
+) -> Edited:
     """Write changes, each with its line and what was changed there."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -64,14 +68,9 @@ def edited(tmp_path: Path, *changes: tuple[str, int, str]) -> Edited:
     overrides = tuple(dict.fromkeys(word for word, _, _ in changes))
     trial = Trial(overrides=overrides, end="measured", changed=tuple(places))
     tuning = Tuning(source="x", rows=(), overrides=overrides, trials=(trial,), stopped="")
-    known = seen()
-    models = tuple(ModelSite(**{**_fields(site), "place": f"{script}:11"}) for site in known.models)
-    known = ScriptSeen(**{**_fields(known), "models": models})
-    return edit_sources(tuning, known, script)
-
-
-def _fields(record: object) -> dict[str, object]:
-    return {name: getattr(record, name) for name in type(record).__slots__}  # pyright: ignore
+    known = known or seen()
+    models = tuple(replace(site, place=f"{script}:11") for site in known.models)
+    return edit_sources(tuning, replace(known, models=models), script)
 
 
 def lines(found: Edited) -> list[str]:
@@ -141,6 +140,14 @@ def test_channels_last_changes_weights_before_the_optimizer_and_the_input(tmp_pa
 def test_one_line_each(tmp_path: Path, change: str, line: int, name: str, expected: str) -> None:
     found = lines(edited(tmp_path, (change, line, name)))
     assert any(each.endswith(expected) for each in found), found
+
+
+def test_a_model_on_a_gpu_is_compiled_without_padded_strides(tmp_path: Path) -> None:
+    known = seen("cuda:0")
+    known = replace(known, models=tuple(replace(site, pads=True) for site in known.models))
+    call = 'net.compile(options={"comprehensive_padding": False})'
+    assert call in lines(edited(tmp_path, ("compile=models", 11, "net"), known=known))
+    assert line_for(("compile=models",), known, name="net") == f"before this line: {call}"
 
 
 def test_changes_of_one_line_come_together(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_every_choice_can_be_written_down(device: str) -> None:
     space = open_script_space(At(seen=seen, cores=4, is_linux=True), ALL)
     for choices in space.choices:
         for choice in choices:
-            assert (line_for(choice, name="model", device=device) != "") == bool(choice)
+            assert (line_for(choice, seen, name="model") != "") == bool(choice)
 
 
 def test_8_bits_need_a_gpu_a_package_and_leave_to_change_what_is_learned() -> None:
@@ -116,14 +116,14 @@ def test_8_bits_need_a_gpu_a_package_and_leave_to_change_what_is_learned() -> No
     assert not offered(seen, ALL)
     assert not offered(replace(seen, device="cpu"), training)
     assert not offered(replace(seen, optimizers=SCRIPT.optimizers), training)
-    line = line_for(("optimizer=8bit",), name="AdamW", device="cuda", package="bitsandbytes")
+    line = line_for(("optimizer=8bit",), seen, name="AdamW")
     assert line == "build AdamW8bit of bitsandbytes.optim instead of AdamW"
 
 
 def test_lines_say_what_to_write() -> None:
     workers = ("loader.workers=2", "loader.persistent=true")
-    assert line_for(workers, name="DataLoader", device="cpu") == (
+    assert line_for(workers, SCRIPT, name="DataLoader") == (
         "give DataLoader num_workers=2, persistent_workers=True"
     )
-    assert line_for(("optimizer=fused",), name="AdamW", device="cpu") == "give AdamW fused=True"
-    assert line_for(("env.A=1", "env.B=2"), name="", device="cpu") == "A=1 B=2 before the command"
+    assert line_for(("optimizer=fused",), SCRIPT, name="AdamW") == "give AdamW fused=True"
+    assert line_for(("env.A=1", "env.B=2"), SCRIPT, name="") == "A=1 B=2 before the command"
