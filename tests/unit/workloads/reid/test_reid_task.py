@@ -333,7 +333,7 @@ def test_batches_of_spawned_workers_are_those_of_this_process(root: Path) -> Non
         assert torch.equal(one.rows, other.rows)
 
 
-@pytest.mark.parametrize("name", ["baseline", "fast", "demo"])
+@pytest.mark.parametrize("name", ["baseline", "fast", "speed", "demo"])
 def test_a_preset_is_a_configuration_without_warnings(name: str) -> None:
     loaded = load_config(CONFIGS / f"{name}.yaml")
     assert loaded.warnings == ()
@@ -347,6 +347,17 @@ def test_baseline_and_fast_train_the_same_thing() -> None:
     assert baseline.schedule == fast.schedule
     assert baseline.train.batch_size == fast.train.batch_size
     assert baseline.optimizer.lr_multipliers == fast.optimizer.lr_multipliers
+
+
+def test_speed_sees_the_same_records_in_half_the_updates() -> None:
+    fast, speed = (load_config(CONFIGS / f"{name}.yaml").config for name in ("fast", "speed"))
+    assert speed.train.batch_size == 2 * fast.train.batch_size
+    assert speed.train.epochs == fast.train.epochs
+    assert (speed.data, speed.model, speed.loss) == (fast.data, fast.model, fast.loss)
+    for of in ("schedule.warmup_steps", "eval.every_steps", "checkpoint.every_steps"):
+        section, _, name = of.partition(".")
+        slow, quick = (getattr(getattr(each, section), name) for each in (fast, speed))
+        assert 2 * quick - slow in (0, 1), of
 
 
 @pytest.mark.slow
