@@ -18,6 +18,7 @@ _INTERPRETERS: Final = {".py": "python", ".sh": "bash", ".bash": "bash"}
 # Known by name, for they may not be installed where the doctor runs.
 _LAUNCHERS: Final = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|lightning|uv|conda|env")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_BOTTLENECK: Final = "torch.utils.bottleneck"
 
 
 def refuse_without_dashes(
@@ -48,7 +49,10 @@ def refuse_without_dashes(
 
 
 def refuse_unrunnable(own: Sequence[str], command: Sequence[str], *, of: str = "doctor") -> None:
-    """Refuse a script without its interpreter, and an assignment that only a shell understands.
+    """Refuse a command that cannot run as it stands, or that would measure another profiler.
+
+    Such are a script without its interpreter, an assignment that only a shell understands, and
+    torch's former profiler, which old guides put before the script.
 
     Args:
         own: Options of pitstop's command.
@@ -56,9 +60,15 @@ def refuse_unrunnable(own: Sequence[str], command: Sequence[str], *, of: str = "
         of: Our command, where it is another than the doctor.
 
     Raises:
-        PitstopError: The command cannot run as it stands, and what was meant is known.
+        PitstopError: The command cannot be measured as it stands, and what was meant is known.
     """
     first = command[0]
+    if list(command[1:3]) == ["-m", _BOTTLENECK] and len(command) > 3:
+        meant = _did_you_mean(own, [first, *command[3:]], of=of)
+        raise PitstopError(
+            f"{_BOTTLENECK} is a profiler itself, and newer versions of torch do not have it; "
+            f"{meant}"
+        )
     if _ASSIGNMENT.fullmatch(first) and shutil.which(first) is None:
         name = first.partition("=")[0]
         meant = _did_you_mean(own, command, of=of)

@@ -72,6 +72,14 @@ def test_a_command_in_the_wrong_place_is_answered_with_the_right_line(
     assert err.count("\n") == 1
 
 
+def test_the_former_profiler_of_torch_is_not_measured_but_the_script_behind_it(run: Run) -> None:
+    former = ("python", "-m", "torch.utils.bottleneck")
+    code, out, err = run("doctor", "--steps", "30", "--", *former, "train.py", "--lr", "1")
+    assert (code, out) == (2, "")
+    assert "torch.utils.bottleneck is a profiler itself" in err
+    assert err.endswith("did you mean: pitstop doctor --steps 30 -- python train.py --lr 1\n")
+
+
 def test_an_option_that_both_have_goes_to_the_command_and_that_is_said(run: Run) -> None:
     _, _, err = run("doctor", "train.py", "--steps", "5", "--lr", "1")
     assert "did you mean: pitstop doctor -- python train.py --steps 5 --lr 1;" in err

@@ -123,7 +123,7 @@ class IdentityTerm(LossTerm):
 
 
 class SdmTerm(LossTerm):
-    """Match between the similarities of two modalities and who is who."""
+    """Similarity distribution matching: similarities of two modalities against who is who."""
 
     weight: NonNegative = 0.5
     """Weight of the term in the sum; 0 leaves it out."""

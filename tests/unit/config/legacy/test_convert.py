@@ -371,6 +371,13 @@ def test_what_becomes_of_a_key_depends_on_its_value_and_its_neighbours(
     assert words in f"{account.key} = {account.value}" or words in account.reason
 
 
+def test_workers_are_those_that_a_file_sets_and_none_where_it_sets_none(tmp_path: Path) -> None:
+    # The original reads getattr(config, "num_workers", 4): four is its fallback, in no file.
+    loader = "    num_workers: int = 1\n    prefetch_factor: int = 2\n"
+    assert "loader:\n  workers: 1\n  prefetch: 2\n" in _of_class(tmp_path, 0.1, loader).yaml
+    assert "loader" not in _of_class(tmp_path, 0.1).yaml
+
+
 def test_nothing_is_added_to_a_part() -> None:
     result = import_legacy("TRAIN: {BATCH_SIZE: 2}")
     assert result.missing == ("the length of the run", "DATA", "MODEL")

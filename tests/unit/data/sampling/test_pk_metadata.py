@@ -114,6 +114,16 @@ def test_a_function_tells_what_a_dataset_does_not() -> None:
         assert any(index % 2 for index in batch)
 
 
+def test_short_names_of_modalities_mean_a_sketch_and_a_colour_pencil() -> None:
+    def masks(short: str) -> list[int]:
+        return read_metadata([{"pid": 1, short: "a.png"}, {"pid": 1, "rgb": "b.png"}])[1].tolist()
+
+    assert masks("sk") == masks("sketch") != masks("cp") == masks("pencil")
+    # A skeleton is no sketch and a segmentation no drawing: neither is taken for one.
+    with pytest.raises(DataError, match="no modality"):
+        masks("skeleton")
+
+
 @pytest.mark.parametrize(
     ("records", "message"),
     [

@@ -28,7 +28,7 @@ from pitstop.workloads.reid.data.layout import (
     is_image,
     read_annotations,
 )
-from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, RGB, TEXT
+from pitstop.workloads.reid.data.modalities import IMAGE_MODALITIES, NAMES, RGB, TEXT
 from pitstop.workloads.reid.data.public_checking import check_public_set
 from pitstop.workloads.reid.data.public_sets import find_public_set
 from pitstop.workloads.reid.data.queries import eval_set
@@ -178,7 +178,8 @@ def _gaps(layout: PeopleLayout, found: _Found) -> Iterator[str]:
             for person in found.people
         )
         if lacking:
-            yield f"{lacking:,} of {len(found.people):,} people have no {modality} images"
+            name = f"{modality} ({NAMES[modality]})"
+            yield f"{lacking:,} of {len(found.people):,} people have no {name} images"
 
 
 def _wrong_lists(root: Path, section: ReidData) -> list[str]:

@@ -10,8 +10,16 @@ CP: Final = "cp"
 SK: Final = "sk"
 TEXT: Final = "text"
 
+NAMES: Final = {
+    RGB: "colour photograph",
+    NIR: "near infrared",
+    CP: "colour pencil",
+    SK: "sketch",
+    TEXT: "caption",
+}
+"""What the short names of folders and lists stand for."""
+
 IMAGE_MODALITIES: Final = (RGB, NIR, CP, SK)
-"""Colour photograph, near infrared, colour pencil, sketch."""
 
 MODALITIES: Final = (*IMAGE_MODALITIES, TEXT)
 """Bit i of a mask, and column i of `ReidBatch.present`, stands for the i-th."""

@@ -87,9 +87,9 @@ def test_people_who_lack_a_modality_are_counted(tmp_path: Path) -> None:
     root = write_people(tmp_path, {"01": FULL, "02": {"rgb": 1, "nir": 1}, "03": {"rgb": 1}})
     check = check_people(root)
     assert check.notes == (
-        "1 of 3 people have no nir images",
-        "2 of 3 people have no cp images",
-        "2 of 3 people have no sk images",
+        "1 of 3 people have no nir (near infrared) images",
+        "2 of 3 people have no cp (colour pencil) images",
+        "2 of 3 people have no sk (sketch) images",
     )
 
 
