@@ -398,8 +398,9 @@ class LogBuilder:
         at: float = NAN,
         wall_s: float = NAN,
         formula: str = "",
+        is_part: bool = False,
     ) -> None:
-        """Take an evaluation; the next training record may hold its time."""
+        """Take an evaluation, or a part of one; the next training record may hold its time."""
         if wall_s < 0:
             self.impossible["negative evaluation times"] += 1
             wall_s = NAN
@@ -413,6 +414,8 @@ class LogBuilder:
             self.summary(EVAL, step=step, epoch=epoch, at=at)
         elif self.events and isnan(self.events[-1].wall_s):
             self.events[-1].wall_s, self.events[-1].formula = wall_s, formula
+        elif self.events and is_part:
+            self.events[-1].wall_s += wall_s
         self._pending |= AFTER_EVAL
         self._mark_s = at
 

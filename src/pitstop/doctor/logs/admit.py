@@ -39,6 +39,7 @@ _AGREES = 1.25
 _DRIFTS = 1.10
 _SILENCE_TIMES = 10.0
 _NUMBERS: Final = ("first_step", "last_step", "step_s", "printed_step_s", "data_s", "samples_per_s")
+_LATER: Final = "the log begins in epoch"
 _NOT_ONE_RUN: Final = ("several runs", "not counted as attempts")
 
 
@@ -302,7 +303,8 @@ def _begins_evenly(table: WindowTable) -> bool:
     """Whether the second record follows the first as the others follow each other."""
     last = table.last_step[counted(table)]
     rises = np.diff(last)
-    if not len(rises) or last[0] != last.min():
+    is_later = any(_LATER in note for note in table.log.notes)
+    if is_later or not len(rises) or last[0] != last.min():
         return False
     return bool(abs(rises[0] - np.median(rises[rises > 0])) <= 1)
 

@@ -78,6 +78,8 @@ class _Bars:
         self._was_partial = False
         """Whether this bar was drawn before its end; some logs keep the last drawing alone."""
         self._is_apart = False
+        self._evaluated: set[bytes] = set()
+        """Bars of an evaluation that ended since the training's was drawn."""
         self._ends: set[int] = set()
         """Counts at which bars ended."""
         self._is_short = False
@@ -177,10 +179,15 @@ class _Bars:
     def _take(self, update: _Update) -> None:
         if update.bar != self._main:
             if _EVAL.match(update.bar) and update.total and update.n >= update.total:
+                is_part = update.bar not in self._evaluated
+                self._evaluated.add(update.bar)
                 self._builder.evaluation(
-                    wall_s=update.elapsed_s, formula="printed: elapsed time of the finished bar"
+                    wall_s=update.elapsed_s,
+                    formula="printed: elapsed time of the finished bar",
+                    is_part=is_part,
                 )
             return
+        self._evaluated.clear()
         if update.n == 0:
             self._turn(0)
             return

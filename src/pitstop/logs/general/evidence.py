@@ -23,6 +23,8 @@ _BATCHES = frozenset(("4", "8", "16"))
 """Rises that are a batch of samples as likely as an interval of steps."""
 _NEAR = 0.05
 """Two lengths of an epoch that are this near are one: printed epochs have two decimals."""
+_SEVERAL = 1.5
+"""A total of more epochs than this is not of one."""
 _FAR = 10
 _LONG = 2000
 """A count that rises by ten on each of ten lines, to thousands, is of no epochs."""
@@ -145,7 +147,10 @@ def _by_fractions(
     length = float(np.ptp(step) / np.ptp(epoch))
     if announced is not None and abs(length * announced[0] / total - 1) < _NEAR:
         return "run"
-    return "epoch" if abs(length / total - 1) < _NEAR else "not known"
+    if abs(length / total - 1) < _NEAR:
+        return "epoch"
+    is_exact = len(np.unique(epoch)) >= _FAR
+    return "run" if is_exact and total > _SEVERAL * length else "not known"
 
 
 def _fits_run(step: Array, epoch: Array, total: Array, announced: Array) -> bool:
@@ -162,12 +167,14 @@ def as_samples(main: Reading) -> str:
     """Say of a count that it may be of samples: ``[640/60000 (1%)]``, ``[64/60000]``; else nothing.
 
     Its tool says so, or it has no name: nobody prints every 640th step, and a count of steps begins
-    with none, one, or one interval.
+    with none, one, or one interval. An index without a total may be of anything.
     """
     place = main.place("step")
     slots, count = main.family.slots, main.family.column(place)
     if tool := SAMPLES.get(tuple(slot.name for slot in slots[:4])):
         return f"{slots[place].name}, a count of samples where {tool} prints it"
+    if set(slots[place].words) == {"idx"} and not slots[place].has_total:
+        return "idx, which may be the number of the row"
     is_drawn = main.family.is_bar or not _rises_as_samples(slots, count, place)
     return "" if is_drawn else "a count without a name"
 

@@ -21,6 +21,7 @@ _NEARLY_ALL = 0.9
 _FAR = 10
 _LONE = 20
 _FEW = 8
+_ANEW = "steps are counted anew in each epoch"
 _COME_AGAIN = "whose epochs stand on lines of their own and come again"
 
 
@@ -389,6 +390,7 @@ def _set_total(plan: Plan, rows: Index, total: Array, *, of: str) -> None:
             _count_on(plan, rows, total, inner=True)  # a count from zero is one more, either way
         if of == "not known":
             plan.total_epochs = plan.steps_per_epoch = None
+            plan.notes = [note for note in plan.notes if not note.startswith(_ANEW)]
             plan.notes.append(f"the total {total[0]:g} is the epoch's or the run's: not used")
 
 
@@ -447,7 +449,12 @@ def _count_on(plan: Plan, rows: Index, total: Array, *, inner: bool) -> None:
     plan.steps_per_epoch = int(per) if has_total and per > 0 and (total == per).all() else None
     plan.counting = formula
     unseen = _unseen(step[back - 1], per) if plan.steps_per_epoch else ""
-    plan.notes.append(f"steps are counted anew in each epoch: step = {formula}{unseen}")
+    plan.notes.append(f"{_ANEW}: step = {formula}{unseen}")
+    if inner and first is None and np.nanmin(epoch) > 1:
+        plan.notes.append(
+            f"the log begins in epoch {np.nanmin(epoch):g}: steps are counted from there on, so "
+            "the last one is the least it can be"
+        )
 
 
 def _unseen(last: Array, per: float) -> str:

@@ -18,6 +18,7 @@ _GAP_TIMES = 10.0
 _GAP_S = 600.0
 _MOST_DIGITS = 6
 _STILL = 0.95
+_ENOUGH_AGAIN = 5
 
 
 def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading]) -> Reader:
@@ -27,6 +28,14 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
     if plan.no_steps:
         _leave_out_steps(builder, plan, columns)
     gaps = plan.restarts | _gaps(plan, columns, miner, readings)
+    resumed = [line for line, phase in miner.events if phase == "resume"]
+    after = np.searchsorted(plan.lines, resumed)
+    told = set(gaps) | set(plan.lines[after[after < len(plan.lines)]].tolist())
+    if _begins_again(plan, miner, told):
+        builder.note(
+            "lines of the start come again between records: if of another process, they are not "
+            "counted as attempts"
+        )
     records = list(zip(*(column.tolist() for column in columns.values()), strict=True))
     for line, what, number in _in_order(plan, miner, readings):
         if what == "record":
@@ -184,6 +193,18 @@ def _starts(plan: Plan, miner: Miner) -> list[int]:
     """Lines of the families that the log begins with, before its first record."""
     first = int(plan.lines[0])
     return [line for family in miner.families if family.line[0] < first for line in family.line]
+
+
+def _begins_again(plan: Plan, miner: Miner, told: set[int]) -> bool:
+    """Whether lines of the start come again, number for number, where no restart is told."""
+    lines = plan.lines[plan.keep]
+    times = np.zeros(len(lines) + 1, dtype=np.int64)
+    for family in miner.families:
+        if len(family) > 1 and family.line[0] < lines[0]:
+            same = np.all([np.array(one) == one[0] for one in family.flat], axis=0)
+            times[np.unique(np.searchsorted(lines, np.array(family.line)[same]))] += 1
+    again = np.flatnonzero(times[1:-1] >= _ENOUGH_AGAIN) + 1
+    return bool(set(lines[again].tolist()) - told)
 
 
 def _columns(plan: Plan) -> tuple[Reader, dict[str, Array]]:

@@ -1,0 +1,81 @@
+"""What a count is of, and from where on, on lines of our own in shapes that were misread."""
+
+import json
+from pathlib import Path
+
+from pitstop.logs.read import read_logs
+from tests.unit.logs.general.examined import examine
+
+
+def elapsed(seconds: int) -> str:
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def test_a_total_that_holds_several_epochs_with_decimals_is_the_runs(log: Path) -> None:
+    lines = [
+        json.dumps(
+            {"done_steps": n, "total_steps": 4000, "loss": 3 / n, "epoch": n / 800,
+             "elapsed_time": elapsed(20 * n)}
+        )
+        for n in range(1, 150)
+    ]  # fmt: skip
+    found = examine(log, lines).summary
+    assert (found.first_step, found.last_step) == (1, 149)
+    assert found.total_steps is None  # never reached: it is quoted
+    notes = "\n".join(found.notes)
+    assert "4,000 is printed as a total" in notes
+    assert "counted anew" not in notes
+
+
+def test_a_log_that_begins_in_a_later_epoch_does_not_say_where_its_steps_begin(log: Path) -> None:
+    lines = [
+        f"Epoch: [{epoch}][{n:2}/40]\tLoss {3 / (40 * epoch + n):.4f}"
+        for epoch in range(12, 20)
+        for n in range(1, 41)
+    ]
+    found = examine(log, lines).summary
+    assert found.first_step is None
+    assert found.last_step == 8 * 40
+    notes = "\n".join(found.notes)
+    assert "the log begins in epoch 12" in notes
+    assert "the least it can be" in notes
+
+
+def test_a_number_of_the_row_is_not_a_step(log: Path) -> None:
+    rows = [f"{n},0.0001,32,256,1,{3 / n:.5f},{4 / n:.5f}" for n in range(1, 30)]
+    table = log.with_suffix(".csv")
+    lines = ["idx,learning_rate,batch_size,round_num,train_epoch,train_loss,val_loss", *rows]
+    found = examine(table, lines).summary
+    assert (found.first_step, found.last_step, found.total_steps) == (None, None, None)
+    assert any("how many steps that is" in note for note in found.notes)
+
+
+SETTINGS = [f"{name} = {n}" for n, name in enumerate(("batch", "width", "depth", "seed", "heads"))]
+
+
+def test_settings_that_come_again_between_records_leave_attempts_open(log: Path) -> None:
+    first = [f"Iteration: {n}\tLoss: {9 / (n + 1):.4f}" for n in range(0, 2100, 100)]
+    second = [f"Iteration: {n}\tLoss: {9 / (n + 1):.4f}" for n in range(2100, 4100, 100)]
+    assert examine(log, [*SETTINGS, *first, *second]).summary.attempts == 1
+    found = examine(log, [*SETTINGS, *first, *SETTINGS, *second]).summary
+    assert found.attempts is None
+    assert (found.first_step, found.last_step) == (0, 4000)
+
+
+def bar(name: str, n: int, total: int, seconds: int, more: str = "") -> str:
+    share = "#" * (10 * n // total)
+    return (
+        f"{name}: {100 * n // total}%|{share}| {n}/{total} [00:{seconds:02}<00:00, 9.0it/s{more}]"
+    )
+
+
+def test_two_bars_of_one_evaluation_are_one_as_long_as_both(log: Path) -> None:
+    lines = []
+    for epoch in range(5):
+        lines += [bar(f"Epoch {epoch}", n, 60, n // 3, ", loss=0.5") for n in range(1, 61)]
+        lines += [bar("Val", n, 20, n // 10) for n in range(1, 21)]
+        lines += [bar("Val", 20, 20, 2)]  # a full bar is drawn again
+        lines += [bar("Test", n, 30, n // 10) for n in range(1, 31)]
+    log.write_text("\n".join(lines) + "\n")
+    events = [one for one in read_logs([log])[0].first.events if one.name == "evaluation"]
+    assert [one.wall_us / 1e6 for one in events] == [5.0] * 5
