@@ -178,6 +178,8 @@ class _Bars:
 
     def _take(self, update: _Update) -> None:
         if update.bar != self._main:
+            if update.n == 0:
+                self._evaluated.discard(update.bar)
             if _EVAL.match(update.bar) and update.total and update.n >= update.total:
                 is_part = update.bar not in self._evaluated
                 self._evaluated.add(update.bar)

@@ -332,7 +332,7 @@ def _epoch_before(plan: Plan, readings: list[Reading]) -> None:
         place = np.searchsorted(np.array(reading.family.line), plan.lines) - 1
         found = np.where(place >= 0, epoch[np.maximum(place, 0)], epoch[0] - 1)
         rises = np.diff(found)[back - 1]
-        if (rises > 0).mean() > _MOSTLY:
+        if (rises > 0).mean() >= _MOSTLY:
             plan.epoch = found
             if place[0] < 0 and (rises <= 0).any():
                 plan.doubt = _COME_AGAIN

@@ -70,6 +70,9 @@ _LINKS = frozenset(("is", "at", "and", "the", "of", "was", "a", "in"))
 _BEHIND = re.compile(
     r"(?:-| ?)(epochs?|steps?|iters?|iterations?|batch(?:es)?)\b(?![ \t]*[:=#\[/])"
 )
+_ORDINAL = re.compile(r"-?(?:st|nd|rd|th) (epoch|step|iteration)\b")
+_WRAPPED = re.compile(r"\b(?:tensor|array|np\.\w+)\($")
+"""A value printed as what it is in the program: ``loss = tensor(0.3, device='cuda:0')``."""
 _OF_BYTES = re.compile(r" ?(allocated|reserved|used|free|peak)\b(?![ \t]*[:=])")
 _MOST_WORDS = 3
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -187,7 +190,7 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
             length = _unit(before)[2] if found[-1].unit or not found[-1].name else 0
             found[-1], before = _named_behind(found[-1], before[length:])
         is_total = place > 0 and _TOTAL.fullmatch(before) is not None
-        name, unit, scale = _name(before)
+        name, unit, scale = _name(before, after)
         kind, factor, _ = _unit(after)
         if kind and place + 1 < len(texts) and _names_next(name, after, words[place + 2]):
             kind = ""
@@ -250,9 +253,14 @@ def _unit(after: str) -> tuple[str, float, int]:
     return "", 1.0, 0
 
 
-def _name(before: str) -> tuple[str, str, float]:
-    """Find the name at the end of a text, and the unit where the name itself tells it."""
-    text = before.rstrip(" \t:=")
+def _name(before: str, after: str) -> tuple[str, str, float]:
+    """Find the name at the end of a text, and the unit where the name itself tells it.
+
+    An epoch may be named behind its number alone: ``this is the 4th epoch``.
+    """
+    if (nth := _ORDINAL.match(after)) is not None:
+        return nth[1], "", 1.0
+    text = _WRAPPED.sub("", before).rstrip(" \t:=")
     unit, scale = "", 1.0
     if (found := _IN_BRACKETS.search(text)) is not None:
         word = found[1].lower()

@@ -79,3 +79,53 @@ def test_two_bars_of_one_evaluation_are_one_as_long_as_both(log: Path) -> None:
     log.write_text("\n".join(lines) + "\n")
     events = [one for one in read_logs([log])[0].first.events if one.name == "evaluation"]
     assert [one.wall_us / 1e6 for one in events] == [5.0] * 5
+
+
+def test_a_second_bar_of_the_same_name_is_part_of_the_evaluation_it_follows(log: Path) -> None:
+    lines = []
+    for epoch in range(5):
+        lines += [bar(f"Epoch {epoch}", n, 60, n // 3, ", loss=0.5") for n in range(1, 61)]
+        lines += [bar("Validation", n, 20, n // 10) for n in range(21)]
+    lines += [bar("Validation", n, 20, n // 10) for n in range(21)]  # a test of the best model
+    log.write_text("\n".join(lines) + "\n")
+    events = [one for one in read_logs([log])[0].first.events if one.name == "evaluation"]
+    assert [one.wall_us / 1e6 for one in events] == [2.0] * 4 + [4.0]
+
+
+def test_right_answers_of_all_are_a_result_and_no_step(log: Path) -> None:
+    lines = []
+    for n in range(1, 21):
+        lines += [
+            f"Epoch [{n}]",
+            f"[Train set] Loss: {3 / n:.4f}, Accuracy: {1000 + 431 * n % 977}/50000  Time : 43.2",
+            f"[Test set] Average loss: {4 / n:.4f}, Accuracy: {4435 + n}/10000 (44.35%)",
+        ]
+    found = examine(log, lines).summary
+    assert (found.records, found.last_step) == (20, None)
+
+
+def test_a_loss_printed_as_a_tensor_is_named_before_it(log: Path) -> None:
+    lines = []
+    for n in range(15):
+        lines.append(f"epoch {n}")
+        for share in range(0, 100, 9):
+            value = 3 / (1 + n + share / 100)
+            lines += [f"%{share}.5", f"Loss = tensor({value:.4f}, device='cuda:0', grad_fn=<Mean>)"]
+    found = examine(log, lines).summary
+    assert (found.records, found.last_step) == (15, None)
+
+
+def nth(epoch: int, end: int) -> list[str]:
+    counts = range(10, end + 10, 10)
+    losses = [f"Iter {n}/530 training loss = {3 / (530 * epoch + n):.5f}" for n in counts]
+    return [f"This is {epoch}-th epoch", *losses]
+
+
+def test_an_epoch_counted_as_the_fourth_begins_the_count_anew(log: Path) -> None:
+    found = examine(log, [line for n in range(1, 7) for line in nth(n, 530)]).summary
+    assert (found.last_step, found.attempts) == (6 * 530, 1)
+
+
+def test_a_run_that_broke_off_twice_in_its_first_epoch_is_counted_from_there(log: Path) -> None:
+    lines = nth(0, 120) + nth(0, 50) + [line for n in range(9) for line in nth(n, 530)]
+    assert examine(log, lines).summary.last_step == 9 * 530
