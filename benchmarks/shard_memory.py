@@ -363,7 +363,7 @@ def plan(config: Path, overrides: Sequence[str], ranks: int) -> dict[str, int]:
     """Plan a step as `pitstop plan` does: its rows without what is allowed for and estimated."""
     request = Request(config=str(config), overrides=tuple(overrides), ranks=ranks)
     [answer] = trace_all([request])
-    rows = ledger_rows(answer.require(), ranks=ranks)
+    rows = ledger_rows(answer.require())
     return {row.owner: row.num_bytes for row in rows if row.basis == "dry run"}
 
 

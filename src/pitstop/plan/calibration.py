@@ -67,6 +67,7 @@ class MeasuredRun:
         """Of the run: what one of several holds is not what one alone does."""
         self.recompute = _recompute(readings)
         self.optimizer = (readings.proof("optimizer.kind") or {}).get("kind")
+        self._shards = readings.proof("train.shard") or {}
         self.peak_bytes = _step_peak(rank, readings, source)
         self.step_s = _step_s(rank)
         """Median; None where too few steps were taken."""
@@ -84,6 +85,10 @@ class MeasuredRun:
             yield f"{_POLICY}={self.recompute}"
         if self.optimizer is not None:
             yield f"optimizer.kind={self.optimizer}"
+        if self.ranks > 1:
+            kind = self._shards.get("kind", "none")
+            yield f"train.shard={kind}"
+            yield f"train.shard_ranks={self._shards['ranks'] if kind == 'hybrid' else 'null'}"
 
     def require_same_model(self, trace: StepTrace, settings: Mapping[str, Any]) -> None:
         """Refuse to compare with another network or other samples.

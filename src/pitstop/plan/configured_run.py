@@ -67,7 +67,7 @@ def plan_config(wanted: Wanted) -> MemoryPlan:
     own = answers.popleft().require()
     asked = [answers.popleft() for _ in questions]
     others = [answers.popleft() for _ in changes]
-    plan = plan_memory(str(wanted.config), own, wanted.gpu, ranks=wanted.ranks)
+    plan = plan_memory(str(wanted.config), own, wanted.gpu)
     if run is not None and of_run is not None:
         run.require_same_model(of_run, work_settings(config))
         # Before any step is timed: rows of the table and questions go at the measured pace too.
@@ -197,11 +197,7 @@ def _speed(trace: StepTrace, config: RunConfig, wanted: Wanted) -> SpeedPlan | N
         return None
     train = config.train
     speed = plan_speed(
-        trace,
-        wanted.ceilings,
-        accumulate=train.accumulate,
-        samples=trace.epoch_samples,
-        ranks=wanted.ranks,
+        trace, wanted.ceilings, accumulate=train.accumulate, samples=trace.epoch_samples
     )
     if train.steps is not None:
         return replace(speed, total_s=train.steps * speed.step_s)
@@ -213,7 +209,7 @@ def _speed(trace: StepTrace, config: RunConfig, wanted: Wanted) -> SpeedPlan | N
 def _what_if(change: str, answer: Answer, plan: MemoryPlan, wanted: Wanted) -> WhatIf:
     if answer.trace is None:
         return WhatIf(change=change, problem=answer.error)
-    other = plan_memory(plan.source, answer.trace, wanted.gpu, ranks=wanted.ranks)
+    other = plan_memory(plan.source, answer.trace, wanted.gpu)
     overrides = (*wanted.overrides, change)
     changed = load_config(wanted.config, overrides, kinds=outside_kinds()).config
     speed = _speed(answer.trace, changed, wanted)

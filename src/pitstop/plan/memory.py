@@ -56,9 +56,9 @@ class Gpu:
     num_bytes: int
 
 
-def plan_memory(source: str, trace: StepTrace, gpu: Gpu, *, ranks: int = 1) -> MemoryPlan:
+def plan_memory(source: str, trace: StepTrace, gpu: Gpu) -> MemoryPlan:
     """Hold a step against a GPU."""
-    ledger = ledger_rows(trace, ranks=ranks)
+    ledger = ledger_rows(trace)
     peak = sum(row.num_bytes for row in ledger)
     usable = gpu.num_bytes - CONTEXT_BYTES
     return MemoryPlan(
@@ -104,7 +104,12 @@ def fit_of(peak_bytes: int, usable_bytes: int) -> Fit:
     return "does not fit" if peak_bytes > (1 + CLOSE) * usable_bytes else "too close"
 
 
-def ledger_rows(trace: StepTrace, *, ranks: int = 1) -> tuple[LedgerRow, ...]:
+def allowed_bytes(trace: StepTrace) -> int:
+    """Give what is allowed for beside the pieces of a dry run."""
+    return WORKSPACE_BYTES + (RANKS_BYTES if trace.ranks > 1 else 0)
+
+
+def ledger_rows(trace: StepTrace) -> tuple[LedgerRow, ...]:
     """List what holds memory at the peak of a step, allowances last."""
     rows = [
         LedgerRow(owner=owner, num_bytes=trace.owners[owner], basis="dry run")
@@ -112,10 +117,6 @@ def ledger_rows(trace: StepTrace, *, ranks: int = 1) -> tuple[LedgerRow, ...]:
         if trace.owners.get(owner)
     ]
     rows.append(LedgerRow(owner="workspaces", num_bytes=WORKSPACE_BYTES, basis="allowance"))
-    if ranks > 1 and trace.shard == "none" and trace.ranks == 1:
-        # Gradients are views of the buckets that are exchanged, so they are there all the time.
-        missing = trace.gradient_bytes - trace.owners.get("gradients", 0)
-        rows.append(LedgerRow(owner=BUCKETS, num_bytes=max(0, missing), basis="dry run"))
-    if ranks > 1:
+    if trace.ranks > 1:
         rows.append(LedgerRow(owner="exchange", num_bytes=RANKS_BYTES, basis="estimated"))
     return tuple(rows)

@@ -124,7 +124,6 @@ def plan_speed(
     *,
     accumulate: int = 1,
     samples: int | None = None,
-    ranks: int = 1,
     costs: Costs = FITTED,
 ) -> SpeedPlan:
     """Estimate a step.
@@ -133,8 +132,8 @@ def plan_speed(
         trace: Of one micro-batch.
         ceilings: Of the device.
         accumulate: Micro-batches of a step.
-        samples: Of an epoch, where that is known.
-        ranks: GPUs that share the samples; what exchanging gradients costs is not in the time.
+        samples: Of an epoch, where that is known; all ranks share them. What exchanging gradients
+            costs is not in the time.
         costs: Of operations, on the device and on the host.
     """
     counts = [_times(one, accumulate) for one in trace.operations]
@@ -146,7 +145,7 @@ def plan_speed(
     device_s, launch_s = pace.device * device_s, pace.host * launch_s
     # Launches of one step run beside kernels of the step before, too: no part waits for another.
     step_s = max(device_s, launch_s) + pace.idle_s
-    per_step = trace.batch_size * accumulate * ranks
+    per_step = trace.batch_size * accumulate * trace.ranks
     return SpeedPlan(
         gpu=ceilings.gpu,
         basis=ceilings.basis + pace.basis,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pitstop.plan.memory import WORKSPACE_BYTES, fit_of
+from pitstop.plan.memory import allowed_bytes, fit_of
 from pitstop.plan.speed import ONCE_A_STEP, Ceilings, plan_speed
 from pitstop.records.plans.plan import PlanRow, StepTrace
 
@@ -100,7 +100,7 @@ def _row(
     state = trace.optimizer_bytes.get(optimizer)
     own = trace.owners.get("optimizer state", 0)
     change = 0 if state is None or optimizer == trace.optimizer else state - own
-    peak = law.peak(trace, batch_size) + change + WORKSPACE_BYTES
+    peak = law.peak(trace, batch_size) + change + allowed_bytes(trace)
     derived = batch_size != trace.batch_size or change
     return PlanRow(
         batch_size=batch_size,

@@ -214,7 +214,7 @@ def _does_not_fit(study: TuningRequest, gpu: Gpu, choice: Choice) -> str | None:
     [answer] = trace_all([Request(config=str(study.config), overrides=overrides)])
     if answer.trace is None:
         return None  # what cannot be planned is tried
-    plan = plan_memory(str(study.config), answer.trace, gpu, ranks=1)
+    plan = plan_memory(str(study.config), answer.trace, gpu)
     if plan.fit != "does not fit":
         return None
     return (

@@ -1,6 +1,6 @@
 """One short run tightens a plan; records are generated."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from statistics import median
@@ -107,6 +107,7 @@ def written(
     busy_share: float = 0.4,
     busy_shares: Sequence[float] = (),
     data_us: int = 0,
+    shards: Mapping[str, object] | None = None,
 ) -> Path:
     """A run of the engine: readings, an evaluation where asked for, and steps."""
     time = FakeClock()
@@ -117,6 +118,8 @@ def written(
     )
     writer.reading("engine", asdict(setup))
     writer.reading("applied", {"setting": "train.recompute", "proof": {"policy": "full"}})
+    if shards:
+        writer.reading("applied", {"setting": "train.shard", "proof": dict(shards)})
     for step, peak in enumerate(peaks):
         time.advance(1_000_000)
         writer.reading("memory", {"step": step, **asdict(reading(peak))})
@@ -144,6 +147,27 @@ def test_a_run_is_read_with_the_settings_that_it_had(tmp_path: Path) -> None:
         "train.precision=bf16",
         "train.recompute=full",
     )
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings"),
+    [
+        ({}, ("train.shard=none", "train.shard_ranks=null")),
+        ({"kind": "full", "ranks": 4}, ("train.shard=full", "train.shard_ranks=null")),
+        ({"kind": "hybrid", "ranks": 2}, ("train.shard=hybrid", "train.shard_ranks=2")),
+    ],
+)
+def test_a_run_of_several_ranks_is_planned_as_divided_as_it_was(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, object],
+    settings: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    run = MeasuredRun(written(tmp_path / "run", GIB, shards=facts))
+    assert run.ranks == 4
+    assert run.overrides()[-2:] == settings
 
 
 def test_the_peak_of_an_evaluation_is_not_that_of_a_step(tmp_path: Path) -> None:

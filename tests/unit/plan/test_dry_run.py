@@ -8,10 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
 from pitstop.errors import PitstopError
 from pitstop.plan import child_process
+from pitstop.plan.dry_run import no_gpu
 from pitstop.plan.dry_run.request import Answers, Request, Requests, trace_all, trace_in_child
 from pitstop.records.plans.plan import StepTrace
 from pitstop.records.store import from_json, write_json
@@ -212,6 +214,18 @@ def test_a_small_network_is_counted_to_the_byte(folder: Path) -> None:
     products = sum(one.flops * one.count for one in trace.operations)
     # Forward, and backward to weights; the first layer's input needs no gradient.
     assert products == 2 * 1024 * (64 * 256 * 2 + 256 * 8 * 3)
+
+
+def test_tables_of_methods_are_copied_whole() -> None:
+    # A base class and what it adds: at most so many entries, with two for how each is let go of.
+    include = Path(torch.__file__).parent / "include"
+    hooks = include / "ATen" / "detail"
+    of_hooks = [hooks / "CUDAHooksInterface.h", hooks / "AcceleratorHooksInterface.h"]
+    of_guards = [include / "c10/core/impl/DeviceGuardImplInterface.h"]
+    method = re.compile(r"^\s*virtual ", re.MULTILINE)
+    for headers in (of_hooks, of_guards):
+        virtual = sum(len(method.findall(header.read_text())) for header in headers)
+        assert 20 < virtual + 2 <= no_gpu.METHODS
 
 
 def test_what_needs_numbers_is_named_and_run_for_real(folder: Path) -> None:

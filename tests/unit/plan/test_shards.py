@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from pitstop.config.sections import TrainSection
+from pitstop.errors import ConfigError
 from pitstop.plan.dry_run.account import settle
 from pitstop.plan.dry_run.ledger import Ledger, Piece
 from pitstop.plan.dry_run.over_ranks import Buckets, Division, OverRanks
 from pitstop.plan.memory import RANKS_BYTES, WORKSPACE_BYTES, Gpu, ledger_rows, plan_memory
-from pitstop.plan.shards import ranks_of_copy, shard_notes
+from pitstop.plan.shards import dividing_ranks, shard_notes
 from pitstop.records.plans.plan import BUCKETS, GATHERED, UNDIVIDED
 from tests.unit.plan.test_table import GIB, MIB, trace
 
@@ -40,10 +41,11 @@ class Net(nn.Module):
 class Step:
     """A step of the network under a ledger, and what it came to."""
 
-    def __init__(self, *, ranks: int | None, held: bool = False) -> None:
+    def __init__(self, *, ranks: int | None, held: bool = False, frozen: bool = False) -> None:
         self.place: tuple[str, ...] = ()
         self.ledger = Ledger(lambda: self.place, device_type="cpu")
         self.net = Net()
+        self.net.blocks.requires_grad_(not frozen)
         self.over_ranks = self._over_ranks(ranks)
         with self.ledger:
             self.ledger.own("parameters", self.net.parameters())
@@ -62,9 +64,10 @@ class Step:
             if held:
                 weight.grad = torch.zeros_like(weight)
                 self.ledger.own("gradients", [weight.grad])
-            weight.register_post_accumulate_grad_hook(
-                lambda weight: self.ledger.own("gradients", [weight.grad])
-            )
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(
+                    lambda weight: self.ledger.own("gradients", [weight.grad])
+                )
         if isinstance(self.over_ranks, Division):
             self.over_ranks.begin((weight, weight) for weight in self.net.parameters())
         self.first_event = self.ledger.events
@@ -119,6 +122,23 @@ def test_blocks_are_gathered_one_after_the_other_into_a_buffer_and_from_there() 
     assert step.after_backward(GATHERED) == 0
 
 
+def test_frozen_blocks_are_let_go_of_one_after_the_other_too() -> None:
+    step = Step(ranks=2, frozen=True)
+    assert step.most(GATHERED) == Step(ranks=2).most(GATHERED)
+    assert step.after_backward(GATHERED) == 0
+
+
+def test_an_update_makes_what_it_needs_for_the_rows_of_its_rank() -> None:
+    step = Step(ranks=2)
+    with step.ledger:
+        step.place = ("optimizer",)
+        made = torch.empty(6, WIDTH)
+        step.place = ("clip",)
+        kept = torch.empty(6, WIDTH)
+    *_, of_update, other = step.over_ranks.pieces()[: len(step.ledger.pieces)]
+    assert (of_update.size, other.size) == (made.nbytes // 2, kept.nbytes)
+
+
 def test_gradients_are_divided_block_by_block() -> None:
     step = Step(ranks=2)
     # Those of a block, the buffer that divides them, and of what lies in no block the last layer's.
@@ -160,12 +180,29 @@ def test_ranks_that_have_the_whole_model_keep_all_gradients_in_buckets() -> None
 
 def test_a_copy_on_each_host_is_divided_between_as_many_ranks_as_said() -> None:
     hybrid = TrainSection(steps=1, shard="hybrid", shard_ranks=2)
-    assert ranks_of_copy(hybrid, ranks=8) == 2
-    of_one_host = TrainSection(steps=1, shard="hybrid")
-    assert ranks_of_copy(of_one_host, ranks=8) == 8
-    assert "of one host" in shard_notes(of_one_host, ranks=8)[0]
-    assert ranks_of_copy(TrainSection(steps=1), ranks=8) == 1
+    assert dividing_ranks(hybrid, ranks=8) == 2
+    assert "divided between 2 ranks" in shard_notes(hybrid, ranks=8)[0]
+    assert dividing_ranks(TrainSection(steps=1), ranks=8) == 1
     assert shard_notes(TrainSection(steps=1), ranks=8) == ()
+    # A rank alone has nobody to divide with, whatever is asked for.
+    assert dividing_ranks(hybrid, ranks=1) == 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "of_copy", "said"),
+    [
+        (4, None, "does not know how many ranks a host has"),
+        (3, 2, "there are 3 ranks"),
+        (4, 4, "there are 4 ranks"),
+        (4, 8, "there are 4 ranks"),
+    ],
+)
+def test_copies_that_a_run_would_refuse_are_not_planned(
+    ranks: int, of_copy: int | None, said: str
+) -> None:
+    hybrid = TrainSection(steps=1, shard="hybrid", shard_ranks=of_copy)
+    with pytest.raises(ConfigError, match=said):
+        dividing_ranks(hybrid, ranks=ranks)
 
 
 @pytest.mark.parametrize("shard", ["none", "full"])
@@ -173,6 +210,6 @@ def test_a_plan_of_one_of_several_ranks_adds_no_buckets_of_its_own(shard: str) -
     gathered = {BUCKETS: 70 * MIB} if shard == "none" else {GATHERED: 17 * MIB}
     owners = {"parameters": 70 * MIB, "activations": 60 * GIB, **gathered}
     one = trace(owners=owners, peak_bytes=sum(owners.values()), shard=shard, ranks=4)
-    plan = plan_memory("x", one, Gpu(name="some", num_bytes=80 * GIB), ranks=4)
+    plan = plan_memory("x", one, Gpu(name="some", num_bytes=80 * GIB))
     assert plan.peak_bytes == one.peak_bytes + WORKSPACE_BYTES + RANKS_BYTES
     assert {row.basis for row in ledger_rows(one) if row.owner in gathered} == {"dry run"}

@@ -7,7 +7,14 @@ import pytest
 from pitstop.errors import PitstopError
 from pitstop.plan.advice import advise
 from pitstop.plan.gpus import find_gpu
-from pitstop.plan.memory import CONTEXT_BYTES, WORKSPACE_BYTES, Gpu, fit_of, plan_memory
+from pitstop.plan.memory import (
+    CONTEXT_BYTES,
+    RANKS_BYTES,
+    WORKSPACE_BYTES,
+    Gpu,
+    fit_of,
+    plan_memory,
+)
 from pitstop.plan.speed import plan_speed
 from pitstop.plan.table import batch_law, plan_table, scaled
 from pitstop.records.plans.plan import MemoryPlan, OperationRow, StepTrace
@@ -85,10 +92,17 @@ def test_close_to_the_border_no_verdict_is_given(peak: int, fit: str) -> None:
     assert fit_of(peak, 100) == fit
 
 
-def test_several_ranks_hold_their_gradients_all_the_time() -> None:
+def test_rows_of_one_of_several_ranks_hold_and_give_what_its_plan_does() -> None:
     gpu = Gpu(name="gpu", num_bytes=80 * GIB)
-    alone, among = (plan_memory("run.yaml", trace(), gpu, ranks=ranks) for ranks in (1, 4))
-    assert among.peak_bytes - alone.peak_bytes >= trace().gradient_bytes
+    among = trace(ranks=4)
+    plan = plan_memory("run.yaml", among, gpu)
+    assert plan.peak_bytes - plan_memory("run.yaml", trace(), gpu).peak_bytes == RANKS_BYTES
+    h200 = find_gpu("H200")
+    rows = plan_table([among], batch_law(among, None), plan.usable_bytes, ceilings=h200)
+    configured = next(row for row in rows if row.configured)
+    assert configured.peak_bytes == plan.peak_bytes
+    planned, alone = plan_speed(among, h200), plan_speed(trace(), h200)
+    assert configured.samples_per_s == planned.samples_per_s == 4 * alone.samples_per_s
 
 
 def test_weights_do_not_grow_with_the_batch() -> None:

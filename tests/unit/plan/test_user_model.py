@@ -75,6 +75,8 @@ def capable():
     class Capable(nn.Linear):
         def forward(self, x):
             assert torch.cuda.get_device_capability(x.device) >= (8, 0)
+            about = torch.cuda.get_device_properties(x.device)
+            assert about.name and about.total_memory > 2**30 and about.L2_cache_size > 2**20
             return super().forward(x)
 
     return Capable(8, 8), torch.zeros(2, 8)

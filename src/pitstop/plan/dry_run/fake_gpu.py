@@ -35,13 +35,23 @@ DEVICE: Final = torch.device("cuda", 0)
 _CAPABILITY: Final = (9, 0)
 """Of the GPUs that time is planned for the newest: what it has not, no other has."""
 _PROPERTIES: Final = SimpleNamespace(
+    name="NVIDIA H200",
     major=_CAPABILITY[0],
     minor=_CAPABILITY[1],
+    total_memory=140 * 2**30,
     multi_processor_count=132,
+    max_threads_per_multi_processor=2048,
+    regs_per_multiprocessor=65536,
+    shared_memory_per_block=48 * 1024,
     shared_memory_per_block_optin=227 * 1024,
+    shared_memory_per_multiprocessor=228 * 1024,
+    L2_cache_size=50 * 2**20,
+    is_integrated=0,
+    is_multi_gpu_board=0,
     warp_size=32,
 )
-"""Of the same one: what kernels ask to choose the size of their blocks."""
+"""Of the same one, all that torch tells: kernels choose the size of their blocks by it, and
+somebody's own model may ask for more."""
 _NO_DRIVER: Final = "Found no NVIDIA driver"
 _FLASH_DTYPES: Final = frozenset({torch.float16, torch.bfloat16})
 

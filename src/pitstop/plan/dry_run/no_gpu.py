@@ -31,8 +31,9 @@ _ANSWERED: Final = (
     "getDefaultStream",
     "exchangeStream",
 )
-_METHODS: Final = 40
-"""At least as many as either table has; what lies behind them is copied and never called."""
+METHODS: Final = 64
+"""At least as many as either table has (48 and 33 in torch 2.13): one that is called and was not
+copied ends the process. What lies behind them is copied and never called."""
 
 _kept: list[Any] = []
 
@@ -91,7 +92,7 @@ def _replace_one(methods: Any, method: int | None, works: Callable[[], bool]) ->
     """Replace the entry that makes something work: it is found by trying each in turn."""
     if works():
         return
-    for place in range(_METHODS):
+    for place in range(METHODS):
         before, methods[place] = methods[place], method
         if works():
             return
@@ -117,7 +118,7 @@ def _goes_backward() -> bool:
 def _methods_of(address: Any) -> Any:
     """Copy the table of methods of a C++ object."""
     table = ctypes.cast(address, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))
-    methods = (ctypes.c_void_p * _METHODS)(*table[0][:_METHODS])
+    methods = (ctypes.c_void_p * METHODS)(*table[0][:METHODS])
     _kept.append(methods)
     return methods
 

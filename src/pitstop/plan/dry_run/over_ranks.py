@@ -69,8 +69,6 @@ class _Group:
     arriving: Piece | None = None
     whole: list[tuple[nn.Parameter, Piece | None]] = field(default_factory=list)
     """Weights whose gradients are there and not divided yet."""
-    wanted: int = 0
-    """Gradients that backward has still to make."""
     in_backward: bool = False
 
 
@@ -139,15 +137,18 @@ class Division:
     def _changed(self, number: int, piece: Piece) -> Piece:
         if number in self._divided_at:
             return replace(piece, owner=UNDIVIDED, died=self._divided_at[number])
-        return replace(piece, size=self._sizes.get(number, piece.size))
+        size = self._sizes.get(number, piece.size)
+        if number not in self._sizes and piece.place[:1] == ("optimizer",):
+            size = rounded(-(-size // self._ranks))  # an update of this rank's rows alone
+        return replace(piece, size=size)
 
     def _watch(self, module: nn.Module, group: _Group) -> None:
         if not group.weights:
             return
         self._groups.append(group)
 
-        def before(*_: Any) -> None:
-            self._before_forward(group)
+        def before(_: nn.Module, given: Any) -> None:
+            self._before_forward(group, given)
 
         def after(_: nn.Module, __: Any, output: Any) -> None:
             self._after_forward(group, output)
@@ -160,13 +161,18 @@ class Division:
                     lambda weight, group=group: self._has_gradient(group, weight)
                 )
 
-    def _before_forward(self, group: _Group) -> None:
+    def _before_forward(self, group: _Group, given: Any) -> None:
         if self._in_backward():  # runs again there, with weights that backward has gathered
             return
         buffer = self._make(GATHERED, self._exchanged(group.weights))
         self._gather(group)
         self._end(self._forward_buffer)
         self._forward_buffer = buffer
+        if not (group.is_root or any(each.requires_grad for each in group.weights)):
+            # No gradient of its own ends a frozen block: what it hands back to the one before does.
+            for tensor in tree_leaves(given):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    tensor.register_hook(lambda _: self._let_go(group))
 
     def _after_forward(self, group: _Group, output: Any) -> None:
         if self._in_backward():

@@ -15,7 +15,7 @@ from pitstop.plan.dry_run.account import settle
 from pitstop.plan.dry_run.fake_gpu import DEVICE, fake_gpu
 from pitstop.plan.dry_run.ledger import Ledger
 from pitstop.plan.dry_run.over_ranks import Buckets, Division, OverRanks
-from pitstop.plan.shards import ranks_of_copy
+from pitstop.plan.shards import dividing_ranks
 from pitstop.records.plans.plan import OperationRow, StepTrace
 from pitstop.train.model.part_spans import named_parts, part_spans
 from pitstop.train.optim.build import planned_state_bytes
@@ -63,7 +63,7 @@ def trace_step(
         model = bare_model(trainer.model)
         over_ranks = None
         if ranks > 1:
-            size = ranks_of_copy(config.train, ranks=ranks)
+            size = dividing_ranks(config.train, ranks=ranks)
             over_ranks = _over_ranks(ledger, trainer, ranks=size, clock=clock)
         make_lasting(ledger, trainer, model)
         if gradients_held:
@@ -84,7 +84,6 @@ def trace_step(
         trace,
         recomputed_places=sum(places.values()),
         shard=config.train.shard,
-        shard_ranks=config.train.shard_ranks,
         ranks=ranks,
     )
 

@@ -71,8 +71,6 @@ class StepTrace:
     """Of an epoch; None where the dataset is not here."""
     shard: str = "none"
     """Between whom the model is divided, as in the configuration."""
-    shard_ranks: int | None = None
-    """Ranks that hold one copy together; None for all of them, or those of a host."""
     ranks: int = 1
     """Of the run; more than one where the step is that of one of them."""
     notes: tuple[str, ...] = ()
