@@ -899,8 +899,6 @@ def _logs(part: str, pick: Callable[[Iterable[float]], float]) -> float:
 
 
 FIGURES: Final[dict[str, Callable[[], str]]] = {
-    "bev.equal-batch": lambda: _ratio("bev_step_h200", "equal", "mono_speed"),
-    "bev.best-batch": lambda: _ratio("bev_step_h200", "best", "mono_speed at 32"),
     "demo.least-gain": lambda: f"{results('demo_gain_epyc_cpu')['least_gain']:.1f}",
     "logs.dense-slowest": lambda: f"{_logs('dense', min):.1f}",
     "logs.dense-fastest": lambda: f"{_logs('dense', max):.1f}",

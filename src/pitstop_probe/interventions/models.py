@@ -7,6 +7,7 @@ its optimizer is built; its weights stay the objects that the optimizer has.
 import contextlib
 import functools
 import gc
+import re
 import types
 from typing import Any, Callable, Dict, List, Mapping
 
@@ -69,8 +70,9 @@ class ModelChanges:
         if "channels_last" in wanted:
             model.to(memory_format=self._torch.channels_last)
         if "compile" in wanted and hasattr(model, "compile"):
-            padded = self._pads(next(model.parameters()).device.type)
-            model.compile(options={"comprehensive_padding": False} if padded else None)
+            pads = self._pads(next(model.parameters()).device.type)
+            # Nothing is said where nothing has to be: the model's own method may take no options.
+            model.compile(**({"options": {"comprehensive_padding": False}} if pads else {}))
             self._sites.changed(wanted["compile"], place, name)
 
     def _wrap(self, model: Any, device: str) -> None:
@@ -101,8 +103,7 @@ class ModelChanges:
 def _knows_padding(torch: Any) -> bool:
     # From torch 2.4 on. Later versions read some padded tensors as if they were not padded
     # (pytorch/pytorch#194281): the loss stays right, gradients do not.
-    major, minor = torch.__version__.split(".")[:2]
-    return (int(major), int(minor)) >= (2, 4)
+    return tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) >= (2, 4)
 
 
 def models_of(torch: Any, optimizer: Any) -> List[Any]:

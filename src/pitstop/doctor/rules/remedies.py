@@ -63,7 +63,8 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "model.kernels: fused, optimizer.fused: on",
         ),
         (
-            'model = torch.compile(model, mode="reduce-overhead")',
+            'model = torch.compile(model, mode="reduce-overhead"); compare its gradients once with '
+            "those of the uncompiled model (pitstop explain LAUNCH001)",
             LARGER_LAUNCHES,
             _FASTER_UPDATE,
             "put loops over small tensors into one batched operation",
