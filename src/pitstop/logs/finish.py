@@ -285,9 +285,11 @@ def _leave_out_breaks(builder: LogBuilder, rows: Rows) -> None:
     rows.step_s[plain[breaks]] = np.nan
     rows.data_s[plain[breaks]] = np.nan
     holes = breaks & (steps[plain] > _BREAK_TIMES * float(np.median(steps[is_timed])))
-    for row in plain[holes].tolist():
-        step = rows.raw["step"][row]
-        builder.note(f"most lines of the {steps[row]:.0f} steps up to {step:.0f} are missing")
+    if holes.any():
+        missing = steps[plain[holes]]
+        where = f"up to {rows.raw['step'][plain[holes][0]]:,.0f}"
+        where = where if len(missing) == 1 else f"in {len(missing)} places, the first {where}"
+        builder.note(f"most lines of {missing.sum():,.0f} steps are missing, {where}")
     breaks &= ~holes
     if not breaks.any():
         return

@@ -333,7 +333,9 @@ class Miner:
         key = tuple(parts[::2])
         found = self._templates.get(key) or self._aliases.get(key)
         if isinstance(found, Family):
-            found.add_torn(self.lines, at, parts[1::2], is_whole=line.rstrip()[-1:].isalpha())
+            # What stands behind the last number is as in other lines: then the number is whole.
+            is_whole = bool(parts[-1].strip()) or line.rstrip()[-1:].isalpha()
+            found.add_torn(self.lines, at, parts[1::2], is_whole=is_whole)
 
     def _sort(self, line: bytes, at: float, parts: list[bytes]) -> None:
         """Put a line to those of its template."""

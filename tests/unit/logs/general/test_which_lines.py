@@ -361,6 +361,24 @@ def test_a_last_line_without_an_end_counts_and_its_last_number_is_left_out(log: 
     assert len(norms.value) == 59
 
 
+@pytest.mark.parametrize("behind", [")", " norm)", "]"])
+def test_a_number_that_something_stands_behind_is_whole_without_an_end(
+    log: Path, behind: str
+) -> None:
+    lines = [f"update {n} loss {3 / n:.4f} (norm {100 + n}.25{behind}" for n in range(1, 61)]
+    log.write_text("\n".join(lines))
+    norms = read_logs([log])[0].ranks[0].scalars["norm"]
+    assert (len(norms.value), norms.value[-1]) == (60, 160.25)
+
+
+def test_a_last_record_without_an_end_counts(log: Path) -> None:
+    lines = [f'{{"step": {n}, "loss": {3 / n:.4f}, "step_time": 0.2{n % 9}}}' for n in range(1, 60)]
+    for end in ("", "\n"):
+        text = "\n".join(lines) + end
+        log.write_text(text)
+        assert examine_log(read_logs([log])[0]).summary.records == 59
+
+
 def test_a_last_line_cut_off_in_its_count_is_left_out(log: Path) -> None:
     lines = [f"loss {3 / n:.4f} in step {n}" for n in range(1, 61)]
     log.write_text("\n".join(lines))
@@ -444,7 +462,14 @@ def test_missing_lines_of_thousands_of_steps_are_no_break(log: Path) -> None:
     lines = [stamped(0.05 * n, f"Training loss at step {n}: {3 / n:.6f}") for n in steps]
     found = examine(log, lines)
     assert "TIME001" not in [one.code for one in found.verdict.findings]
-    assert "most lines of the 50400 steps up to 60100 are missing" in found.summary.notes
+    assert "most lines of 50,400 steps are missing, up to 60,100" in found.summary.notes
+
+
+def test_lines_that_are_missing_in_many_places_are_one_note(log: Path) -> None:
+    steps = [k * 60_000 + n for k in range(9) for n in range(100, 10_100, 100)]
+    lines = [stamped(0.05 * n, f"Training loss at step {n}: {3 / n:.6f}") for n in steps]
+    said = [one for one in examine(log, lines).summary.notes if "missing" in one]
+    assert said == ["most lines of 403,200 steps are missing, in 8 places, the first up to 60,100"]
 
 
 def with_validations(*, logger: str) -> list[str]:
