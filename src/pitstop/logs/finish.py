@@ -368,11 +368,12 @@ def _compare(builder: LogBuilder, reader: Reader, rows: Rows) -> list[Disagreeme
     if not len(bad) or len(bad) < 0.1 * len(plain):
         return []
     row = int(bad[np.argmax(ratio[bad])])
+    meant = "moving average" if reader.step == "EMA" else reader.step
     return [
         Disagreement(
             code="smoothed rate" if reader.step == "EMA" else "mean hides spikes",
             message=(
-                f"the printed time of a step is a {_meaning_text(reader.step)}: it says "
+                f"the printed time of a step is a {meant}: it says "
                 f"{printed[row]:.4g} s where the log's own {reader.rebuild} gives "
                 f"{rebuilt[row]:.4g} s"
             ),
@@ -384,10 +385,6 @@ def _compare(builder: LogBuilder, reader: Reader, rows: Rows) -> list[Disagreeme
             times=len(bad),
         )
     ]
-
-
-def _meaning_text(meaning: Meaning) -> str:
-    return "moving average" if meaning == "EMA" else meaning
 
 
 def _against_clock(builder: LogBuilder, rows: Rows, plain: np.ndarray) -> list[Disagreement]:

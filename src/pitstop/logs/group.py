@@ -48,7 +48,7 @@ def _belongs(file: Read, members: list[Read]) -> bool:
         return False
     return any(_agree(file.rank, other.rank) for other in members) or (
         all(_named_alike(file.path, other.path) for other in members)
-        and not any(_contradict(file.rank, other.rank) for other in members)
+        and not any(_agree(file.rank, other.rank) is False for other in members)
     )
 
 
@@ -62,8 +62,8 @@ def _named_alike(one: Path, other: Path) -> bool:
     return near and generic and inside
 
 
-def _common(one: RankRecord, other: RankRecord) -> tuple[int, int]:
-    """Count points that both have, and those that are equal."""
+def _agree(one: RankRecord, other: RankRecord) -> bool | None:
+    """Whether curves of both are equal; None where they have too few points in common."""
     points = equal = 0
     for name in one.scalars.keys() & other.scalars.keys():
         first, second = one.scalars[name], other.scalars[name]
@@ -73,17 +73,7 @@ def _common(one: RankRecord, other: RankRecord) -> tuple[int, int]:
         a, b = a[good], b[good]
         points += len(a)
         equal += int((np.abs(a - b) <= _SAME * np.maximum(np.abs(a), np.abs(b)) + 1e-4).sum())
-    return points, equal
-
-
-def _agree(one: RankRecord, other: RankRecord) -> bool:
-    points, equal = _common(one, other)
-    return points >= _FEWEST_COMMON and equal >= _AGREE * points
-
-
-def _contradict(one: RankRecord, other: RankRecord) -> bool:
-    points, equal = _common(one, other)
-    return points >= _FEWEST_COMMON and equal < _AGREE * points
+    return equal >= _AGREE * points if points >= _FEWEST_COMMON else None
 
 
 def join(ranks: Sequence[RankRecord]) -> RankRecord:

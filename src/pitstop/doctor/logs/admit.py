@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pitstop.records.logs.windows import TRAINING, Array, WindowTable
+from pitstop.records.logs.windows import TRAINING, WindowTable
 from pitstop.records.run import Event, RankRecord
 
 Mask = npt.NDArray[np.bool_]
@@ -68,8 +68,9 @@ def admit(rank: RankRecord) -> tuple[RankRecord, Admission]:
     table = rank.windows
     assert table is not None, "a log's record has a table"
     notes: list[str] = []
+    printed = table.log
     has_attempts = _are_attempts(rank, table, notes)
-    is_defined = table.log.is_count_defined
+    is_defined = printed.is_count_defined
     if not is_defined:
         table = _with_steps(rank, table, notes)
         table = _with_totals(table, notes, is_one=has_attempts)
@@ -87,7 +88,8 @@ def admit(rank: RankRecord) -> tuple[RankRecord, Admission]:
     is_withheld = is_timed and not np.isfinite(table.step_s).any()
     admission = Admission(
         attempts=has_attempts,
-        announced=_announced(rank),
+        announced=printed.total_steps
+        or (printed.steps_per_epoch or 0) * (printed.total_epochs or 1),
         first=is_defined or _begins_evenly(table),
         records=is_defined or _has_all_epochs(table, is_one=has_attempts),
         run=is_defined and has_attempts,
@@ -95,12 +97,6 @@ def admit(rank: RankRecord) -> tuple[RankRecord, Admission]:
         pace=is_defined or _is_paced(table),
     )
     return told, admission
-
-
-def _announced(rank: RankRecord) -> int:
-    assert rank.windows is not None, "a log's record has a table"
-    log = rank.windows.log
-    return log.total_steps or (log.steps_per_epoch or 0) * (log.total_epochs or 1)
 
 
 def counted(table: WindowTable) -> Mask:
@@ -330,9 +326,5 @@ def _is_regular(events: list[Event], table: WindowTable) -> bool:
     epochs = table.epoch[np.isfinite(table.epoch)]
     if len(np.unique(epochs)) == len(events) >= _FEWEST_EVENTS:
         return True
-    apart = _apart(events)
+    apart = np.diff(np.array([event.step for event in events], dtype=np.float64))
     return len(apart) >= _FEWEST_EVENTS and float(np.ptp(apart)) <= _NEAR * float(np.median(apart))
-
-
-def _apart(events: list[Event]) -> Array:
-    return np.diff(np.array([event.step for event in events], dtype=np.float64))

@@ -78,8 +78,8 @@ class _Bars:
         self._was_partial = False
         """Whether this bar was drawn before its end; some logs keep the last drawing alone."""
         self._is_apart = False
-        self._evaluated: set[bytes] = set()
-        """Bars of an evaluation that ended since the training's was drawn."""
+        self._full = b""
+        """Other bar that was drawn at its end last: a full bar is often drawn again."""
         self._ends: set[int] = set()
         """Counts at which bars ended."""
         self._is_short = False
@@ -178,18 +178,14 @@ class _Bars:
 
     def _take(self, update: _Update) -> None:
         if update.bar != self._main:
-            if update.n == 0:
-                self._evaluated.discard(update.bar)
-            if _EVAL.match(update.bar) and update.total and update.n >= update.total:
-                is_part = update.bar not in self._evaluated
-                self._evaluated.add(update.bar)
+            is_full = update.n >= update.total > 0
+            if _EVAL.match(update.bar) and is_full and self._full != update.bar:
                 self._builder.evaluation(
-                    wall_s=update.elapsed_s,
-                    formula="printed: elapsed time of the finished bar",
-                    is_part=is_part,
+                    wall_s=update.elapsed_s, formula="printed: elapsed time of the finished bar"
                 )
+            self._full = update.bar if is_full else b""
             return
-        self._evaluated.clear()
+        self._full = b""
         if update.n == 0:
             self._turn(0)
             return
@@ -222,7 +218,7 @@ class _Bars:
             if builder.steps_per_epoch not in (None, update.total):
                 builder.note(SEVERAL)
             builder.steps_per_epoch = update.total
-        rate = _seconds_a_step(update)
+        rate = update.rate if update.is_slow or not update.rate else 1 / update.rate
         self._late(update, update.n * rate)
         step = self._base + update.n
         if step > builder.last_step:
@@ -262,12 +258,6 @@ class _Bars:
                 extra_s=update.elapsed_s - by_rate_s,
             )
         ]
-
-
-def _seconds_a_step(update: _Update) -> float:
-    if update.is_slow or not update.rate:
-        return update.rate
-    return 1 / update.rate
 
 
 def _update(line: bytes, found: re.Match[bytes]) -> _Update:

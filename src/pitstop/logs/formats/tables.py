@@ -94,7 +94,7 @@ class _Table:
         elif not self._names:
             return
         elif b'"' in line:
-            self._row(_quoted(line))
+            self._row([cell.encode() for cell in _cells(line)])
         elif line.count(b",") + 1 == len(self._names):
             self._row(line.split(b","))
         else:
@@ -173,10 +173,6 @@ class _Table:
         if plan.is_eval:
             builder.evaluation(step=step, epoch=epoch)
         builder.scalars(step, zip(plan.names, texts, strict=True))
-
-
-def _quoted(line: bytes) -> list[bytes]:
-    return [cell.encode() for cell in _cells(line)]
 
 
 def _is_rate(name: str) -> bool:

@@ -28,10 +28,7 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
     if plan.no_steps:
         _leave_out_steps(builder, plan, columns)
     gaps = plan.restarts | _gaps(plan, columns, miner, readings)
-    resumed = [line for line, phase in miner.events if phase == "resume"]
-    after = np.searchsorted(plan.lines, resumed)
-    told = set(gaps) | set(plan.lines[after[after < len(plan.lines)]].tolist())
-    if _begins_again(plan, miner, told):
+    if _begins_again(plan, miner, gaps):
         builder.note(
             "lines of the start come again between records: if of another process, they are not "
             "counted as attempts"
@@ -154,7 +151,8 @@ def _gaps(
     spent = np.diff(columns["at"][rows])
     usual_s = float(np.median(spent))
     found |= _printed_again(plan, rows, spent, usual_s)
-    starts = _starts(plan, miner)
+    heads = [one for one in miner.families if one.line[0] < plan.lines[0]]
+    starts = [line for one in heads for line in one.line]
     evals = np.array(sorted(_evaluated(plan, readings)), dtype=np.int64)
     for place in np.flatnonzero(spent > max(_GAP_TIMES * usual_s, _GAP_S)).tolist():
         begin, end = int(lines[place]), int(lines[place + 1])
@@ -189,22 +187,18 @@ def _printed_again(plan: Plan, rows: Index, spent: Array, usual_s: float) -> dic
     }
 
 
-def _starts(plan: Plan, miner: Miner) -> list[int]:
-    """Lines of the families that the log begins with, before its first record."""
-    first = int(plan.lines[0])
-    return [line for family in miner.families if family.line[0] < first for line in family.line]
-
-
-def _begins_again(plan: Plan, miner: Miner, told: set[int]) -> bool:
-    """Whether lines of the start come again, number for number, where no restart is told."""
+def _begins_again(plan: Plan, miner: Miner, gaps: dict[int, str]) -> bool:
+    """Whether lines of the start come again, number for number, and the count goes on untold."""
     lines = plan.lines[plan.keep]
     times = np.zeros(len(lines) + 1, dtype=np.int64)
     for family in miner.families:
         if len(family) > 1 and family.line[0] < lines[0]:
             same = np.all([np.array(one) == one[0] for one in family.flat], axis=0)
             times[np.unique(np.searchsorted(lines, np.array(family.line)[same]))] += 1
-    again = np.flatnonzero(times[1:-1] >= _ENOUGH_AGAIN) + 1
-    return bool(set(lines[again].tolist()) - told)
+    told = [*gaps, *(line for line, phase in miner.events if phase == "resume")]
+    times[np.searchsorted(lines, told)] = 0
+    goes_on = np.diff(plan.step[plan.keep]) > 0
+    return bool((times[1:-1][goes_on] >= _ENOUGH_AGAIN).any())
 
 
 def _columns(plan: Plan) -> tuple[Reader, dict[str, Array]]:
