@@ -151,7 +151,7 @@ class _Console:
         self._bar_total = 0
         self._has_bar = False
         self._is_bar_known = False
-        """Whether a loss was printed: the bar drawn last before it is the training's."""
+        """Whether a loss or the summary was printed: the bar right before it is the training's."""
         self._usual = _NEVER
 
     def feed(self, line: bytes) -> None:
@@ -204,7 +204,7 @@ class _Console:
 
     def _dict(self, line: bytes, place: int) -> None:
         entry = dict(_PAIR.findall(line, place))
-        self._is_bar_known |= b"loss" in entry
+        self._is_bar_known |= b"loss" in entry or b"train_runtime" in entry
         self._entries.take(entry, self._step(line, place))
 
     def _step(self, line: bytes, place: int) -> float:

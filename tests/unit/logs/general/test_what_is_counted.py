@@ -129,3 +129,18 @@ def test_an_epoch_counted_as_the_fourth_begins_the_count_anew(log: Path) -> None
 def test_a_run_that_broke_off_twice_in_its_first_epoch_is_counted_from_there(log: Path) -> None:
     lines = nth(0, 120) + nth(0, 50) + [line for n in range(9) for line in nth(n, 530)]
     assert examine(log, lines).summary.last_step == 9 * 530
+
+
+def plain_bar(n: int, total: int, seconds: int) -> str:
+    left = f"{100 * n // total}%|{'#' * (10 * n // total)}| {n}/{total}"
+    return f"{left} [00:{seconds:02}<00:00, 1.40s/it]"
+
+
+def test_a_bar_behind_the_trainers_summary_is_not_the_trainings(log: Path) -> None:
+    speed = "'train_samples_per_second': 7.77, 'train_steps_per_second': 0.971"
+    lines = [plain_bar(n, 40, n) for n in range(41)]
+    lines += [f"{{'train_runtime': 41.2012, {speed}, 'train_loss': 0.31, 'epoch': 0.1}}"]
+    for _ in range(3):  # shards are saved
+        lines += [plain_bar(n, 32, n // 16) for n in range(33)]
+    found = examine(log, lines).summary
+    assert found.last_step == 40
