@@ -398,8 +398,9 @@ class LogBuilder:
         at: float = NAN,
         wall_s: float = NAN,
         formula: str = "",
+        is_part: bool = False,
     ) -> None:
-        """Take an evaluation or more of it; the next training record may hold its time."""
+        """Take an evaluation, or a part of one; the next training record may hold its time."""
         if wall_s < 0:
             self.impossible["negative evaluation times"] += 1
             wall_s = NAN
@@ -411,7 +412,7 @@ class LogBuilder:
                 step = self.last_step
             self._event(RawEvent("evaluation", self.attempt, step, at, wall_s, formula))
             self.summary(EVAL, step=step, epoch=epoch, at=at)
-        elif self.events and not isnan(wall_s):
+        elif self.events and (is_part or isnan(self.events[-1].wall_s)):
             before_s = 0.0 if isnan(self.events[-1].wall_s) else self.events[-1].wall_s
             self.events[-1].wall_s, self.events[-1].formula = before_s + wall_s, formula
         self._pending |= AFTER_EVAL

@@ -181,7 +181,9 @@ class _Bars:
             is_full = update.n >= update.total > 0
             if _EVAL.match(update.bar) and is_full and self._full != update.bar:
                 self._builder.evaluation(
-                    wall_s=update.elapsed_s, formula="printed: elapsed time of the finished bar"
+                    wall_s=update.elapsed_s,
+                    formula="printed: elapsed time of the finished bar",
+                    is_part=True,
                 )
             self._full = update.bar if is_full else b""
             return

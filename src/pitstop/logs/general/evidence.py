@@ -23,8 +23,7 @@ _BATCHES = frozenset(("4", "8", "16"))
 """Rises that are a batch of samples as likely as an interval of steps."""
 _NEAR = 0.05
 """Two lengths of an epoch that are this near are one: printed epochs have two decimals."""
-_SEVERAL = 1.5
-"""A total of more epochs than this is not of one."""
+_MORE_THAN_ONE_EPOCH = 1.5
 _FAR = 10
 _LONG = 2000
 """A count that rises by ten on each of ten lines, to thousands, is of no epochs."""
@@ -150,7 +149,7 @@ def _by_fractions(
     if abs(length / total - 1) < _NEAR:
         return "epoch"
     is_exact = len(np.unique(epoch)) >= _FAR
-    return "run" if is_exact and total > _SEVERAL * length else "not known"
+    return "run" if is_exact and total > _MORE_THAN_ONE_EPOCH * length else "not known"
 
 
 def _fits_run(step: Array, epoch: Array, total: Array, announced: Array) -> bool:

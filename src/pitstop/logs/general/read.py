@@ -33,8 +33,7 @@ _RARE = 10
 _AMONG = 100
 _MIXED = 0.2
 _TWICE = 0.25
-_RIGHT = frozenset(("acc", "accuracy", "correct"))
-"""Names of right answers of all: ``Accuracy: 4435/10000`` is a result."""
+_RIGHT_ANSWERS = frozenset(("acc", "accuracy", "correct"))
 _FULL = 0.9
 _MANY = 2
 _MOST_ELSEWHERE = 8
@@ -402,7 +401,7 @@ def _are_steps_unread(readings: list[Reading]) -> bool:
         and reading.has("loss", "left")
         and not _is_constant(reading, place)
         and not _is_full(reading, place)
-        and not set(slot.words) & _RIGHT
+        and not set(slot.words) & _RIGHT_ANSWERS  # Accuracy: 4435/10000
         for reading in readings
         if reading.family.count >= _RARE and reading.family.phase in ("train", "")
         for place, (decision, slot) in enumerate(

@@ -42,7 +42,7 @@ def tell(builder: LogBuilder, plan: Plan, miner: Miner, readings: list[Reading])
             values = dict(zip(columns, records[row], strict=True))
             builder.train(float(plan.step[row]), epoch=float(plan.epoch[row]), **values)
         elif what == "evaluated":
-            builder.evaluation(wall_s=number, formula="elapsed at the end of its bar")
+            builder.evaluation(wall_s=number, formula="elapsed at the end of its bar", is_part=True)
         elif what == "resume":
             builder.restart("the log says that training is resumed")
         else:
@@ -151,8 +151,7 @@ def _gaps(
     spent = np.diff(columns["at"][rows])
     usual_s = float(np.median(spent))
     found |= _printed_again(plan, rows, spent, usual_s)
-    heads = [one for one in miner.families if one.line[0] < plan.lines[0]]
-    starts = [line for one in heads for line in one.line]
+    starts = [at for one in miner.families if one.line[0] < plan.lines[0] for at in one.line]
     evals = np.array(sorted(_evaluated(plan, readings)), dtype=np.int64)
     for place in np.flatnonzero(spent > max(_GAP_TIMES * usual_s, _GAP_S)).tolist():
         begin, end = int(lines[place]), int(lines[place + 1])

@@ -144,3 +144,14 @@ def test_a_bar_behind_the_trainers_summary_is_not_the_trainings(log: Path) -> No
         lines += [plain_bar(n, 32, n // 16) for n in range(33)]
     found = examine(log, lines).summary
     assert found.last_step == 40
+
+
+def test_an_evaluation_whose_dict_is_printed_twice_took_its_time_once(log: Path) -> None:
+    lines = []
+    for n in range(1, 7):
+        loss = f"{{'loss': {3 / n:.4f}, 'learning_rate': 1e-05, 'epoch': {n}.0}}"
+        done = f"{{'eval_loss': {4 / n:.4f}, 'eval_runtime': 7.5, 'epoch': {n}.0}}"
+        lines += [plain_bar(10 * n, 60, 20 * n % 60), loss, done, done + " "]
+    log.write_text("\n".join(lines) + "\n")
+    events = [one for one in read_logs([log])[0].first.events if one.name == "evaluation"]
+    assert {one.wall_us / 1e6 for one in events} == {7.5}
