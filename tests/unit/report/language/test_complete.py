@@ -30,6 +30,7 @@ NO_MESSAGES = {
     "epoch {}",
     "rank {}",
     "a loss",  # how a gap of a log begins, by which it is found
+    "the log begins in epoch",  # likewise a note
     "a learning",
     "a timestamp",
     "several runs",  # by these the reader's notes are known
