@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import connection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -316,18 +317,26 @@ def end_group(loader: Loader[Tensor]) -> list[int]:
     """Send to workers what the whole process group may receive; give what is still read."""
     batches = iter(loader)
     first, _ = next(batches)
-    # The fork server, where there is one, is a child too, and ends by the first signal.
-    servers = [
-        child for child in psutil.Process().children() if "forkserver" in str(child.cmdline())
-    ]
+    # The fork server, where there is one, is a child too. One that others started may end by this.
+    ending = [child.pid for child in psutil.Process().children() if is_ending_server(child)]
     for child in psutil.Process().children(recursive=True):
         child.send_signal(signal.SIGTERM)
         child.send_signal(signal.SIGINT)
     read = [int(first[0, 1]), *(int(batch[0, 1]) for batch, _ in batches)]
     # A server that is asked for workers while it ends gives none; not reaped, for others ask too.
-    for server in servers:
-        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+    for pid in ending:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     return read
+
+
+def is_ending_server(process: psutil.Process) -> bool:
+    """Whether this is a fork server that nothing keeps from ending by SIGTERM."""
+    if "forkserver" not in str(process.cmdline()):
+        return False
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    masks = dict(line.split(":\t") for line in lines if line.startswith("Sig") and "/" not in line)
+    kept = (int(masks[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt"))
+    return not any(mask >> (signal.SIGTERM - 1) & 1 for mask in kept)
 
 
 def test_workers_leave_signals_to_stop_to_the_trainer() -> None:
