@@ -50,8 +50,8 @@ _PROPERTIES: Final = SimpleNamespace(
     is_multi_gpu_board=0,
     warp_size=32,
 )
-"""Of the same one, all that torch tells: kernels choose the size of their blocks by it, and
-somebody's own model may ask for more."""
+"""Of the same one: what kernels choose the size of their blocks by, and what a model may ask for
+beside that. Clocks and serial numbers are left out."""
 _NO_DRIVER: Final = "Found no NVIDIA driver"
 _FLASH_DTYPES: Final = frozenset({torch.float16, torch.bfloat16})
 
