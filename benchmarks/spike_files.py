@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pitstop.workloads.deblur.data.spike import Window, read_dat, write_dat
+from pitstop.workloads.deblur.spike import Window, read_dat, write_dat
 from progress import show
 
 PLANES, HEIGHT, WIDTH, CROP = 88, 360, 640, 128

@@ -33,6 +33,8 @@ MODULES = {
     "pitstop.records.store": ("read_run", "RunFollower"),
     "pitstop.records.summary": ("summarise",),
     "pitstop.records.pictures": ("PictureCell", "PictureRow", "Pictures", "write_pictures"),
+    "pitstop.kernels.splat": ("splat", "splat_reference"),
+    "pitstop.workloads.deblur.spike": ("read_dat", "write_dat"),
     "pitstop.errors": None,
 }
 """By module, the names that the documentation uses; None for all of them."""

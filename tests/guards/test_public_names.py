@@ -1,9 +1,11 @@
 """What a package offers is what its `__all__` says: nothing by accident, nothing missing."""
 
 import inspect
+from importlib import import_module
 from types import ModuleType
 
 import pytest
+from scripts.make_api_docs import MODULES
 
 import pitstop
 import pitstop_probe
@@ -39,3 +41,10 @@ def test_what_the_package_offers_is_found_where_it_lives() -> None:
 def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Prefetcher'"):
         getattr(pitstop, "Prefetcher")  # noqa: B009 - the type checker knows that there is none
+
+
+def test_what_the_reference_names_is_where_it_says() -> None:
+    named = [(module, name) for module, names in MODULES.items() for name in names or ()]
+    assert ("pitstop.workloads.deblur.spike", "read_dat") in named
+    missing = [where for where in named if not hasattr(import_module(where[0]), where[1])]
+    assert missing == []

@@ -14,8 +14,8 @@ from pitstop.errors import ConfigError
 from pitstop.records.units import bytes_text
 from pitstop.workloads.deblur.data.dataset import ClipBatch
 from pitstop.workloads.deblur.data.inputs import COLOURS
-from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.recorded import Forward, RecordedForward
+from pitstop.workloads.deblur.spike import Window
 from pitstop.workloads.deblur.tiling import (
     SIDE_MULTIPLE,
     TileChoice,

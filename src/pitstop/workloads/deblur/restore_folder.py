@@ -24,11 +24,11 @@ from pitstop.workloads.deblur.data.dataset import (
     spike_paths,
 )
 from pitstop.workloads.deblur.data.frames import FileReader
-from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.data.storage import FolderStorage, count_planes
 from pitstop.workloads.deblur.data.voxels import fill_planes
 from pitstop.workloads.deblur.metrics import to_levels
 from pitstop.workloads.deblur.outputs import write_png
+from pitstop.workloads.deblur.spike import Window
 from pitstop.workloads.deblur.tiling import Border, cut_axis
 
 Restore = Callable[[ClipBatch], Tensor]

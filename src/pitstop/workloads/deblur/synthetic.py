@@ -25,7 +25,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from pitstop.errors import DataError
-from pitstop.workloads.deblur.data.spike import Spikes, write_dat
+from pitstop.workloads.deblur.spike import Spikes, write_dat
 from pitstop.workloads.draws import Draws
 from pitstop.workloads.new_dataset import folder_bytes, new_dataset, refuse_used_root
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pitstop.errors import ConfigError
 from pitstop.records.units import bytes_text
-from pitstop.workloads.deblur.data.spike import Window
+from pitstop.workloads.deblur.spike import Window
 
 Border: TypeAlias = Literal["cosine", "discard"]
 

@@ -17,8 +17,8 @@ from pitstop.records.evaluation import InferenceRecord
 from pitstop.records.store import from_json, to_json
 from pitstop.train.evaluation.trained_model import evaluate_checkpoint, infer_checkpoint
 from pitstop.workloads.deblur.data.dataset import ClipBatch
-from pitstop.workloads.deblur.data.spike import Window
 from pitstop.workloads.deblur.prediction import WholeFrames, cut_batch
+from pitstop.workloads.deblur.spike import Window
 from pitstop.workloads.deblur.synthetic import make_clips
 from pitstop.workloads.deblur.task import DeblurTask, build_deblur
 from tests.unit.workloads.deblur.tiny_vrt import TINY_SPIKES, TINY_VRT_SPIKE

@@ -11,8 +11,8 @@ from torch import Tensor
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.dataset import ClipBatch
-from pitstop.workloads.deblur.data.spike import write_dat
 from pitstop.workloads.deblur.restore_folder import FrameFolder, check_folder, restore_folder
+from pitstop.workloads.deblur.spike import write_dat
 from pitstop.workloads.deblur.tiling import Border
 
 FRAMES = 7

@@ -9,7 +9,7 @@ from PIL import Image
 
 from pitstop.errors import DataError
 from pitstop.workloads.deblur import synthetic
-from pitstop.workloads.deblur.data.spike import read_dat, write_dat
+from pitstop.workloads.deblur.spike import read_dat, write_dat
 from pitstop.workloads.deblur.synthetic import EXPOSED, PLANES, MadeClips, make_clips
 
 SIZE = (48, 64)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pitstop.errors import ConfigError
-from pitstop.workloads.deblur.data.spike import Window
+from pitstop.workloads.deblur.spike import Window
 from pitstop.workloads.deblur.tiling import (
     Border,
     Tiling,

@@ -28,8 +28,8 @@ from pitstop.data.loader.stages import stage
 from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.deblur.data.frames import Bytes, FileReader, FrameCache, FrameReader, Size
 from pitstop.workloads.deblur.data.inputs import FROM_FILES, Inputs, noise_entropy
-from pitstop.workloads.deblur.data.spike import Window, count_bins
 from pitstop.workloads.deblur.data.storage import ClipStorage, count_planes, open_storage
+from pitstop.workloads.deblur.spike import Window, count_bins
 
 _VIEW_STREAM: Final = 0x56494557
 _MOST_PROBLEMS: Final = 5

@@ -15,7 +15,7 @@ from pitstop.data.cache.shared import SharedCache
 from pitstop.data.images import open_sample, read_sample
 from pitstop.data.loader.stages import stage
 from pitstop.data.read_through import read_through
-from pitstop.workloads.deblur.data.spike import Spikes, Window, read_dat
+from pitstop.workloads.deblur.spike import Spikes, Window, read_dat
 
 Bytes = npt.NDArray[np.uint8]
 Size = tuple[int, int]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pitstop.config.workloads.deblur import DeblurData, VrtModel
-from pitstop.workloads.deblur.data.spike import Window
+from pitstop.workloads.deblur.spike import Window
 
 _NOISE_STREAM: Final = 0x4E4F4953
 COLOURS: Final = 3

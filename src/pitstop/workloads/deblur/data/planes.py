@@ -34,8 +34,8 @@ from pitstop.workloads.deblur.data.dataset import (
     train_clips,
 )
 from pitstop.workloads.deblur.data.frames import Bytes
-from pitstop.workloads.deblur.data.spike import Window, count_bins
 from pitstop.workloads.deblur.data.voxels import fill_planes
+from pitstop.workloads.deblur.spike import Window, count_bins
 
 _SUFFIX: Final = ".npy"
 

@@ -17,7 +17,7 @@ from pitstop.data.pack import Pack, is_pack
 from pitstop.data.packed_files import folders_of
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.frames import Bytes, FileReader, FrameReader, Size
-from pitstop.workloads.deblur.data.spike import (
+from pitstop.workloads.deblur.spike import (
     PIXELS_PER_BYTE,
     Spikes,
     Window,

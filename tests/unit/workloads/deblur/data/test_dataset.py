@@ -21,7 +21,7 @@ from pitstop.workloads.deblur.data.dataset import (
     train_clips,
 )
 from pitstop.workloads.deblur.data.packing import check_clips
-from pitstop.workloads.deblur.data.spike import count_bins, read_dat, write_dat
+from pitstop.workloads.deblur.spike import count_bins, read_dat, write_dat
 from pitstop.workloads.deblur.synthetic import make_clips
 
 HEIGHT, WIDTH, FRAMES = 32, 48, 5

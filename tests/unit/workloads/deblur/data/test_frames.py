@@ -16,7 +16,7 @@ from pitstop.data.sampling.samplers import ShuffledBatches
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.dataset import ClipSample, ClipSamples, train_clips
 from pitstop.workloads.deblur.data.frames import FileReader
-from pitstop.workloads.deblur.data.spike import Window
+from pitstop.workloads.deblur.spike import Window
 from pitstop.workloads.deblur.synthetic import make_clips
 
 torch.set_num_threads(1)

@@ -18,8 +18,8 @@ from pitstop.workloads.deblur.data.planes import (
     spike_train_samples,
     write_counts,
 )
-from pitstop.workloads.deblur.data.spike import read_dat, write_dat
 from pitstop.workloads.deblur.data.voxels import NO_PLANE, count_spikes
+from pitstop.workloads.deblur.spike import read_dat, write_dat
 from pitstop.workloads.deblur.synthetic import make_clips
 
 

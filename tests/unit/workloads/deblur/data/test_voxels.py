@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pitstop.workloads.deblur.data.spike import count_bins
 from pitstop.workloads.deblur.data.voxels import (
     NO_PLANE,
     Voxels,
@@ -19,6 +18,7 @@ from pitstop.workloads.deblur.data.voxels import (
     join_planes,
     middle_planes,
 )
+from pitstop.workloads.deblur.spike import count_bins
 
 
 def spikes_of(lengths: list[int], *, seed: int, rate: float = 0.3) -> Tensor:

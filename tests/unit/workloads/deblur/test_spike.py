@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pitstop.errors import DataError
-from pitstop.workloads.deblur.data.spike import Window, count_bins, num_planes, read_dat, write_dat
+from pitstop.workloads.deblur.spike import Window, count_bins, num_planes, read_dat, write_dat
 
 QUICK = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
