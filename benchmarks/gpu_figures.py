@@ -5,11 +5,19 @@
     python -m benchmarks.gpu_figures verdicts  --out DIR --seconds 150 --authors CHECKOUT
     python -m benchmarks.gpu_figures advice    --out DIR --seconds 240
     python -m benchmarks.gpu_figures overhead  --out DIR --seconds 120
+    python -m benchmarks.gpu_figures plans     --out DIR --seconds 280 --predicted PREDICTED.json
+    python -m benchmarks.gpu_figures shards    --out DIR --seconds 70
+    python -m benchmarks.gpu_figures attempts  --out DIR --seconds 500
+    python -m benchmarks.gpu_figures tuning    --out DIR --seconds 560
+    python -m benchmarks.gpu_figures kernels   --out DIR --seconds 200
+    python -m benchmarks.gpu_figures behaviour=300 plans=280 shards=70 --out DIR --predicted ...
 
 A machine with a GPU is often lent for minutes, and a call may be cut off. So every stage writes
 each run into DIR as it ends, and the next call with the same DIR makes only what is missing.
 `behaviour` judges no times and may have neighbours; all others need the machine to themselves.
 `advice` gives each script for a CPU two cores of its own; those for a GPU have it by turns.
+Several stages run one after the other, each for its own seconds. `--rehearse` runs what can be at
+the smallest size on a CPU, so that no minute of a GPU is lost to a word that is wrong.
 """
 
 import argparse
@@ -29,6 +37,8 @@ ROOT = Path(__file__).parents[1]
 TURNS = ROOT / "tests" / "zoo" / "turns"
 CORES_OF_A_LANE = 2
 # tests/gpu/test_zoo_gpu.py asserts what the zoo's own table shows: its scripts need not run twice.
+START_S, END_S, LONGEST_CASE_S = 25.0, 10.0, 40.0
+"""What is kept back of a stage's time for a start, for an end, for a case that is under way."""
 GPU_TESTS = ("tests/gpu/test_forks_gpu.py",)
 
 
@@ -131,8 +141,65 @@ def overhead(args: argparse.Namespace) -> list[Lane]:
     ]
 
 
+def plans(args: argparse.Namespace) -> list[Lane]:
+    """Steps that were planned before, trained for a moment: their memory and their time."""
+    where = ("--predicted", str(args.predicted), "--output", f"{args.out}/plans.json")
+    limit = ("--seconds", str(max(1.0, args.seconds - LONGEST_CASE_S)))
+    words = ("benchmarks/plan_accuracy.py", "run", *where, *limit, *smallest(args))
+    return [[Command(name="plans", words=words)]]
+
+
+def shards(args: argparse.Namespace) -> list[Lane]:
+    """What dividing a model costs a rank that is alone."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
+    limit = ("--seconds", str(max(1.0, args.seconds - START_S)))
+    where = ("--output", f"{args.out}/shards.json")
+    words = (*launcher, "benchmarks/shard_alone.py", *where, *limit, *smallest(args))
+    return [[Command(name="shards", words=words)]]
+
+
+def attempts(args: argparse.Namespace) -> list[Lane]:
+    """Faster steps of bird's-eye view, then of re-identification, each held against fp32."""
+    return [
+        [
+            Command(
+                name=f"attempts-{workload}",
+                words=(
+                    *("benchmarks/step_attempts.py", workload),
+                    *("--output", f"{args.out}/attempts-{workload}.json"),
+                    *("--limit-s", str(share * args.seconds), "--at-once", "6", *smallest(args)),
+                ),
+            )
+            for workload, share in (("bev", 0.6), ("reid", 0.35))
+        ]
+    ]
+
+
+def tuning(args: argparse.Namespace) -> list[Lane]:
+    """The guides' deblurring run, tuned; the same again goes on where it was."""
+    where = ("--folder", f"{args.out}/tuning", "--seconds", str(max(1.0, args.seconds - END_S)))
+    words = ("-m", "benchmarks.deblur_tune", *where, *smallest(args))
+    return [[Command(name="tuning", words=words)]]
+
+
+def kernels(args: argparse.Namespace) -> list[Lane]:
+    """The tests that need a GPU, but for those of forks and scripts."""
+    left_out = (f"--ignore={file}" for file in (*GPU_TESTS, "tests/gpu/test_zoo_gpu.py"))
+    seen = ("-v", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={args.out}/kernels.xml")
+    return [[Command(name="kernels", words=("-m", "pytest", *seen, *left_out, "tests/gpu"))]]
+
+
+def smallest(args: argparse.Namespace) -> tuple[str, ...]:
+    """Ask a benchmark for its smallest size where this is a rehearsal."""
+    return ("--smoke",) if args.rehearse else ()
+
+
 STAGES: Mapping[str, Callable[[argparse.Namespace], list[Lane]]] = {
-    each.__name__: each for each in (behaviour, public, verdicts, advice, overhead)
+    each.__name__: each
+    for each in (
+        *(behaviour, public, verdicts, advice, overhead),
+        *(plans, shards, attempts, tuning, kernels),
+    )
 }
 
 
@@ -165,28 +232,59 @@ def run(command: Command, out: Path, end_s: float) -> str:
             return "cut off, goes on next time"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage that was asked for, and for how long."""
+
+    name: str
+    seconds: float
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Run its commands, and say how each ended."""
+        end_s = time.monotonic() + self.seconds
+        lanes = STAGES[self.name](argparse.Namespace(**{**vars(args), "seconds": self.seconds}))
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            for told in pool.map(lambda lane: run_lane(lane, args.out, end_s), lanes):
+                print("\n".join(told), flush=True)
+
+
+def asked_for(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Stage]:
+    """Read the stages; what one of them lacks is said before any takes time."""
+    needs = {"public": args.public, "verdicts": args.authors, "plans": args.predicted}
+    stages: list[Stage] = []
+    for word in args.stage:
+        name, _, seconds = word.partition("=")
+        if name not in STAGES:
+            parser.error(f"no stage {name!r}; there are {', '.join(STAGES)}")
+        if name in needs and not (needs[name] and needs[name].exists()):
+            option = {"public": "--public", "verdicts": "--authors"}.get(name, "--predicted")
+            parser.error(f"{name} needs {option} of something that exists")
+        try:
+            stages.append(Stage(name=name, seconds=float(seconds or args.seconds or "")))
+        except ValueError:
+            parser.error(f"{name} for how long? {name}=SECONDS, or --seconds")
+    return stages
+
+
 def main(words: Sequence[str] | None = None) -> None:
-    """Run one stage for so many seconds."""
+    """Run stages, each for so many seconds."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", choices=list(STAGES))
+    parser.add_argument("stage", nargs="+", help=f"{', '.join(STAGES)}; or NAME=SECONDS")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--seconds", type=float, help="of a stage that names none")
     parser.add_argument("--public", type=Path, help="folder of checkouts, named OWNER+NAME")
     parser.add_argument("--table", type=Path, help="scripts beside our own")
     parser.add_argument("--authors", type=Path, help="folder with models/network_vrt.py")
+    parser.add_argument("--predicted", type=Path, help="what plan_accuracy.py predicted")
+    parser.add_argument("--rehearse", action="store_true", help="the smallest size, on a CPU")
     args = parser.parse_args(words)
-    needs = {"public": args.public, "verdicts": args.authors}
-    if args.stage in needs and not (needs[args.stage] and needs[args.stage].is_dir()):
-        parser.error(f"{args.stage} needs a folder that exists: --public or --authors")
+    stages = asked_for(parser, args)
     args.out = args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
-    end_s = time.monotonic() + args.seconds
-    lanes = STAGES[args.stage](args)
-    with ThreadPoolExecutor(len(lanes)) as pool:
-        for told in pool.map(lambda lane: run_lane(lane, args.out, end_s), lanes):
-            print("\n".join(told), flush=True)
+    for stage in stages:
+        stage.run(args)
 
 
 if __name__ == "__main__":

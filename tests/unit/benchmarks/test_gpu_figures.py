@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks import gpu_figures
 from benchmarks.advice_followed import TEN
-from benchmarks.gpu_figures import STAGES, Command, Lane, run_lane
+from benchmarks.gpu_figures import STAGES, Command, Lane, Stage, run_lane
 
 
 @pytest.fixture
@@ -16,8 +16,8 @@ def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lanes_of(stage: str, tmp_path: Path) -> list[Lane]:
-    args = Namespace(out=tmp_path, seconds=60.0, public=tmp_path, table=None, authors=tmp_path)
-    return STAGES[stage](args)
+    places = dict.fromkeys(("out", "public", "authors", "predicted"), tmp_path)
+    return STAGES[stage](Namespace(**places, seconds=60.0, table=None, rehearse=False))
 
 
 @pytest.mark.usefixtures("sixteen_cores")
@@ -28,6 +28,26 @@ def test_every_command_writes_into_the_folder_that_was_named(stage: str, tmp_pat
     for command in commands:
         is_test = "pytest" in command.words
         assert is_test or any(word.startswith(str(tmp_path)) for word in command.words)
+
+
+@pytest.mark.parametrize("stage", ["plans", "shards", "attempts", "tuning"])
+def test_what_is_rehearsed_is_asked_for_its_smallest_size(stage: str, tmp_path: Path) -> None:
+    args = Namespace(out=tmp_path, seconds=60.0, predicted=tmp_path, rehearse=True)
+    commands = [command for lane in STAGES[stage](args) for command in lane]
+    assert all("--smoke" in command.words for command in commands)
+
+
+def test_stages_run_in_their_order_each_for_its_own_seconds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[tuple[str, float]] = []
+
+    def run_stage(stage: Stage, args: Namespace) -> None:
+        ran.append((stage.name, stage.seconds))
+
+    monkeypatch.setattr(Stage, "run", run_stage)
+    gpu_figures.main(["shards=70", "overhead", "--seconds", "30", "--out", str(tmp_path / "out")])
+    assert ran == [("shards", 70.0), ("overhead", 30.0)]
 
 
 @pytest.mark.usefixtures("sixteen_cores")
@@ -42,13 +62,24 @@ def test_scripts_that_are_timed_side_by_side_share_no_core(tmp_path: Path) -> No
     assert sum(len(lane) for lane in lanes) == len(TEN)
 
 
-@pytest.mark.parametrize("words", [("public",), ("verdicts",), ("public", "--public", "none")])
-def test_a_stage_without_its_checkouts_is_refused_before_it_takes_time(
-    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("public=1",), "public needs --public"),
+        (("shards=1", "verdicts=1"), "verdicts needs --authors"),
+        (("plans=1",), "plans needs --predicted"),
+        (("public=1", "--public", "none"), "of something that exists"),
+        (("shards",), "for how long"),
+        (("shards=long",), "for how long"),
+        (("sharding=1",), "no stage 'sharding'"),
+    ],
+)
+def test_a_stage_that_lacks_something_is_refused_before_any_takes_time(
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        gpu_figures.main([*words, "--out", str(tmp_path / "out"), "--seconds", "1"])
-    assert "needs a folder that exists" in capsys.readouterr().err
+        gpu_figures.main([*words, "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
