@@ -19,7 +19,7 @@ from pitstop.doctor.outside_steps import total_us
 from pitstop.doctor.rules.bounded import bounded_finding
 from pitstop.doctor.rules.device import hidden_sync_share
 from pitstop.doctor.rules.loader_advice import VECTORISE, if_it_loads
-from pitstop.doctor.rules.places import places_of, steps_environments
+from pitstop.doctor.rules.places import places_of, steps_environments, works_on_gradients
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import HOST_WORTH, WORTH_A_WARNING, is_sure, severity_of
 from pitstop.records.script import HostLines
@@ -35,6 +35,10 @@ _LOG_NAMES: Final = ("log", "logging", "progress", "memory")
 _LONGER: Final = (
     "measure more steps, `pitstop doctor --steps 1000 -- CMD`: too few stack samples "
     "to name the lines"
+)
+_CLIP: Final = (
+    "gradients by one call: torch.nn.utils.clip_grad_norm_(model.parameters(), LIMIT), which "
+    "gives their norm as well"
 )
 
 # Names that have a rule of their own.
@@ -224,6 +228,8 @@ def host_work(facts: Facts) -> Finding | None:
     fix = fix if evidence else (_LONGER, *fix[1:])
     if steps_environments(facts, "host"):
         fix, loads = (VECTORISE, *fix), False
+    elif works_on_gradients(facts, "host"):
+        fix, loads = (_CLIP, *fix), False
     both = float(np.hypot(error, facts.share_error("host")))
     first = f"Python outside the parts of the step took {share_text(share, both)} of {facts.steps}"
     return Finding(

@@ -1,6 +1,7 @@
 """Rules on the computing parts: optimizer, loss, recomputation, and what torch.compile did."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,8 @@ _MEMORY_IS_TIGHT: Final = 0.8
 
 # Single compiles after warm-up are usual (a last batch of another size); a series is not.
 _MANY_RECOMPILES: Final = 3
+# Modules took this much of forward and left as much of backward: the rest of it is not theirs.
+_CLEAR_OF_MODULES: Final = 0.75
 # One break may lie around a harmless line; several split the model.
 _MANY_BREAKS: Final = 3
 
@@ -84,15 +87,24 @@ def _is_fused(facts: Facts) -> bool:
 
 
 def loss_bound(facts: Facts) -> Finding | None:
-    """Report a loss that takes a third of the step or more."""
+    """Report a loss that takes a third of the step or more, its backward pass included."""
     bound = facts.cost("loss")
-    if bound is None or not is_sure(facts, "loss", bound.share, least=LOSS_WORTH):
+    if bound is None:
+        return None
+    back = _backward_of_loss(facts) if is_sure(facts, "loss", bound.share) else 0.0
+    if not is_sure(facts, "loss", bound.share + back, least=LOSS_WORTH):
         return None
     evidence = [
         f"the loss took {share_text(bound.share, facts.share_error('loss'))} of {facts.steps} "
         "steps",
         spread_ms(facts.parts_us["loss"]),
     ]
+    if back:
+        evidence.append(
+            f"its backward pass {share_text(back)}: what no module of the model took of backward"
+        )
+        share = min(1.0, bound.share + back)
+        bound = replace(bound, share=share, pool_share=max(bound.pool_share, share))
     inner = {path[1]: us for path, us in facts.inner_us.items() if path[0] == "loss"}
     if inner:
         name = max(inner, key=inner.__getitem__)
@@ -100,6 +112,21 @@ def loss_bound(facts: Facts) -> Finding | None:
     evidence += places_of(facts, "loss")
     summary = "computing the loss takes a third of the step or more"
     return bounded_finding(facts, "LOSS001", summary, bound=bound, evidence=evidence)
+
+
+def _backward_of_loss(facts: Facts) -> float:
+    """Share of the wall clock that a loss takes in backward; 0 where it may be the model's.
+
+    A loop over samples makes as many operations for backward as it runs itself. They are in no
+    module: where modules took most of forward and little of backward, the rest is the loss's.
+    """
+    found, whole = facts.readings.last(Modules), facts.cost("backward")
+    if found is None or whole is None or not (found.forward_us and found.backward_us):
+        return 0.0
+    parts = _outermost(found)
+    ahead = sum(part.forward_us for part in parts) / found.forward_us
+    rest = 1 - sum(part.backward_us or 0 for part in parts) / found.backward_us
+    return whole.share * rest if min(ahead, rest) >= _CLEAR_OF_MODULES else 0.0
 
 
 def recompute_cost(facts: Facts) -> Finding | None:

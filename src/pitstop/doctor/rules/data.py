@@ -17,7 +17,12 @@ from pitstop.doctor.loader_facts import (
 from pitstop.doctor.numbers import place_text, spill, spread_ms
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.rules.cadence import cadence_error
-from pitstop.doctor.rules.loader_advice import VECTORISE, enough_workers, more_workers
+from pitstop.doctor.rules.loader_advice import (
+    VECTORISE,
+    cores_taken,
+    enough_workers,
+    more_workers,
+)
 from pitstop.doctor.rules.machine import contention
 from pitstop.doctor.rules.places import steps_environments
 from pitstop.doctor.rules.remedies import remedy_for
@@ -151,8 +156,9 @@ def _data_remedy(facts: Facts, loader: LoaderFacts | None) -> Iterator[str]:
         yield VECTORISE
         return
     if workers == 0 or workers is None:
-        yield more_workers(facts)
-        yield _cheaper(loader)
+        # Where no core is free, what the script itself can change comes first.
+        both = (more_workers(facts), _cheaper(loader))
+        yield from both if cores_taken(facts) is None else reversed(both)
         return
     if loader is not None and loader.waits_for_storage and _reads_storage(loader):
         place = loader.volume or "the dataset"
@@ -173,7 +179,10 @@ def _data_remedy(facts: Facts, loader: LoaderFacts | None) -> Iterator[str]:
 def _cheaper(loader: LoaderFacts | None) -> str:
     if loader is not None and loader.stage == "collate":
         return "make collate cheaper: prepare once, before the loop, what is the same every epoch"
-    return "make a batch cheaper to prepare: decode only what the crop needs, cache, or pack"
+    return (
+        "make a batch cheaper to prepare: open files and build tables once, decode only what the "
+        "crop needs, shrink images first, cache, or pack"
+    )
 
 
 def _is_handed_over_late(loader: LoaderFacts) -> bool:

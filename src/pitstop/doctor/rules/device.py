@@ -18,7 +18,7 @@ from pitstop.doctor.thresholds import BUSY_ENOUGH, DEVICE_DECIDES, WORTH_A_WARNI
 from pitstop.records.host.machine import Machine
 from pitstop.records.script import Kernels, Owners, Rates, Setup, Syncs, Work
 from pitstop.records.units import bytes_text, count_text, share_text, us_text
-from pitstop.records.verdict import Finding, Severity
+from pitstop.records.verdict import Bound, Finding, Severity
 
 # Longer kernels hide the launch of the next one, which takes the host some microseconds.
 _SHORT_KERNEL_US: Final = 50.0
@@ -229,11 +229,13 @@ def memory_traffic(facts: Facts) -> Finding | None:
 
 
 def precision(facts: Facts) -> Finding | None:
-    """Report products in 32-bit arithmetic on a device that is much faster at 16 bits."""
+    """Report products in 64 bits; in 32 on a device that is much faster at 16."""
     step, setup = _deciding(facts), facts.setup
+    if _is_mostly(facts, "float64", "complex128"):
+        return _in_float64(facts)
     if step is None or setup is None or not _has_tensor_cores(setup):
         return None
-    if setup.autocast is not None or _is_half(facts, setup):
+    if setup.autocast is not None or _is_half(facts):
         return None
     now = "tf32" if setup.tf32 else "fp32"
     share = step.matmul_us / step.step_us * facts.steps_share
@@ -254,6 +256,24 @@ def precision(facts: Facts) -> Finding | None:
         ),
         bound=bound,
         remedy=remedy_for(facts, "PREC001"),
+    )
+
+
+def _in_float64(facts: Facts) -> Finding:
+    """Say so and blame nobody: some models need 64 bits, others have them from NumPy."""
+    costs = [cost.share for part in ("forward", "loss", "backward") if (cost := facts.cost(part))]
+    # Half the bytes, and twice the numbers an instruction. What a GPU gains depends on its kind.
+    bound = None if facts.on_gpu else Bound(part="products", share=sum(costs) / 2)
+    return Finding(
+        code="PREC001",
+        severity="info",
+        summary="matrix products are computed in fp64",
+        evidence=("float32 has half the bytes; a GPU computes it 2 to 64 times as fast",),
+        bound=bound,
+        remedy=(
+            "float32, if it is precise enough: x.float(), model.float(); NumPy makes float64 "
+            "unless dtype=np.float32 is given",
+        ),
     )
 
 
@@ -279,7 +299,7 @@ def tensor_cores(facts: Facts) -> Finding | None:
     step, work, setup = _deciding(facts), facts.readings.last(Work), facts.setup
     if step is None or work is None or setup is None or not work.flops:
         return None
-    uses = setup.autocast is not None or bool(setup.tf32) or _is_half(facts, setup)
+    uses = setup.autocast is not None or bool(setup.tf32) or _is_half(facts)
     odd = min(1.0, (work.unaligned_flops + work.small_flops) / work.flops)
     beside_us = step.matmul_us - step.tensor_core_us
     if not uses or not step.matmul_us or not _has_tensor_cores(setup) or odd < _ODD_SHAPES:
@@ -329,12 +349,18 @@ def _sync_us(facts: Facts, step: DeviceStep) -> float:
     return step.sync_us
 
 
-def _is_half(facts: Facts, setup: Setup) -> bool:
+def _is_half(facts: Facts) -> bool:
     """Whether most products have 16 bits or fewer without autocast's help."""
-    work = facts.readings.last(Work)
-    counts = dict(setup.parameter_dtypes if work is None else work.flops_by_dtype)
-    narrow = sum(count for name, count in counts.items() if "16" in name or "8" in name)
-    return bool(counts) and narrow > sum(counts.values()) / 2
+    return _is_mostly(facts, "16", "8")
+
+
+def _is_mostly(facts: Facts, *bits: str) -> bool:
+    """Whether most products, or else parameters, are in formats whose names have such bits."""
+    work, setup = facts.readings.last(Work), facts.setup
+    parameters = {} if setup is None else setup.parameter_dtypes
+    counts = parameters if work is None else work.flops_by_dtype
+    such = sum(count for name, count in counts.items() if any(each in name for each in bits))
+    return such > sum(counts.values()) / 2
 
 
 def _has_tensor_cores(setup: Setup) -> bool:

@@ -21,10 +21,7 @@ def more_workers(facts: Facts) -> str:
     """Advise loader workers where cores are free for them; else say who has the cores."""
     taken = cores_taken(facts)
     if taken is not None:
-        return (
-            f"no core is free for loader workers ({taken}): make a batch cheaper to prepare, or "
-            "run where cores are free"
-        )
+        return f"no core is free for loader workers ({taken}): run where some are free"
     if has_no_loader(facts):
         return _OFF_THE_THREAD
     enough = enough_workers(facts)

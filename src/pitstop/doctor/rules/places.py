@@ -16,6 +16,7 @@ _MOST_PLACES: Final = 2
 _WORTH_NAMING: Final = 0.2
 
 _ENVIRONMENT: Final = re.compile(r"\benvs?\w*\.(step|reset)\(|\bgym(nasium)?\b|\bpettingzoo\b")
+_GRADIENT: Final = re.compile(r"\.grad\b")
 
 
 def places_of(facts: Facts, part: str) -> tuple[str, ...]:
@@ -32,13 +33,20 @@ def places_of(facts: Facts, part: str) -> tuple[str, ...]:
 
 def steps_environments(facts: Facts, part: str) -> bool:
     """Whether a line that a part spends much on steps an environment, as training by acting."""
+    return _is_about(facts, part, _ENVIRONMENT)
+
+
+def works_on_gradients(facts: Facts, part: str) -> bool:
+    """Whether a line that a part spends much on reads or writes gradients by hand."""
+    return _is_about(facts, part, _GRADIENT)
+
+
+def _is_about(facts: Facts, part: str, pattern: re.Pattern[str]) -> bool:
     lines = _lines_of(facts, part)
     samples = sum(line.samples for line in lines)
     # Not the first alone: a sample of Python that runs on for less than the interpreter's switching
     # interval is put off to where the lock is let go, which may be the next line.
-    return mentions(
-        [line for line in lines if line.samples >= _WORTH_NAMING * samples], _ENVIRONMENT
-    )
+    return mentions([line for line in lines if line.samples >= _WORTH_NAMING * samples], pattern)
 
 
 def mentions(lines: Iterable[HostLine], pattern: re.Pattern[str]) -> bool:

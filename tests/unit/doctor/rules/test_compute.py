@@ -115,6 +115,34 @@ def test_a_loss_of_a_third_is_more_than_a_loss() -> None:
     assert loss_bound(facts(STEP | {"loss": 4_400}, readings=[ON_CPU])) is None
 
 
+def modules_that_take(forward_us: int, backward_us: int) -> Modules:
+    """One module of the model, in a step of 1 ms forward and 5 ms backward."""
+    one = ModuleTime(name="0", kind="Conv2d", forward_us=forward_us, backward_us=backward_us)
+    return Modules(step=6, modules=(one,), forward_us=1_000, backward_us=5_000)
+
+
+def test_a_loop_in_the_loss_costs_its_backward_pass_too() -> None:
+    parts = {"forward": 800, "loss": 2_700, "backward": 5_300, "optimizer": 1_200}
+    found = loss_bound(facts(parts, readings=[ON_CPU, modules_that_take(810, 80)]))
+    assert found is not None
+    assert found.bound is not None
+    assert found.bound.share == pytest.approx(0.27 + 0.53 * (1 - 80 / 5_000))
+    assert "its backward pass 52.2%: what no module of the model took of backward" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("forward_us", "backward_us"),
+    [(810, 3_000), (300, 80)],
+    ids=["modules take most of backward", "much of forward lies in no module"],
+)
+def test_a_backward_pass_that_may_be_the_models_is_not_the_losss(
+    forward_us: int, backward_us: int
+) -> None:
+    parts = {"forward": 800, "loss": 2_700, "backward": 5_300, "optimizer": 1_200}
+    readings = [ON_CPU, modules_that_take(forward_us, backward_us)]
+    assert loss_bound(facts(parts, readings=readings)) is None
+
+
 def test_recomputation_is_cut_out_of_backward() -> None:
     parts = STEP | {("backward", "recompute"): 1_800}
     found = recompute_cost(facts(parts, readings=[ON_CPU]))

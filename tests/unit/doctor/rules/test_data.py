@@ -130,6 +130,16 @@ def test_a_costly_collate_is_not_told_about_crops(
     assert found.remedy[-1].startswith(advice)
 
 
+def test_where_no_core_is_free_what_the_script_can_change_comes_first_and_once() -> None:
+    alone = replace(ON_CPU, loaders=(replace(LOADER, workers=0),))
+    crowded = [load(usable_cores=2.0, host_cpu_cores=2.0, tree_cpu_cores=0.5)] * 5
+    found = data_wait(facts(STARVED, readings=[alone, *crowded]))
+    assert found is not None
+    assert found.remedy[0].startswith("make a batch cheaper to prepare: open files")
+    assert found.remedy[1].startswith("no core is free for loader workers")
+    assert str(found.remedy).count("cheaper") == 1
+
+
 def test_a_loop_that_loads_by_itself_is_shown_its_lines_beside_its_stages() -> None:
     alone = replace(ON_CPU, loaders=(replace(LOADER, workers=0),))
     itself = replace(WORKER, worker=-1)

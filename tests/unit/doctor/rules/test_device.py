@@ -258,6 +258,19 @@ def test_tf32_is_mentioned_and_not_blamed() -> None:
     assert found.severity == "info"
 
 
+@pytest.mark.parametrize(("count", "named"), [(9, True), (4, False)])
+def test_a_model_in_float64_is_named_also_without_a_gpu(count: int, named: bool) -> None:
+    work = replace(WORK, flops_by_dtype={"float64": count * 10**11, "float32": 5 * 10**11})
+    parts = {"data": 1_000, "forward": 3_000, "backward": 5_000, "optimizer": 1_000}
+    found = precision(facts(parts, readings=[ON_CPU, work]))
+    assert (found is not None) is named
+    if found is not None:
+        assert (found.severity, found.summary) == ("info", "matrix products are computed in fp64")
+        assert found.bound is not None
+        assert found.bound.share == pytest.approx(0.4), "half of forward and backward"
+        assert "dtype=np.float32" in found.remedy[0]
+
+
 def test_odd_shapes_keep_products_off_the_tensor_cores() -> None:
     odd = replace(WORK, unaligned_flops=6 * 10**11)
     found = tensor_cores(gpu(odd, tensor_core_us=1_000.0))

@@ -67,7 +67,7 @@ def test_a_script_without_a_loader_gets_no_advice_on_loaders() -> None:
 )
 def test_workers_are_not_advised_where_no_core_is_free(reading: Any, who: str) -> None:
     setup = replace(ON_CPU, loaders=(replace(LOADER, workers=0),))
-    crowded = found(data_wait(facts(STARVED, readings=[setup, reading]))).remedy[0]
+    crowded = found(data_wait(facts(STARVED, readings=[setup, reading]))).remedy[1]
     assert crowded.startswith(f"no core is free for loader workers ({who}")
     free = found(data_wait(facts(STARVED, readings=[setup, load()]))).remedy[0]
     assert "num_workers=15" in free
@@ -82,6 +82,13 @@ def test_an_environment_that_is_stepped_is_told_of_many_at_once() -> None:
     assert "make_vec" in found(data_wait(facts(STARVED, readings=[NO_LOADER, inside]))).remedy[0]
     other = host_lines(host_line("optimizer_envelope.step()", 400))
     assert "make_vec" not in str(host_work(facts(BUSY_HOST, readings=[NO_LOADER, other])))
+
+
+def test_gradients_by_hand_are_not_taken_for_a_batch_that_is_made() -> None:
+    line = host_line("total += float(np.square(p.grad.tolist()).sum())", 60)
+    advice = found(host_work(facts(BUSY_HOST, readings=[NO_LOADER, host_lines(line)]))).remedy
+    assert "clip_grad_norm_" in advice[0]
+    assert "next batch" not in str(advice)
 
 
 def test_another_device_is_advised_only_where_a_stranger_is_on_this_one() -> None:
