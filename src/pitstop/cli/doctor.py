@@ -126,7 +126,9 @@ def doctor(  # noqa: PLR0913 - one parameter an option
     if command is not None:
         from pitstop.cli.doctor_script import ScriptOptions, diagnose_script
 
-        if targets or not command:
+        if not command:
+            raise typer.BadParameter("no command follows --, such as: -- python train.py")
+        if targets:
             raise typer.BadParameter("give either runs or logs, or a command after --")
         if record == "":
             raise typer.BadParameter("name a folder", param_hint="--record")
@@ -146,6 +148,8 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         raise typer.BadParameter("name a run, logs, or a command after --")
     from pitstop.cli.doctor_logs import doctor_logs, explain_logs, is_log
 
+    if json is not None and any(Path(json).absolute() == target.absolute() for target in targets):
+        raise typer.BadParameter(f"{json} is what is read; name another file", param_hint="--json")
     refuse_given(ctx, _OF_SCRIPTS, "a command after --, not for a run or a log")
     if any(is_log(target) for target in targets):
         if explain:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pitstop.cli.output import JsonPath, show
+from pitstop.cli.output import JsonPath, require_place, show
 
 Data = Annotated[
     Path | None,
@@ -21,5 +21,6 @@ def machine(*, data: Data = None, quick: Quick = False, json: JsonPath = None) -
     from pitstop.measure.machine.describe import measure_machine
     from pitstop.report.machine import machine_report
 
+    require_place(json)
     record = measure_machine(data, quick=quick)
     show(record, lambda: machine_report(record), json)

@@ -163,6 +163,11 @@ def _require_some(path: Path, files: list[Read]) -> None:
     runs = sorted(place for place in path.iterdir() if place.is_dir() and _is_own(place))
     if runs:
         raise RecordError(f"{path} is no run but holds {count_text(len(runs), 'run')}: {runs[0]}")
+    if not _files_in(path):
+        raise RecordError(
+            f"{path} holds no file that could be a training log, and no rank-*.jsonl of a "
+            "measured run; try `pitstop doctor -- COMMAND`"
+        )
     raise RecordError(f"no file in {path} is a training log of a known format; {_known()}")
 
 

@@ -240,13 +240,15 @@ def write_text(path: Path, text: str) -> None:
     """Replace a file's content, whole or not at all.
 
     Raises:
-        RecordError: The folder is missing or cannot be written to.
+        RecordError: The folder is missing or cannot be written to, or the file is a run's record.
     """
     try:
         if path.exists() and not path.is_file():
             # A pipe or a device such as /dev/null is written to; a file must not take its place.
             path.write_text(text, encoding="utf-8")
             return
+        if path.exists() and is_run(path):
+            raise RecordError(f"{path} is the record of a run; name another file")
         with whole_file(path) as temporary, temporary.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:

@@ -106,5 +106,4 @@ def overview_report(found: tuple[Explanation, ...]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for one in found:
         table.add_row(Text(one.code, style="bold"), Text(one.summary))
-    table.add_row("", Text(f"\nnext: pitstop explain {found[0].code}"))
-    return table
+    return Group(table, Text(f"\nnext: pitstop explain {found[0].code}"))

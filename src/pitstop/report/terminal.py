@@ -25,8 +25,8 @@ from pitstop.report.language.translate import Translator, translator
 from pitstop.report.printable import literal, literal_lines
 from pitstop.report.terminal_tables import headroom_lines, module_lines
 
-# Where no terminal sets a width a row stays one line, so that it can be searched for.
-_PIPED_WIDTH = 400
+# Where no terminal sets a width a row or a paragraph stays one line: it can be searched for.
+_PIPED_WIDTH = 10_000
 
 
 class _Console(Console):

@@ -6,7 +6,8 @@ import typer
 from typer.testing import CliRunner
 
 from pitstop.cli import machine as command
-from pitstop.errors import MeasureError
+from pitstop.errors import MeasureError, RecordError
+from pitstop.measure.machine import describe
 from pitstop.records.host.machine import Machine
 from pitstop.records.store import from_json
 
@@ -33,3 +34,14 @@ def test_a_wrong_path_is_an_error_a_user_can_mend(tmp_path: Path) -> None:
     assert isinstance(result.exception, MeasureError)
     with pytest.raises(MeasureError, match="does not exist"):
         raise result.exception
+
+
+def test_a_place_that_takes_no_record_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*_: object, **__: object) -> None:
+        raise AssertionError("measured first")
+
+    monkeypatch.setattr(describe, "measure_machine", measured)
+    result = CliRunner().invoke(app, ["--json", str(tmp_path / "missing" / "machine.json")])
+    assert isinstance(result.exception, RecordError)

@@ -146,7 +146,7 @@ def test_paths_that_hold_no_record_are_one_line_each(run: Run, tmp_path: Path) -
     (unreadable / "rank-0.jsonl").mkdir(parents=True)
     for path, complaint in [
         (log, "holds no training record of a known format"),
-        (folder, "is a training log of a known format"),
+        (folder, f"{folder} holds no file that could be a training log"),
         (unreadable, "cannot read"),
         (tmp_path / ("x" * 5_000), "cannot read"),
     ]:
@@ -155,6 +155,27 @@ def test_paths_that_hold_no_record_are_one_line_each(run: Run, tmp_path: Path) -
         assert err.startswith("error: ")
         assert complaint in err
         assert err.count("\n") == 1
+
+
+def test_what_is_read_is_never_written_over(run: Run, tmp_path: Path, starved: Path) -> None:
+    record, log = starved / "rank-0.jsonl", tmp_path / "train.log"
+    log.write_text("epoch 1 loss 0.5\n")
+    for words in [
+        ("export", starved, "--trace", record),
+        ("doctor", starved, "--json", record),
+        ("doctor", record, "--json", record),
+        ("doctor", log, "--json", log),
+    ]:
+        before = record.read_bytes(), log.read_bytes()
+        code, out, err = run(*words)
+        assert (code, out, err.count("name another file")) == (2, "", 1), words
+        assert (record.read_bytes(), log.read_bytes()) == before
+
+
+def test_nothing_after_the_dashes_is_no_command(run: Run) -> None:
+    code, _, err = run("doctor", "--")
+    assert code == 2
+    assert "no command follows --" in err
 
 
 def test_a_record_that_holds_odd_names_is_shown_and_written(

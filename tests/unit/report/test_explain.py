@@ -1,5 +1,6 @@
 """Findings explained: every one of them, in two languages, beginning with what to change."""
 
+import io
 import re
 from pathlib import Path
 
@@ -32,6 +33,20 @@ def test_every_finding_of_every_rule_begins_with_what_to_change(language: str) -
     for one in found:
         assert one.text.startswith(FIRST[language]), one.code
         assert not re.search(r"\]\((?!https?:)", one.text), one.code
+
+
+def test_the_overview_ends_with_a_command_that_stands_at_the_left() -> None:
+    stream = io.StringIO()
+    make_console(stream).print(overview_report(explain_all()))
+    first, *_, before, last = stream.getvalue().splitlines()
+    assert (first.split()[0], before, last) == ("BAR001", "", "next: pitstop explain BAR001")
+
+
+def test_a_paragraph_stays_one_line_in_a_pipe() -> None:
+    stream = io.StringIO()
+    found = max(explain_all(), key=lambda one: max(map(len, one.text.splitlines())))
+    make_console(stream).print(explanation_report(found))
+    assert max(found.text.splitlines(), key=len) in stream.getvalue().splitlines()
 
 
 def test_both_languages_explain_the_same_findings() -> None:

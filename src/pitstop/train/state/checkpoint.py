@@ -143,8 +143,13 @@ def read_state(path: Path, *, mapped: bool = False) -> dict[str, Any]:
             f"{path} holds something other than tensors and plain values, and is not read: "
             "that could run code"
         ) from error
-    except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+    except (OSError, RuntimeError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
+    except (EOFError, ValueError, LookupError, TypeError) as error:
+        # What the unpickler stumbles over in another file is a number or nothing, no message.
+        raise CheckpointError(
+            f"{path} is no file that torch.save wrote, or it is damaged"
+        ) from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} holds a {type(state).__name__}, not a state")
     return state

@@ -151,6 +151,14 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: Any, words
         read_weights(tmp_path / "other.pth")
 
 
+@pytest.mark.parametrize("content", [b"hello\n", b""], ids=["text", "empty"])
+def test_a_file_that_torch_did_not_write_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "weights.pth"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"weights\.pth is no file that torch\.save"):
+        read_weights(path)
+
+
 def test_a_path_without_checkpoints_is_refused_with_what_to_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"there is no checkpoint at .*nowhere; a run keeps"):
         read_weights(tmp_path / "nowhere")
