@@ -529,3 +529,18 @@ def test_half_a_letter_is_named_and_no_encoding_fails(place: str, tmp_path: Path
     path.write_text(place % r'"\ud83d"' + "\n")
     with pytest.raises(ConfigError, match="lone surrogate"):
         load_config(path)
+
+
+def test_a_preset_is_found_by_its_name_also_without_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = load_config("configs/deblur/demo.yaml").config
+    assert shipped.run.name == "deblur-demo"
+    own = Path("configs/deblur/demo.yaml")
+    own.parent.mkdir(parents=True)
+    preset = Path(__file__).parents[3] / "configs/reid/demo.yaml"
+    own.write_text(f"base: {preset}\nrun: {{name: mine}}\n")
+    with pytest.raises(ConfigError, match="there is no file configs"):
+        load_config("configs/deblur/none.yaml")
+    assert load_config(own).config.run.name == "mine", "a file that is here goes first"

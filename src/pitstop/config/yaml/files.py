@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pitstop.config.problems import COMMAND_LINE, Origin, Problem, shorten
+from pitstop.config.shipped import shipped_folder
 from pitstop.config.yaml.tree import Tree, read_override, read_tree
 from pitstop.errors import ConfigError
 from pitstop.records.files import read_regular
@@ -60,6 +61,7 @@ class _BaseReader:
         self._files = 0
 
     def read(self, path: Path, *, chain: tuple[Path, ...]) -> Tree:
+        path = _shipped(path)
         text = read_text(path)
         here = path.resolve()
         if here in chain:
@@ -82,6 +84,18 @@ class _BaseReader:
         except ConfigError as error:
             problem = Problem(key="base", message=str(error), origin=own.origin("base"))
             return Tree(problems=[problem], incomplete=True)
+
+
+def _shipped(path: Path) -> Path:
+    """Take a preset that the package carries where no such file is here: `configs/bev/demo.yaml`.
+
+    Documentation and hints name presets so, and a package that is installed apart has no checkout.
+    """
+    folder = shipped_folder("presets", in_checkout="configs")
+    if folder is None or path.parts[:1] != ("configs",) or ".." in path.parts:
+        return path
+    preset = folder.joinpath(*path.parts[1:])
+    return preset if preset.is_file() and not path.exists() else path
 
 
 def _names(bases: Any, own: Tree) -> list[str]:
