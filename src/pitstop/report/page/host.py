@@ -264,7 +264,8 @@ def load_section(view: RunView) -> Section | None:
     blocks: list[Block] = [*charts] if table is None else [*charts, table]
     if not blocks:
         return None
-    return Section(key="load", title="GPU, processor and disk", blocks=tuple(blocks))
+    title = "GPU, processor and disk" if any(one.gpus for one in loads) else "Processor and disk"
+    return Section(key="load", title=title, blocks=tuple(blocks))
 
 
 def _panels(loads: Sequence[HostLoad]) -> Iterable[tuple[_Panel, Named]]:

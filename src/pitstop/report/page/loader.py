@@ -124,7 +124,7 @@ def _batch_table(readings: Sequence[LoaderReading], batches: int) -> Table:
     largest = bytes_text(max(one.largest_bytes for one in readings))
     return Table(
         caption="A batch's way to the loop",
-        columns=named_columns("window", "mean a batch", "total"),
+        columns=named_columns("what", "mean a batch", "total"),
         rows=tuple(
             (
                 text_cell(name),

@@ -84,3 +84,12 @@ def test_of_two_templates_the_one_that_says_more_is_meant() -> None:
 
 def test_english_needs_no_table() -> None:
     assert translator("en") is None
+
+
+def test_parts_that_another_run_may_report_are_each_said() -> None:
+    say = translator("zh")
+    assert say is not None
+    near = "data (10.4% ± 3.8%, reported from 10.0%), optimizer (28.3% ± 7.2%, reported from 25.0%)"
+    assert say(near).count("起报") == 2
+    doubted = "the largest part is optimizer (28.3%), mostly 0 (Conv2d) 50.5%, uncertain: "
+    assert "uncertain" not in say(f"{doubted}modules sum to 1 us, but the forward pass takes 2 us")

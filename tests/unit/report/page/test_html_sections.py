@@ -318,7 +318,10 @@ def test_owners_of_nothing_are_no_bar() -> None:
 
 
 def test_a_host_without_a_gpu_has_no_gpu_lines() -> None:
-    text = told(load_section(view(load(), load())))
+    section = load_section(view(load(), load()))
+    assert section is not None
+    assert section.title == "Processor and disk"
+    text = told(section)
     assert "GPU busy" not in text
     assert "no GPU was seen" in text
 
