@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _COMMAND = "pitstop.command"
 _OWN = "pitstop.own"
 _MOST_RUNS = 2
+_ONE_OF_BOTH = "give either runs or logs, or a command after --"
+_NO_COMMAND = "no command follows --, such as: -- python train.py"
 _OF_SCRIPTS = {
     "steps": "--steps",
     "detach": "--detach",
@@ -126,10 +128,8 @@ def doctor(  # noqa: PLR0913 - one parameter an option
     if command is not None:
         from pitstop.cli.doctor_script import ScriptOptions, diagnose_script
 
-        if not command:
-            raise typer.BadParameter("no command follows --, such as: -- python train.py")
-        if targets:
-            raise typer.BadParameter("give either runs or logs, or a command after --")
+        if targets or not command:
+            raise typer.BadParameter(_ONE_OF_BOTH if targets else _NO_COMMAND)
         if record == "":
             raise typer.BadParameter("name a folder", param_hint="--record")
         refuse_given(ctx, _OF_LOGS, "a log, not for a command")
@@ -148,8 +148,7 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         raise typer.BadParameter("name a run, logs, or a command after --")
     from pitstop.cli.doctor_logs import doctor_logs, explain_logs, is_log
 
-    if json is not None and any(Path(json).absolute() == target.absolute() for target in targets):
-        raise typer.BadParameter(f"{json} is what is read; name another file", param_hint="--json")
+    _refuse_source(targets, json)
     refuse_given(ctx, _OF_SCRIPTS, "a command after --, not for a run or a log")
     if any(is_log(target) for target in targets):
         if explain:
@@ -162,6 +161,13 @@ def doctor(  # noqa: PLR0913 - one parameter an option
         raise typer.Exit(code)
     refuse_given(ctx, _OF_LOGS, "a log of another tool, not for a run that pitstop measured")
     raise typer.Exit(_diagnose_runs(targets, json, lang))
+
+
+def _refuse_source(targets: list[Path], json_path: str | None) -> None:
+    """Refuse to write the verdict over what it is about."""
+    place = Path(json_path or "-").absolute()
+    if any(place == target.absolute() for target in targets):
+        raise typer.BadParameter(f"{place} is what is read; name another file", param_hint="--json")
 
 
 def _diagnose_runs(targets: list[Path], json_path: str | None, language: str) -> int:
