@@ -6,6 +6,7 @@ hosts, also a folder with one such folder a host (host/nodes.py). The probe writ
 lines that cannot be read are counted and said in the record's notes.
 """
 
+import errno
 import json
 import math
 import os
@@ -148,6 +149,8 @@ def rank_files(source: Path) -> list[Path]:
     except OSError as error:
         raise RecordError(f"cannot read {source}: {error.strerror}") from error
     if is_folder:
+        if not os.access(source, os.R_OK | os.X_OK):
+            raise RecordError(f"cannot read {source}: {os.strerror(errno.EACCES)}")
         files = sorted(source.glob(RANK_FILES))
         with suppress(OSError):
             inside = () if files else node_folders(source)

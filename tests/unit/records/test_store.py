@@ -461,3 +461,11 @@ def test_a_command_that_failed_is_told_of_where_no_rank_did(
             writer.reading("ended", ended)
         writer.close(end)
     assert list(store.read_run(tmp_path).notes) == said
+
+
+def test_a_folder_that_may_not_be_read_is_not_called_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # who tests may be allowed everything
+    with pytest.raises(RecordError, match=r"cannot read .*: Permission denied"):
+        store.rank_files(tmp_path)
