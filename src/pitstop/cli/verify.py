@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from pitstop.verify.study import Study
 
 _COMMANDS = "pitstop.commands"
-_OF_CONFIGS = {
-    "steps": "--steps",
-    "check_steps": "--check-steps",
-    "numbers_only": "--numbers-only",
-}
+_OF_CONFIGS = {"steps": "--steps", "check_steps": "--check-steps", "numbers_only": "--numbers-only"}
 _OF_COMPARISONS = {
     **_OF_CONFIGS,
     "seeds": "--seeds",

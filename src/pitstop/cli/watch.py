@@ -105,12 +105,7 @@ def _follow(
                 console.print(f"page: {page.address}")
                 shows.append(page.publish)
             shows.append(stack.enter_context(shown_on(console)))
-            view = follow(
-                watched,
-                to_all(shows),
-                pause=lambda: time.sleep(pause_s),
-                wait=wait,
-            )
+            view = follow(watched, to_all(shows), pause=lambda: time.sleep(pause_s), wait=wait)
     except KeyboardInterrupt:
         console.print("watching ended; the run was left alone")
         return None

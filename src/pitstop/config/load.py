@@ -93,10 +93,7 @@ def config_from(
 
 
 def _finish(
-    tree: Tree,
-    source: str,
-    kinds: Mapping[str, WorkloadSections] | None,
-    host: HostLimits | None,
+    tree: Tree, source: str, kinds: Mapping[str, WorkloadSections] | None, host: HostLimits | None
 ) -> LoadedConfig:
     checked = check_tree(tree, {**KINDS, **(kinds or {})})
     if checked.problems or checked.config is None:

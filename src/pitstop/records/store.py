@@ -322,10 +322,7 @@ def _end_of_command(ranks: list[RankRecord]) -> tuple[str, ...]:
         return ()
     ran_on = ("the command ran on, unmeasured, after that",) if found[-1].get("ran_on") else ()
     if found[-1].get("signal"):
-        return (
-            *ran_on,
-            f"the command was ended by {found[-1]['signal']}",
-        )
+        return (*ran_on, f"the command was ended by {found[-1]['signal']}")
     code = found[-1].get("exit_code")
     return (*ran_on, f"the command ended with code {code}") if code else ran_on
 

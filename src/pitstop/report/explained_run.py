@@ -143,9 +143,7 @@ def _finding(finding: Finding, page: Explanation, words: _Words) -> Iterator[Tex
 
 def _in_language(finding: Finding, say: Translator) -> Finding:
     return replace(
-        finding,
-        evidence=tuple(map(say, finding.evidence)),
-        doubts=tuple(map(say, finding.doubts)),
+        finding, evidence=tuple(map(say, finding.evidence)), doubts=tuple(map(say, finding.doubts))
     )
 
 

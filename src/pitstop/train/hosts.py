@@ -157,8 +157,7 @@ def compare_clocks(
         return None
     # Numbers in host memory: NCCL has no such messages.
     group = cast(
-        "distributed.ProcessGroup",
-        distributed.new_group(backend="gloo", timeout=ranks.timeout),
+        "distributed.ProcessGroup", distributed.new_group(backend="gloo", timeout=ranks.timeout)
     )
     own = HostClock(reference=ranks.hosts[0].name, offset_s=0.0, error_s=0.0)
     for host in ranks.hosts[1:]:

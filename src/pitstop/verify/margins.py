@@ -17,11 +17,7 @@ the others as shares, 0.003 being 0.3 points."""
 
 
 def choose_question(
-    known: Mapping[str, bool],
-    *,
-    metric: str | None,
-    margin: float | None,
-    is_full: bool,
+    known: Mapping[str, bool], *, metric: str | None, margin: float | None, is_full: bool
 ) -> Question:
     """Decide what is asked of the runs.
 

@@ -48,11 +48,7 @@ def _reid(config: RunConfig) -> Task[Any]:
     return build_reid(config)
 
 
-BUILDERS: Final[Mapping[str, Builder]] = {
-    "deblur": _deblur,
-    "bev": _bev,
-    "reid": _reid,
-}
+BUILDERS: Final[Mapping[str, Builder]] = {"deblur": _deblur, "bev": _bev, "reid": _reid}
 """How the task of each of pitstop's own workloads is made of a configuration."""
 
 

@@ -26,13 +26,7 @@ _SHOWN_FRAMES: Final = 3
 Settings = Mapping[str, Any]
 
 _BASE: Final[Settings] = {
-    "data": {
-        "crop": 32,
-        "eval_crop": 64,
-        "clip_len": 2,
-        "augment": "none",
-        "voxel_bins": 8,
-    },
+    "data": {"crop": 32, "eval_crop": 64, "clip_len": 2, "augment": "none", "voxel_bins": 8},
     # The smallest VRT that still is one, with spikes as further channels of its input.
     "model": {
         "kind": "vrt_spike",

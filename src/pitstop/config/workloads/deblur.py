@@ -368,10 +368,7 @@ _GROUPS_INERT: Final = Rule(
 
 _SPIKE_INERT: Final = (
     *rules_for(
-        (
-            "model.spike",
-            *(f"model.fusion.{name}" for name in _ATTENTION),
-        ),
+        ("model.spike", *(f"model.fusion.{name}" for name in _ATTENTION)),
         reads=("model.kind", "model.fusion.kind"),
         broken=lambda c: c.model.kind == "vrt_spike" and not _has_branch(c),
         why="has no effect: model.fusion.kind is early, which has no spike branch",

@@ -99,8 +99,7 @@ def read_override(text: str, path: Path, source: str) -> Tree:
 def plain_tree(settings: Mapping[Any, Any], source: str) -> Tree:
     """Make a tree of settings that come from code instead of a file."""
     return Tree(
-        values=_plain(settings),
-        origins={(str(name),): Origin(source=source) for name in settings},
+        values=_plain(settings), origins={(str(name),): Origin(source=source) for name in settings}
     )
 
 

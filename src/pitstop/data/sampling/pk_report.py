@@ -71,13 +71,7 @@ class PKReport:
 
 
 def report_on(
-    plan: Ints,
-    *,
-    queues: Queues,
-    shape: Shape,
-    masks: Ints,
-    people_in_all: int,
-    epoch_unit: str,
+    plan: Ints, *, queues: Queues, shape: Shape, masks: Ints, people_in_all: int, epoch_unit: str
 ) -> PKReport:
     """Count the batches of an epoch, given as (groups, ranks, places)."""
     batches = plan.reshape(-1, plan.shape[-1])

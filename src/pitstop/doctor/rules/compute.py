@@ -136,8 +136,7 @@ def recompute_cost(facts: Facts) -> Finding | None:
         return None
     used = _memory_used(facts)
     evidence = [
-        f"recomputing the forward pass in backward takes {share_text(share)} of {facts.steps} "
-        "steps",
+        f"recomputing the forward pass in backward takes {share_text(share)} of {facts.steps} steps"
     ]
     evidence += [] if used is None else [f"{share_text(used)} of the device's memory is used"]
     if (facts.readings.proof("train.recompute") or {}).get("policy") == "selective":

@@ -17,12 +17,7 @@ from pitstop.doctor.loader_facts import (
 from pitstop.doctor.numbers import place_text, spill, spread_ms
 from pitstop.doctor.readings import CacheUse
 from pitstop.doctor.rules.cadence import cadence_error
-from pitstop.doctor.rules.loader_advice import (
-    VECTORISE,
-    cores_taken,
-    enough_workers,
-    more_workers,
-)
+from pitstop.doctor.rules.loader_advice import VECTORISE, cores_taken, enough_workers, more_workers
 from pitstop.doctor.rules.machine import contention
 from pitstop.doctor.rules.places import steps_environments
 from pitstop.doctor.rules.remedies import remedy_for
@@ -383,7 +378,7 @@ def too_many_workers(facts: Facts) -> Finding | None:
     shares = [share for load in loads if (share := load.tree_cpu_share) is not None]
     held = [load.throttled_share for load in loads if load.throttled_share is not None]
     evidence = [
-        f"{workers} workers for each of {count_text(ranks, 'rank')} on {cores:g} usable cores",
+        f"{workers} workers for each of {count_text(ranks, 'rank')} on {cores:g} usable cores"
     ]
     if shares:
         evidence.append(f"the job kept {share_text(float(np.median(shares)))} of these cores busy")

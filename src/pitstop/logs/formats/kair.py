@@ -58,11 +58,7 @@ class _Log:
         epoch, count, rate = head
         step = float(count.replace(b",", b""))
         builder.brief(
-            step,
-            epoch=number(epoch),
-            at=at,
-            error=builder.clock.resolution_s / 2,
-            lr=number(rate),
+            step, epoch=number(epoch), at=at, error=builder.clock.resolution_s / 2, lr=number(rate)
         )
         builder.scalars(step, _PAIRS.findall(line, end))
 

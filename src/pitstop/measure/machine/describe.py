@@ -44,10 +44,7 @@ _NO_PILLOW: Final = f"decode rates: not measured, need pillow; {install_hint('pi
 
 
 def measure_machine(
-    data: Path | None = None,
-    *,
-    quick: bool = False,
-    clock: Callable[[], float] = time.perf_counter,
+    data: Path | None = None, *, quick: bool = False, clock: Callable[[], float] = time.perf_counter
 ) -> Machine:
     """Describe this host and measure its ceilings, in about ten seconds and less when quick.
 

@@ -126,11 +126,7 @@ def _batch_table(readings: Sequence[LoaderReading], batches: int) -> Table:
         caption="A batch's way to the loop",
         columns=named_columns("what", "mean a batch", "total"),
         rows=tuple(
-            (
-                text_cell(name),
-                number_cell(us_text(us / batches), us),
-                number_cell(us_text(us), us),
-            )
+            (text_cell(name), number_cell(us_text(us / batches), us), number_cell(us_text(us), us))
             for name, us in sums
         ),
         note=f"Measured; {batches:,} batches, the largest of {largest}.",

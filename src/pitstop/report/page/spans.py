@@ -113,12 +113,7 @@ def icicle(described: Described, passes: Sequence[Pass], *, most_levels: int) ->
 
 
 def _placed(
-    levels: Sequence[Level],
-    *,
-    whole: float,
-    most_levels: int,
-    depth: int = 0,
-    begin: float = 0.0,
+    levels: Sequence[Level], *, whole: float, most_levels: int, depth: int = 0, begin: float = 0.0
 ) -> Iterator[tuple[int, Piece]]:
     """Lay parts side by side from `begin` on, and those inside them below."""
     for level in levels:
@@ -130,11 +125,7 @@ def _placed(
             )
             if depth + 1 < most_levels:
                 yield from _placed(
-                    level.inside,
-                    whole=whole,
-                    most_levels=most_levels,
-                    depth=depth + 1,
-                    begin=begin,
+                    level.inside, whole=whole, most_levels=most_levels, depth=depth + 1, begin=begin
                 )
         begin += level.size
 

@@ -79,11 +79,6 @@ def _around(cameras: int) -> Tensor:
         ahead, left = math.cos(turn), math.sin(turn)
         # Columns: the camera's right, down and forward.
         poses.append(
-            [
-                [left, 0, ahead, 0],
-                [-ahead, 0, left, 0],
-                [0, -1, 0, _CAMERA_HEIGHT_M],
-                [0, 0, 0, 1],
-            ]
+            [[left, 0, ahead, 0], [-ahead, 0, left, 0], [0, -1, 0, _CAMERA_HEIGHT_M], [0, 0, 0, 1]]
         )
     return torch.tensor(poses, dtype=torch.float32)

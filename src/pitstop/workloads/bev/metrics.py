@@ -29,15 +29,7 @@ from pitstop.workloads.bev.data.batch import BevBatch
 THRESHOLDS: Final = (0.35, 0.40, 0.45, 0.50, 0.55, 0.60, 0.65)
 FIXED: Final = THRESHOLDS.index(0.50)
 ON_MAP: Final = frozenset(
-    {
-        "drivable_area",
-        "ped_crossing",
-        "walkway",
-        "stop_line",
-        "carpark",
-        "carpark_area",
-        "divider",
-    }
+    {"drivable_area", "ped_crossing", "walkway", "stop_line", "carpark", "carpark_area", "divider"}
 )
 _COUNTS: Final = 3
 

@@ -77,10 +77,7 @@ class CudaRecorder:
         """
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as one that pins batches, may go on allocating meanwhile.
-        with (
-            torch.cuda.device(device),
-            torch.cuda.graph(graph, capture_error_mode="thread_local"),
-        ):
+        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             output = run()
         return Replay(output=output, run=graph.replay)
 

@@ -13,13 +13,7 @@ from pitstop.errors import DataError
 from pitstop.workloads.bev.data.poses import Floats
 from pitstop.workloads.bev.data.raster import Ints, Paths
 
-POLYGON_LAYERS: Final = (
-    "drivable_area",
-    "ped_crossing",
-    "walkway",
-    "stop_line",
-    "carpark_area",
-)
+POLYGON_LAYERS: Final = ("drivable_area", "ped_crossing", "walkway", "stop_line", "carpark_area")
 LINE_LAYERS: Final = ("road_divider", "lane_divider")
 LAYERS: Final = (*POLYGON_LAYERS, *LINE_LAYERS)
 

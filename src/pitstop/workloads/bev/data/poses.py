@@ -36,11 +36,7 @@ def quaternion(matrix: Floats) -> Floats:
     # The largest part is divided by: the others may be too small to tell a sign from.
     largest = int(parts.argmax())
     skew = np.array(
-        [
-            matrix[2, 1] - matrix[1, 2],
-            matrix[0, 2] - matrix[2, 0],
-            matrix[1, 0] - matrix[0, 1],
-        ]
+        [matrix[2, 1] - matrix[1, 2], matrix[0, 2] - matrix[2, 0], matrix[1, 0] - matrix[0, 1]]
     )
     if largest == 0:
         found = np.concatenate(([parts[0]], skew / (4 * parts[0])))

@@ -287,11 +287,7 @@ class LssNet(nn.Module):
 
 
 def settings_of(
-    section: LssModel,
-    image_size: tuple[int, int],
-    *,
-    classes: int,
-    priors: Sequence[float] = (),
+    section: LssModel, image_size: tuple[int, int], *, classes: int, priors: Sequence[float] = ()
 ) -> LssSettings:
     """Read the settings of a network off its section of a configuration.
 

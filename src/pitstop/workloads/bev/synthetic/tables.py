@@ -117,8 +117,7 @@ def expansion(city: City, token: Tokens) -> Mapping[str, Any]:
     for layer, areas in city.areas.items():
         polygons = [
             paths.polygon(
-                city.outline(area.outer),
-                [] if area.hole is None else [city.outline(area.hole)],
+                city.outline(area.outer), [] if area.hole is None else [city.outline(area.hole)]
             )
             for area in areas
         ]

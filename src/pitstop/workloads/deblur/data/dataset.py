@@ -478,12 +478,7 @@ def check_clip(
         problems += [*_problems_of_scale(folder, size, spikes)]
         problems += [*_problems_of_spikes(storage, paths, spikes)]
     return ClipFiles(
-        name=folder.name,
-        blur=blur,
-        sharp=sharp,
-        size=size,
-        scale=scale or 1,
-        problems=problems,
+        name=folder.name, blur=blur, sharp=sharp, size=size, scale=scale or 1, problems=problems
     )
 
 
@@ -517,10 +512,7 @@ def _scale(small: _Sizes, large: _Sizes) -> int | None:
     if not small.found or not large.found:
         return 1
     (rows, columns), (height, width) = next(iter(small.found)), next(iter(large.found))
-    return next(
-        (by for by in _SCALES if (rows * by, columns * by) == (height, width)),
-        None,
-    )
+    return next((by for by in _SCALES if (rows * by, columns * by) == (height, width)), None)
 
 
 def _problems_of_enlarging(

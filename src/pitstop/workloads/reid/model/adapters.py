@@ -42,13 +42,7 @@ class AdaptedLinear(nn.Module):
     """
 
     def __init__(
-        self,
-        width_in: int,
-        width_out: int,
-        *,
-        adapters: AdapterShape,
-        std: float,
-        parts: int = 1,
+        self, width_in: int, width_out: int, *, adapters: AdapterShape, std: float, parts: int = 1
     ) -> None:
         super().__init__()
         self.parts = parts
