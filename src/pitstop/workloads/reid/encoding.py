@@ -35,7 +35,7 @@ class FileEncoder:
         for place, path in enumerate(paths):
             show(reader.image(path, modality), PLAIN, pixels[place])
         slot = MODALITIES.index(modality)
-        present = torch.zeros(len(paths), len(MODALITIES), dtype=torch.bool, device=self.device)
+        present = torch.zeros(len(paths), len(MODALITIES), dtype=torch.bool)
         present[:, slot] = True
         images = torch.zeros(
             len(paths), len(IMAGE_MODALITIES), *pixels.shape[1:], dtype=torch.uint8
@@ -44,4 +44,4 @@ class FileEncoder:
         captions = torch.zeros(len(paths), 1, dtype=torch.int64, device=self.device)
         encode = self.model.encode_with_mirror if self.mirror else self.model.encode
         tokens = encode(images.to(self.device), present, captions)
-        return self.model.describe(tokens, present)
+        return self.model.describe(tokens, present.to(self.device))

@@ -189,7 +189,8 @@ class ReidTask:
         """Encode each image and caption by itself; what a record holds has nothing in common."""
         assert isinstance(model, ReidModel)
         encode = model.encode_with_mirror if self._data.flip_test else model.encode
-        return ItemTokens(tokens=encode(batch.images, batch.present, batch.tokens), rows=batch.rows)
+        tokens = encode(batch.images, batch.readable_present, batch.tokens)
+        return ItemTokens(tokens=tokens, rows=batch.rows)
 
     def loss(self, output: ReidOutput, batch: ReidBatch, step: int) -> Loss:
         """Judge an output; the epoch decides weights and temperature."""

@@ -45,14 +45,22 @@ class ReidBatch:
     """int64 (B,), -1 where not known."""
     rows: Tensor
     """int64 (B,), places in the dataset."""
+    present_on_host: Tensor | None = None
+    """`present` as it was before the batch went to a device; None where it did not."""
+
+    @property
+    def readable_present(self) -> Tensor:
+        """`present` where reading it waits for no device."""
+        return self.present if self.present_on_host is None else self.present_on_host
 
     def to(self, device: torch.device) -> "ReidBatch":
         """Bring the batch to a device without waiting for the copies."""
         moved = {
             item.name: getattr(self, item.name).to(device, non_blocking=True)
             for item in fields(self)
+            if item.name != "present_on_host"
         }
-        return ReidBatch(**moved)
+        return ReidBatch(**moved, present_on_host=self.readable_present)
 
 
 def collate(samples: list[ReidSample]) -> ReidBatch:

@@ -83,7 +83,7 @@ class ReidModel(nn.Module):
     def encode(self, images: Tensor, present: Tensor, captions: Tensor) -> Tensor:
         """Make the tokens of what is there, and of nothing else: (B, 5, d), zeros elsewhere.
 
-        For evaluation: looks at the mask on the host.
+        For evaluation. The mask is read, so it lies on the host: from there nothing is waited for.
         """
         rows = present.nonzero(as_tuple=False).tolist()
         tokens = self.fusion.null_tokens.new_zeros(*present.shape, self.fusion.null_tokens.shape[1])
@@ -99,7 +99,7 @@ class ReidModel(nn.Module):
         seen = present.clone()
         seen[:, len(IMAGE_MODALITIES) :] = False
         mirrored = self.encode(images.flip(-1), seen, captions)
-        return torch.where(seen[..., None], (once + mirrored) / 2, once)
+        return torch.where(seen[..., None].to(once.device), (once + mirrored) / 2, once)
 
     def _encode_one(
         self, images: Tensor, captions: Tensor, rows: list[int], modality: int

@@ -37,6 +37,10 @@ def test_a_black_image_is_an_image() -> None:
     assert collate([sample(0, level=0)]).present.tolist() == [[True, False, True, False, True]]
 
 
-def test_every_field_goes_to_the_device() -> None:
-    moved = collate([sample(0)]).to(torch.device("meta"))
-    assert all(getattr(moved, item.name).is_meta for item in fields(ReidBatch))
+def test_every_field_goes_to_the_device_and_the_mask_can_still_be_read() -> None:
+    batch = collate([sample(0)])
+    moved = batch.to(torch.device("meta"))
+    names = {item.name for item in fields(ReidBatch)} - {"present_on_host"}
+    assert all(getattr(moved, name).is_meta for name in names)
+    assert batch.readable_present is batch.present
+    assert moved.readable_present is batch.present
