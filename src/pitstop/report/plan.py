@@ -74,7 +74,7 @@ def evaluation_lines(plan: MemoryPlan, evaluation: EvaluationPlan) -> Iterator[s
     yield (
         f"{evaluation.fit}: {bytes_text(evaluation.peak_bytes)} between training steps, "
         f"{bytes_text(evaluation.alone_bytes)} as a command of its own; batch "
-        f"{trace.batch_size}, {how} (metrics not included)"
+        f"{trace.batch_size}, {how}{'' if trace.metrics else ' (metrics not included)'}"
     )
     above = evaluation.peak_bytes > plan.peak_bytes
     yield f"the peak of the run is in {'evaluation' if above else 'training'}"

@@ -337,6 +337,15 @@ class MakesBlankEvaluation(Protocol):
         ...
 
 
+@runtime_checkable
+class MakesBlankMetrics(Protocol):
+    """A task whose collector of quality can be planned where its data are not."""
+
+    def blank_metrics(self) -> Metrics:
+        """Make a collector as `Task.metrics` would, of an evaluation that nobody has seen."""
+        ...
+
+
 def predict(task: Task[BatchT], model: nn.Module, batch: BatchT) -> Any:
     """Run a model where nothing is learned, the way its task wants it."""
     if isinstance(task, Predicts):

@@ -16,6 +16,8 @@ class EvaluationTrace:
     """Bytes at the peak, by what holds them."""
     peak_bytes: int
     peak_operation: str
+    metrics: bool = False
+    """Whether what measures quality is in it."""
 
     @property
     def alone_bytes(self) -> int:

@@ -97,6 +97,20 @@ def gather(
     The model must be in evaluation mode, and stay in it while the collector is asked.
     """
     metrics = task.metrics()
+    gather_into(metrics, task, model, batches, precision=precision, device=device)
+    return metrics, ranks.sum(metrics.state().to(device))
+
+
+def gather_into(
+    metrics: Metrics,
+    task: Task[BatchT],
+    model: nn.Module,
+    batches: Iterable[BatchT],
+    *,
+    precision: Precision,
+    device: torch.device,
+) -> None:
+    """Show a collector every batch and what the model makes of it."""
     if isinstance(metrics, SeesModel):
         metrics.see(model)
     for batch in batches:
@@ -104,4 +118,3 @@ def gather(
         with precision.autocast():
             output = predict(task, model, on_device)
         metrics.update(output, on_device)
-    return metrics, ranks.sum(metrics.state().to(device))

@@ -195,6 +195,10 @@ class BevTask:
         """Make a fresh collector of overlaps."""
         return CellOverlap(self.classes)
 
+    def blank_metrics(self) -> CellOverlap:
+        """Make the same: no data decide about it."""
+        return self.metrics()
+
     def write_output(
         self, output: Tensor, batch: BevBatch, indices: Sequence[int], folder: Path
     ) -> list[Path]:

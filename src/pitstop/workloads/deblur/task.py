@@ -273,6 +273,10 @@ class DeblurTask:
         """Make a fresh collector of quality over the evaluation clips."""
         return FrameQuality(len(self.eval_samples().index.clips), self._lpips)
 
+    def blank_metrics(self) -> FrameQuality:
+        """Make one of a single clip; others add a row of sums each."""
+        return FrameQuality(1, self._lpips)
+
     def write_output(
         self, output: Tensor, batch: ClipBatch, indices: Sequence[int], folder: Path
     ) -> list[Path]:
