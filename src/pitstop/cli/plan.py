@@ -25,12 +25,17 @@ if TYPE_CHECKING:
     from pitstop.records.plans.plan import MemoryPlan
 
 
-_NOT_OF_SCRIPTS: Final = {
+_OF_BUILDS: Final = {"precision": "--precision", "optimizer": "--optimizer"}
+_OF_CONFIGS: Final = {
     "ranks": "--ranks",
-    "precision": "--precision",
-    "optimizer": "--optimizer",
     "host_memory": "--host-memory",
     "calibrate": "--calibrate",
+}
+_NOT_OF_BUILDS: Final = {
+    "overrides": "KEY=VALUE",
+    **_OF_CONFIGS,
+    "what_if": "--what-if",
+    "table": "--no-table",
 }
 
 
@@ -82,13 +87,20 @@ def plan(  # noqa: PLR0913 - one parameter an option
         raise typer.BadParameter("name a configuration, a build function, or a command after --")
     device, ceilings = _gpu(gpu, gpu_memory)
     if command:
-        refuse_given(ctx, _NOT_OF_SCRIPTS, "a configuration or a build(), not for a script")
+        refuse_given(
+            ctx, _OF_BUILDS | _OF_CONFIGS, "a configuration or a build(), not for a script"
+        )
         refuse_unrunnable(words_before_dashes(ctx), command, of="plan")
         _plan_script(tuple(command), device, (batch_size, tuple(what_if or ()), table), json)
     assert target is not None
     if ":" in target and not Path(target).exists():
         from pitstop.plan.user_build import plan_build
 
+        refuse_given(
+            ctx,
+            _NOT_OF_BUILDS,
+            "a configuration; of a build() change --batch-size, --precision or --optimizer",
+        )
         made = plan_build(
             target,
             device,
@@ -98,6 +110,11 @@ def plan(  # noqa: PLR0913 - one parameter an option
     else:
         from pitstop.plan.configured_run import Wanted, plan_config
 
+        refuse_given(
+            ctx,
+            {"batch_size": "--batch-size", **_OF_BUILDS},
+            "a build(); of a configuration set train.batch_size, train.precision or optimizer.kind",
+        )
         made = plan_config(
             Wanted(
                 config=Path(target),
@@ -155,7 +172,8 @@ def _gpu(name: str | None, memory: str | None) -> "tuple[Gpu, Ceilings | None]":
         PitstopError: Where neither its name nor its memory is given.
     """
     from pitstop.plan.gpus import find_gpu
-    from pitstop.plan.memory import Gpu
+    from pitstop.plan.memory import CONTEXT_BYTES, Gpu
+    from pitstop.records.units import bytes_text
 
     if name is None and memory is None:
         raise PitstopError(
@@ -164,6 +182,11 @@ def _gpu(name: str | None, memory: str | None) -> "tuple[Gpu, Ceilings | None]":
         )
     ceilings = None if name is None else find_gpu(name)
     size = ceilings.gpu_bytes if memory is None and ceilings else _size("--gpu-memory", memory)
+    if size <= CONTEXT_BYTES:
+        raise ConfigError(
+            f"--gpu-memory {memory}: driver and libraries take {bytes_text(CONTEXT_BYTES)} of a "
+            "GPU, which leaves nothing for tensors; give all the memory that the GPU has"
+        )
     return Gpu(name=name or f"a GPU of {memory}", num_bytes=size), ceilings
 
 

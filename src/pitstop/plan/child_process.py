@@ -119,6 +119,8 @@ def _end_group(child: "subprocess.Popen[str]") -> None:
 def how_it_ended(code: int, said: str) -> str:
     """Give the last words of a process that gave no answer; its code is negative for a signal."""
     lines = said.strip().splitlines() or ["it said nothing"]
+    if code == -signal.SIGKILL:
+        return f"the dry run was ended by SIGKILL, as where memory runs out: {lines[-1]}"
     if code < 0:
         return f"the dry run was ended by signal {-code}: {lines[-1]}"
     return f"the dry run failed: {lines[-1]}"

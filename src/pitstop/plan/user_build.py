@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
+from pitstop.config.sections import OptimizerSection, TrainSection
+from pitstop.errors import ConfigError
 from pitstop.plan.dry_run.request import Request, trace_all
 from pitstop.plan.memory import Gpu, plan_memory
 from pitstop.plan.speed import Ceilings, plan_speed
@@ -25,9 +28,12 @@ def plan_build(
         settings: Batch size (None for the batch as built), precision and optimizer.
 
     Raises:
+        ConfigError: Where there is no such precision or optimizer.
         PitstopError: Where the function cannot be used.
     """
     batch_size, precision, optimizer = settings
+    _require_known("--precision", precision, TrainSection.model_fields["precision"].annotation)
+    _require_known("--optimizer", optimizer, OptimizerSection.model_fields["kind"].annotation)
     request = Request(
         build=build,
         folder=str(Path.cwd()),
@@ -39,3 +45,9 @@ def plan_build(
     trace = answer.require()
     plan = plan_memory(build, trace, gpu)
     return plan if ceilings is None else replace(plan, speed=plan_speed(trace, ceilings))
+
+
+def _require_known(option: str, value: str, literals: Any) -> None:
+    known = get_args(literals)
+    if value not in known:
+        raise ConfigError(f"{option} {value} is none of {', '.join(known)}; name one of them")

@@ -187,12 +187,31 @@ def test_the_record_can_be_read_back(tmp_path: Path) -> None:
         ((), "say which GPU to plan for"),
         (("--gpu", "abacus"), "--gpu abacus is none of H200"),
         (("--gpu-memory", "48"), "write it as 48GiB"),
+        (("--gpu-memory", "100MiB"), "driver and libraries take 620 MiB"),
+        (("--gpu", "H200", "--precision", "bf16"), "set train.batch_size, train.precision"),
+        (("--gpu", "H200", "--batch-size", "8"), "--batch-size is for a build()"),
     ],
 )
 def test_misuse_is_answered_in_one_sentence(words: tuple[str, ...], message: str) -> None:
     code, text = run(CONFIG, *words)
     assert code == 2
     assert message in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--precision", "fp8"), "--precision fp8 is none of fp32, tf32, bf16, fp16"),
+        (("--optimizer", "lion"), "--optimizer lion is none of adamw,"),
+        (("--what-if", "train.recompute=full"), "--what-if is for a configuration; of a build()"),
+        (("train.batch_size=4",), "KEY=VALUE is for a configuration"),
+        (("--no-table",), "--no-table is for a configuration"),
+    ],
+)
+def test_of_a_build_what_would_do_nothing_is_refused(words: tuple[str, ...], message: str) -> None:
+    code, text = run("net:build", *words, "--gpu", "H200")
+    assert code == 2
+    assert message in " ".join(text.split())
 
 
 def test_a_script_without_dashes_is_answered_with_the_whole_line() -> None:

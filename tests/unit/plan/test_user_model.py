@@ -105,12 +105,52 @@ def lost():
     raise FileNotFoundError("weights.pt")
 
 
+class ChoosesThere(Chooses):
+    def forward(self, x):
+        at = torch.device("cuda:0")
+        return super().forward(x.cuda() + torch.zeros(256, device=at)) + torch.ones(256).to("cuda")
+
+
+def chooses_there():
+    return ChoosesThere(), torch.zeros(8, 256)
+
+
+class Both(Chooses):
+    def forward(self, x):
+        assert super().forward(x).shape[0] == 3
+        return x
+
+
+def both():
+    return Both(), torch.zeros(8, 256)
+
+
+def leaves():
+    raise SystemExit(3)
+
+
+def three():
+    return nn.Linear(8, 8), torch.zeros(2, 8), 3
+
+
+def frozen():
+    return nn.Linear(8, 8).requires_grad_(False), torch.zeros(2, 8)
+
+
 number = 3
+"""
+PARSES = """
+import argparse
+from net import drawn as build
+
+argparse.ArgumentParser().parse_args()
 """
 IMPORTS = "import no_such_package\n\n\ndef build():\n    return None\n"
 BUILDS = (
     *("net:chooses", "net:normed", "net:drawn", "net:on_host", "net:capable"),
     *("net:mismatched", "net:lost", "net:number", "net:other", "imports:build", "nowhere:build"),
+    *("net:chooses_there", "net:both"),
+    *("net:leaves", "net:three", "net:frozen", "parses:build"),
     *("net.py:drawn", "./net.py:drawn", "sub/net.py:drawn", "net:fails", "net:lists"),
 )
 
@@ -126,6 +166,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
     for name in ("net.py", "sub/net.py"):
         (folder / name).write_text(SCRIPT)
     (folder / "imports.py").write_text(IMPORTS)
+    (folder / "parses.py").write_text(PARSES)
     requests = [Request(build=build, folder=str(folder)) for build in BUILDS]
     requests += [Request(build="net:chooses", folder=str(folder), batch_size=n) for n in (1, 64)]
     names = (*BUILDS, "one", "many")
@@ -143,6 +184,17 @@ def test_a_step_that_needs_numbers_is_planned_at_the_batch_as_built(
     trace = answers["net:chooses"].require()
     assert trace.batch_size == 8
     assert trace.peak_bytes > answers["one"].require().peak_bytes
+
+
+def test_its_own_way_to_the_gpu_ends_on_the_processor(answers: dict[str, Answer]) -> None:
+    plain, there = (answers[name].require() for name in ("net:chooses", "net:chooses_there"))
+    assert there.parameters == plain.parameters
+    assert there.saved_bytes >= plain.saved_bytes
+
+
+def test_what_fails_both_ways_says_both_reasons(answers: dict[str, Answer]) -> None:
+    said = error(answers["net:both"])
+    assert "AssertionError (on the processor, since aten.nonzero.default cannot be planned" in said
 
 
 def product(trace: StepTrace) -> OperationRow:
@@ -184,12 +236,15 @@ def test_what_fails_on_shapes_alone_is_run_on_the_processor(answers: dict[str, A
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        ("net:mismatched", r"net:mismatched failed: RuntimeError: mat1 and mat2"),
+        ("net:mismatched", r"a step of net:mismatched failed: RuntimeError: mat1 and mat2"),
         (
             "net:lost",
             f"net:lost failed at net.py:{line_of('weights.pt')}: FileNotFoundError: weights.pt",
         ),
         ("net:fails", f"net:fails failed at net.py:{line_of('not here')}: TypeError: not here"),
+        ("net:leaves", f"net:leaves failed at net.py:{line_of('SystemExit')}: SystemExit: 3"),
+        ("net:three", "three() gave a tuple of 3; it is to give (model, batch)"),
+        ("net:frozen", "net:frozen gave a model of which no parameter wants a gradient"),
         ("net:number", "net:number is of type int, not a function"),
         ("net:other", "there is no function other in net"),
         ("imports:build", "imports failed at imports.py:1: ModuleNotFoundError: No module named"),
@@ -200,6 +255,12 @@ def test_a_failure_of_the_users_code_names_its_line(
     answers: dict[str, Answer], build: str, message: str
 ) -> None:
     assert message in error(answers[build])
+
+
+def test_a_module_that_reads_its_command_line_is_given_an_empty_one(
+    answers: dict[str, Answer],
+) -> None:
+    assert answers["parses:build"].require().parameters == 72
 
 
 @pytest.mark.parametrize("build", ["net.py:drawn", "./net.py:drawn", "sub/net.py:drawn"])

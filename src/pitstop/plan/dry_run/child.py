@@ -29,7 +29,8 @@ from pitstop.records.store import from_json, write_json
 
 def main() -> None:
     """Read requests, run each in a fork, write the answers."""
-    asked = from_json(Path(sys.argv[1]).read_text(encoding="utf-8"), Requests)
+    request_path, answer_path = map(Path, sys.argv[1:])  # before a user's module gets its own
+    asked = from_json(request_path.read_text(encoding="utf-8"), Requests)
     # The planned machine has Triton even where this one has none; before anybody asks.
     pitstop.kernels.has_triton = lambda: True
     warnings.simplefilter("ignore")  # of libraries that look for a GPU; nobody would see them
@@ -37,7 +38,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="pitstop-plan-") as folder:
         answers = answer_all(asked.requests, Path(folder))
-    write_json(Answers(answers=tuple(answers)), Path(sys.argv[2]))
+    write_json(Answers(answers=tuple(answers)), answer_path)
 
 
 def answer_all(requests: Sequence[Request], folder: Path) -> list[Answer]:

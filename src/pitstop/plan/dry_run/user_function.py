@@ -28,7 +28,13 @@ def built(request: Request) -> tuple[nn.Module, Any]:
         made = build()
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
         name = getattr(build, "__name__", "build")
-        raise PitstopError(f"{name}() gave {type(made).__name__}; it is to give (model, batch)")
+        kind = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
+        raise PitstopError(f"{name}() gave {kind}; it is to give (model, batch)")
+    if not any(parameter.requires_grad for parameter in made[0].parameters()):
+        raise PitstopError(
+            f"{request.build} gave a model of which no parameter wants a gradient, so there is "
+            "no training step to plan"
+        )
     return made
 
 
@@ -40,6 +46,7 @@ def _find(request: Request) -> Callable[..., Any]:
         file = folder / place
         folder, module = file.parent, file.stem
     sys.path.insert(0, str(folder))
+    sys.argv = [place]  # a module may read its command line; ours is none of its business
     try:
         with _their_failures(module):
             found = getattr(importlib.import_module(module), name, None)
@@ -66,18 +73,18 @@ def _their_failures(what: str) -> Iterator[None]:
         yield
     except (CannotFakeError, PitstopError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failure_of(what, error) from error
 
 
-def failure_of(what: str, error: Exception) -> PitstopError:
+def failure_of(what: str, error: BaseException) -> PitstopError:
     """Say what failed, at which line of the user's, and how."""
     lines = str(error).strip().splitlines()
     how = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return PitstopError(f"{what} failed{_their_line(error)}: {how}")
 
 
-def _their_line(error: Exception) -> str:
+def _their_line(error: BaseException) -> str:
     """Name the innermost line that is neither a library's nor ours."""
     ours = str(Path(__file__).parents[2])
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

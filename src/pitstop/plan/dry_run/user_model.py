@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from pitstop.config.sections import OptimizerSection
@@ -27,6 +28,24 @@ from pitstop.train.optim.build import build_optimizer
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _HOST = torch.device("cpu")
+
+
+class _NoCuda(TorchFunctionMode):
+    """Leaves on the processor what a model's own code sends to a GPU."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch with the processor in the place of every GPU."""
+        del types
+        if func is Tensor.cuda:
+            return args[0]
+        args, kwargs = pytree.tree_map_only((str, torch.device), _host_for, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _host_for(given: str | torch.device) -> str | torch.device:
+    return _HOST if str(given).startswith("cuda") else given
 
 
 def trace_build(request: Request) -> StepTrace:
@@ -47,7 +66,10 @@ def trace_build(request: Request) -> StepTrace:
         raise
     except Exception as error:  # noqa: BLE001 - of their model, or of faking: the processor tells
         why = f"a step on shapes alone fails ({failure_of(str(request.build), error)})"
-    trace, how = _on_processor(request)
+    try:
+        trace, how = _on_processor(request)
+    except PitstopError as error:
+        raise PitstopError(f"{error} (on the processor, since {why})") from error
     return replace(trace, notes=(f"{why}; worked out from {how} on the processor instead",))
 
 
@@ -80,11 +102,12 @@ def trace_on_processor(request: Request, batch_size: int | None) -> StepTrace:
         PitstopError: Where it fails.
     """
     try:
-        return _trace(request, _HOST, batch_size)
+        with _NoCuda():
+            return _trace(request, _HOST, batch_size)
     except PitstopError:
         raise
-    except Exception as error:
-        raise failure_of(str(request.build), error) from error
+    except (Exception, SystemExit) as error:
+        raise failure_of(f"a step of {request.build}", error) from error
 
 
 def _trace(request: Request, device: torch.device, batch_size: int | None) -> StepTrace:
