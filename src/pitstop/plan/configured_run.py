@@ -25,6 +25,10 @@ from pitstop.workloads.catalogue import outside_kinds
 
 _RECOMPUTE: Final = ("none", "full")
 _PRECISIONS: Final = ("fp32", "bf16")
+_SAME_STEP: Final = (
+    "changes nothing in a training step; for evaluation, host memory and total time give it "
+    "without --what-if"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +212,9 @@ def _speed(trace: StepTrace, config: RunConfig, wanted: Wanted) -> SpeedPlan | N
 
 def _what_if(change: str, answer: Answer, plan: MemoryPlan, wanted: Wanted) -> WhatIf:
     if answer.trace is None:
-        return WhatIf(change=change, problem=answer.error)
+        return WhatIf(change=change, problem=f"cannot be planned: {answer.error}")
+    if replace(answer.trace, notes=()) == replace(plan.trace, notes=()):
+        return WhatIf(change=change, problem=_SAME_STEP)
     other = plan_memory(plan.source, answer.trace, wanted.gpu)
     overrides = (*wanted.overrides, change)
     changed = load_config(wanted.config, overrides, kinds=outside_kinds()).config

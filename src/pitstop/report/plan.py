@@ -113,7 +113,7 @@ def speed_lines(speed: SpeedPlan) -> Iterator[str]:
 def what_if_line(one: WhatIf) -> str:
     """Say what a change would do."""
     if one.peak_bytes is None or one.more_bytes is None:
-        return f"{one.change}: cannot be planned: {one.problem}"
+        return f"{one.change}: {one.problem}"
     sign = "+" if one.more_bytes >= 0 else "-"
     step = "" if one.step_s is None else f", a step {seconds_text(one.step_s)} (estimated)"
     return (

@@ -170,6 +170,12 @@ def test_a_question_is_answered_beside_the_plan() -> None:
 
 
 @pytest.mark.usefixtures("made_up")
+def test_a_question_that_changes_no_step_is_answered_so() -> None:
+    _, text = run(CONFIG, "--gpu-memory", "48GiB", "--no-table", "--what-if", "run.name=other")
+    assert "run.name=other: changes nothing in a training step" in text
+
+
+@pytest.mark.usefixtures("made_up")
 def test_the_record_can_be_read_back(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     run(CONFIG, "--gpu", "H200", "--json", str(file))

@@ -1,5 +1,6 @@
 """Plans of scripts: other choices predicted from one recording, against recordings of those."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from torch import nn
 from pitstop.errors import PitstopError
 from pitstop.plan.memory import WORKSPACE_BYTES, Gpu
 from pitstop.plan.script import planned
-from pitstop.plan.script.batch import find_batch
+from pitstop.plan.script.batch import BatchShape, find_batch
 from pitstop.plan.script.choices import ScriptChoices
 from pitstop.plan.script.planned import WantedScript, largest_step, plan_recorded, plan_script
 from pitstop.records.plans.plan import MemoryPlan
-from pitstop.records.plans.script import ScriptMemory
+from pitstop.records.plans.script import SavedPiece, ScriptMemory
 from pitstop.records.script import Ended
 from pitstop.records.store import from_json, to_json
 from tests.unit.plan.recorded import Dropping, Pictures, Tokens, pictures, record, tokens
@@ -55,6 +56,28 @@ def test_another_batch_is_predicted_as_it_is_then_recorded(
     then = record(model, lambda: batch(samples * times))
     assert saved(first, batch_size=samples * times) == pytest.approx(saved(then), rel=0.01)
     assert saved(then, batch_size=samples) == pytest.approx(saved(first), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_certain"),
+    [((8, 64), True), ((64, 8), True), ((8, 8), False), ((16, 8, 8), False)],
+)
+def test_a_side_that_is_the_batch_twice_leaves_a_doubt(
+    shape: tuple[int, ...], is_certain: bool
+) -> None:
+    piece = SavedPiece(
+        storage=0,
+        num_bytes=4 * math.prod(shape),
+        shape=shape,
+        dtype="float32",
+        kind="saved",
+        block=None,
+        made_by="Linear",
+        made_with="",
+    )
+    batch = BatchShape(samples=8, leading=frozenset())
+    assert batch.grows(piece)
+    assert batch.is_certain(piece) == is_certain
 
 
 def test_recomputation_is_predicted_as_it_is_then_recorded(recorded: ScriptMemory) -> None:
@@ -203,21 +226,22 @@ def test_a_peak_that_a_gpu_measured_is_what_is_planned(recorded: ScriptMemory) -
 
 
 @pytest.mark.parametrize(
-    ("failure", "message"),
+    ("code", "failure", "message"),
     [
-        ("AssertionError: Torch not compiled with CUDA enabled", "asks for a GPU, and there is"),
-        ("RuntimeError: Found no NVIDIA driver on your system", "build() -> (model, batch)"),
-        ("FileNotFoundError: data/train.csv", "failed before its first steps were recorded"),
-        (None, "after 0 optimizer steps, and a plan needs 4"),
+        (1, "AssertionError: Torch not compiled with CUDA enabled", "asks for a GPU, and there is"),
+        (1, "RuntimeError: Found no NVIDIA driver on your system", "build() -> (model, batch)"),
+        (1, "FileNotFoundError: data/train.csv", "failed before its first steps were recorded"),
+        (1, None, "with exit code 1 after 0 optimizer steps, and a plan needs 4; its own output"),
+        (0, None, "after 0 optimizer steps, and a plan needs 4"),
     ],
 )
 def test_a_script_that_takes_no_steps_is_answered_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, failure: str | None, message: str
+    monkeypatch: pytest.MonkeyPatch, code: int, failure: str | None, message: str
 ) -> None:
     def record_memory(command: object, folder: Path, *, stdout: int | None) -> Ended:
         del command, folder, stdout
         return Ended(
-            exit_code=1,
+            exit_code=code,
             signal=None,
             wall_s=1.0,
             interrupted=False,

@@ -29,7 +29,9 @@ class BatchShape:
         """Whether its shape leaves no doubt."""
         if piece.kind not in FOR_BACKWARD or math.prod(piece.shape) < self.samples:
             return True
-        return self._has_side(piece) or piece.shape[0] in self.leading
+        # Two sides may be two batches, as of similarities, or one and a width that is as large.
+        sides = piece.shape.count(self.samples)
+        return sides == 1 or (not sides and piece.shape[0] in self.leading)
 
     def _has_side(self, piece: SavedPiece) -> bool:
         return self.samples in piece.shape

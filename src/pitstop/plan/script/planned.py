@@ -184,8 +184,8 @@ def _notes(memory: ScriptMemory, step: SampledStep, batch: BatchShape | None) ->
         share = certain_share(step, batch)
         yield (
             f"other batches: the shapes of {share:.0%} of what is saved say whether it grows "
-            f"with the batch ({batch.samples}); the rest is taken to grow where its first side "
-            "is a multiple of it"
+            f"with the batch ({batch.samples}); the rest is taken to grow with it, and not with "
+            "its square, where its first side is a multiple of it"
         )
     totals = [_saved_bytes(one) for one in memory.steps]
     if max(totals) > 1.05 * min(totals):
@@ -219,7 +219,10 @@ def _why_nothing(
         return f"{name} keeps nothing for backward in the thread that trains; {_BUILD}"
     steps = 0 if memory is None else memory.seen_steps
     how = f"by {ended.signal}" if ended.signal else f"with exit code {ended.exit_code}"
+    what_to_do = f"let it train longer, or {_BUILD}"
+    if ended.exit_code:
+        what_to_do = "its own output says why: let it train by itself first"
     return (
-        f"{name} ended {how} after {steps} optimizer steps, and a plan needs {_FEWEST}; let it "
-        f"train longer, or {_BUILD}"
+        f"{name} ended {how} after {steps} optimizer steps, and a plan needs {_FEWEST}; "
+        f"{what_to_do}"
     )
