@@ -213,11 +213,15 @@ def _speed(trace: StepTrace, config: RunConfig, wanted: Wanted) -> SpeedPlan | N
 def _what_if(change: str, answer: Answer, plan: MemoryPlan, wanted: Wanted) -> WhatIf:
     if answer.trace is None:
         return WhatIf(change=change, problem=f"cannot be planned: {answer.error}")
-    if replace(answer.trace, notes=()) == replace(plan.trace, notes=()):
+    own, changed = (
+        load_config(wanted.config, overrides, kinds=outside_kinds()).config
+        for overrides in (wanted.overrides, (*wanted.overrides, change))
+    )
+    is_same_trace = replace(answer.trace, notes=()) == replace(plan.trace, notes=())
+    # A trace is of one micro-batch; more of them take longer.
+    if is_same_trace and changed.train.accumulate == own.train.accumulate:
         return WhatIf(change=change, problem=_SAME_STEP)
     other = plan_memory(plan.source, answer.trace, wanted.gpu)
-    overrides = (*wanted.overrides, change)
-    changed = load_config(wanted.config, overrides, kinds=outside_kinds()).config
     speed = _speed(answer.trace, changed, wanted)
     return WhatIf(
         change=change,

@@ -171,8 +171,10 @@ def test_a_question_is_answered_beside_the_plan() -> None:
 
 @pytest.mark.usefixtures("made_up")
 def test_a_question_that_changes_no_step_is_answered_so() -> None:
-    _, text = run(CONFIG, "--gpu-memory", "48GiB", "--no-table", "--what-if", "run.name=other")
+    questions = ("--what-if", "run.name=other", "--what-if", "train.accumulate=8")
+    _, text = run(CONFIG, "--gpu-memory", "48GiB", "--no-table", *questions)
     assert "run.name=other: changes nothing in a training step" in text
+    assert "train.accumulate=8: fits, 5.39 GiB (+0 B)" in text
 
 
 @pytest.mark.usefixtures("made_up")

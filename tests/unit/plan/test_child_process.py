@@ -58,7 +58,7 @@ def test_leaving_ends_children_what_they_started_and_what_was_still_to_ask(pids:
     _, alive = psutil.wait_procs(below, timeout=30)
     assert (len(below), len(asked)) == (2, 3)
     assert alive == []
-    assert all("signal 9" in str(one.result()) for one in asked)
+    assert all("SIGKILL" in str(one.result()) for one in asked)
 
 
 def test_after_that_another_plan_may_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

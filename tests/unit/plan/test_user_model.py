@@ -2,7 +2,7 @@
 
 import pytest
 
-from pitstop.plan.dry_run.request import Answer, Request, trace_all
+from pitstop.plan.dry_run.request import Answer, Request, trace_all, trace_in_child
 from pitstop.records.plans.plan import OperationRow, StepTrace
 
 SCRIPT = """
@@ -170,7 +170,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
     requests = [Request(build=build, folder=str(folder)) for build in BUILDS]
     requests += [Request(build="net:chooses", folder=str(folder), batch_size=n) for n in (1, 64)]
     names = (*BUILDS, "one", "many")
-    return dict(zip(names, trace_all(requests), strict=True))
+    found = dict(zip(names, trace_all(requests), strict=True))
+    # A single request is answered in the child itself, which has a command line of its own.
+    found["alone"] = trace_in_child(Request(build="parses:build", folder=str(folder)))
+    return found
 
 
 def error(answer: Answer) -> str:
@@ -261,6 +264,7 @@ def test_a_module_that_reads_its_command_line_is_given_an_empty_one(
     answers: dict[str, Answer],
 ) -> None:
     assert answers["parses:build"].require().parameters == 72
+    assert answers["alone"].require().parameters == 72
 
 
 @pytest.mark.parametrize("build", ["net.py:drawn", "./net.py:drawn", "sub/net.py:drawn"])
