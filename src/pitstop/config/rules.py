@@ -8,6 +8,7 @@ something is off where it cannot be on is no mistake either.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from pitstop.config.sections import LossSection, LossTerm, RunConfig
@@ -57,6 +58,31 @@ def rules_for(
     return tuple(Rule(key=key, reads=reads, broken=broken, why=why) for key in keys)
 
 
+def idle_while(other: str, value: object, why: str, /, *keys: str) -> tuple[Rule, ...]:
+    """Make the rules for settings that nothing reads while another one has this value."""
+    value_of = attrgetter(other)
+    return rules_for(
+        keys,
+        reads=(other,),
+        broken=lambda c: value_of(c) == value,
+        why=f"has no effect: {why}",
+    )
+
+
+def read_only_by(
+    readers: tuple[str, ...], other: str, /, *keys: str, why: str | None = None
+) -> tuple[Rule, ...]:
+    """Make the rules for settings that nothing reads unless another one is one of these words."""
+    value_of = attrgetter(other)
+    said = f"only {' and '.join(readers)} read{'s' * (len(readers) == 1)} it"
+    return rules_for(
+        keys,
+        reads=(other,),
+        broken=lambda c: value_of(c) not in readers,
+        why=why or f"has no effect: {said}, and {other} is {{c.{other}}}",
+    )
+
+
 def loss_rules(loss: type[LossSection]) -> RuleSet:
     """Derive the rules about terms of weight 0 from a workload's loss section."""
     terms = {
@@ -100,6 +126,14 @@ _WEIGHTS_INERT: Final = (
         why="has no effect: model.weights is not set",
     ),
 )
+
+NO_CROPS: Final = rules_for(
+    ("train.crop_schedule", "eval.tile"),
+    reads=("model.kind",),
+    broken=lambda _: True,
+    why="has no effect: {c.model.kind} sees images of data.image_size, never crops or tiles",
+)
+"""Of the workloads whose images all have one size."""
 
 _NO_WORKERS: Final = "has no effect: loader.workers is 0, so there are no worker processes"
 _LOADER_INERT: Final = (
@@ -149,19 +183,14 @@ _LOADER_INERT: Final = (
         broken=lambda c: c.loader.tune == "auto" and c.loader.workers != "auto",
         why="has no effect: loader.workers is fixed at {c.loader.workers}; tuning needs auto",
     ),
-    Rule(
-        key="cache.policy",
-        reads=("cache.budget",),
-        broken=lambda c: c.cache.budget == 0,
-        why="has no effect: cache.budget is 0, so there is no cache",
-    ),
+    *idle_while("cache.budget", 0, "cache.budget is 0, so there is no cache", "cache.policy"),
 )
 
 _TRAIN_INERT: Final = (
-    Rule(
-        key="train.scaler",
-        reads=("train.precision",),
-        broken=lambda c: c.train.precision != "fp16",
+    *read_only_by(
+        ("fp16",),
+        "train.precision",
+        "train.scaler",
         why="has no effect: only fp16 has a loss scale, and train.precision is {c.train.precision}",
     ),
     Rule(
@@ -170,12 +199,7 @@ _TRAIN_INERT: Final = (
         broken=lambda c: c.train.compile.scope == "off" and c.train.compile.mode != "default",
         why="has no effect: train.compile.scope is off",
     ),
-    Rule(
-        key="train.clip.norm",
-        reads=("train.clip.kind",),
-        broken=lambda c: c.train.clip.kind == "none",
-        why="has no effect: train.clip.kind is none",
-    ),
+    *idle_while("train.clip.kind", "none", "train.clip.kind is none", "train.clip.norm"),
     *rules_for(
         (f"train.clip.{name}" for name in ("quantile", "window", "factor", "min_norm", "max_norm")),
         reads=("train.clip.kind",),
@@ -195,11 +219,8 @@ _TRAIN_INERT: Final = (
         broken=lambda c: c.train.shard != "hybrid" and c.train.shard_ranks is not None,
         why="has no effect: only hybrid reads it, and train.shard is {c.train.shard}",
     ),
-    Rule(
-        key="train.distill.weight",
-        reads=("train.distill.teacher",),
-        broken=lambda c: c.train.distill.teacher is None,
-        why="has no effect: train.distill.teacher is not set",
+    *idle_while(
+        "train.distill.teacher", None, "train.distill.teacher is not set", "train.distill.weight"
     ),
 )
 
@@ -209,18 +230,10 @@ def _is_adam(config: RunConfig) -> bool:
 
 
 _OPTIMIZER_INERT: Final = (
-    *rules_for(
-        ("optimizer.betas", "optimizer.eps"),
-        reads=("optimizer.kind",),
-        broken=lambda c: not _is_adam(c),
-        why="has no effect: optimizer.kind is sgd",
+    *idle_while(
+        "optimizer.kind", "sgd", "optimizer.kind is sgd", "optimizer.betas", "optimizer.eps"
     ),
-    Rule(
-        key="optimizer.momentum",
-        reads=("optimizer.kind",),
-        broken=_is_adam,
-        why="has no effect: only sgd reads it, and optimizer.kind is {c.optimizer.kind}",
-    ),
+    *read_only_by(("sgd",), "optimizer.kind", "optimizer.momentum"),
     Rule(
         key="optimizer.nesterov",
         reads=("optimizer.kind",),
@@ -252,11 +265,11 @@ _OPTIMIZER_INERT: Final = (
         why="has no effect: the factor is 1 while train.accumulate is 1 and "
         "optimizer.reference_batch is not set",
     ),
-    Rule(
-        key="optimizer.reference_batch",
-        reads=("optimizer.lr_scaling",),
-        broken=lambda c: c.optimizer.lr_scaling == "none",
-        why="has no effect: optimizer.lr_scaling is none",
+    *idle_while(
+        "optimizer.lr_scaling",
+        "none",
+        "optimizer.lr_scaling is none",
+        "optimizer.reference_batch",
     ),
     Rule(
         key="optimizer.lr_multipliers",
@@ -267,50 +280,25 @@ _OPTIMIZER_INERT: Final = (
 )
 
 _SCHEDULE_INERT: Final = (
-    Rule(
-        key="schedule.warmup_start",
-        reads=("schedule.warmup_steps",),
-        broken=lambda c: c.schedule.warmup_steps == 0,
-        why="has no effect: schedule.warmup_steps is 0",
-    ),
-    Rule(
-        key="schedule.end_factor",
-        reads=("schedule.kind",),
-        broken=lambda c: c.schedule.kind not in {"cosine", "poly"},
-        why="has no effect: only cosine and poly read it, and schedule.kind is {c.schedule.kind}",
-    ),
-    Rule(
-        key="schedule.power",
-        reads=("schedule.kind",),
-        broken=lambda c: c.schedule.kind != "poly",
-        why="has no effect: only poly reads it, and schedule.kind is {c.schedule.kind}",
-    ),
-    *rules_for(
-        ("schedule.milestones", "schedule.gamma"),
-        reads=("schedule.kind",),
-        broken=lambda c: c.schedule.kind != "step",
-        why="has no effect: only step reads it, and schedule.kind is {c.schedule.kind}",
-    ),
+    *idle_while("schedule.warmup_steps", 0, "schedule.warmup_steps is 0", "schedule.warmup_start"),
+    *read_only_by(("cosine", "poly"), "schedule.kind", "schedule.end_factor"),
+    *read_only_by(("poly",), "schedule.kind", "schedule.power"),
+    *read_only_by(("step",), "schedule.kind", "schedule.milestones", "schedule.gamma"),
 )
 
 _CADENCE_INERT: Final = (
-    Rule(
-        key="eval.tile_overlap",
-        reads=("eval.tile",),
-        broken=lambda c: c.eval.tile is None,
-        why="has no effect: eval.tile is not set",
+    *idle_while("eval.tile", None, "eval.tile is not set", "eval.tile_overlap"),
+    *idle_while(
+        "checkpoint.every_steps",
+        None,
+        "checkpoint.every_steps is null, so there is one checkpoint, at the end",
+        "checkpoint.keep_last",
     ),
-    Rule(
-        key="checkpoint.keep_last",
-        reads=("checkpoint.every_steps",),
-        broken=lambda c: c.checkpoint.every_steps is None,
-        why="has no effect: checkpoint.every_steps is null, so there is one checkpoint, at the end",
-    ),
-    Rule(
-        key="checkpoint.best_of",
-        reads=("eval.every_steps",),
-        broken=lambda c: c.eval.every_steps is None,
-        why="has no effect: eval.every_steps is not set, so there is one evaluation, at the end",
+    *idle_while(
+        "eval.every_steps",
+        None,
+        "eval.every_steps is not set, so there is one evaluation, at the end",
+        "checkpoint.best_of",
     ),
 )
 

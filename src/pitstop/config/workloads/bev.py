@@ -15,7 +15,7 @@ from pitstop.config.quantities import (
     Word,
     whole,
 )
-from pitstop.config.rules import Rule, RuleSet, rules_for
+from pitstop.config.rules import NO_CROPS, Rule, RuleSet
 from pitstop.config.sections import DataSection, LossSection, LossTerm, ModelSection, RunConfig
 from pitstop.config.workloads.by_kind import WorkloadSections
 
@@ -214,13 +214,6 @@ def _surround(config: RunConfig) -> SurroundData:
     return config.data
 
 
-_NO_CROPS: Final = rules_for(
-    ("train.crop_schedule", "eval.tile"),
-    reads=("model.kind",),
-    broken=lambda _: True,
-    why="has no effect: {c.model.kind} sees images of data.image_size, never crops or tiles",
-)
-
 _RULES_INERT: Final = Rule(
     key="data.label_rules",
     reads=("data.labels",),
@@ -255,12 +248,12 @@ BEV_MONO: Final = WorkloadSections(
     data=MonoData,
     model=MonoModel,
     loss=MonoLoss,
-    rules=RuleSet(inert=(*_NO_CROPS, _RULES_INERT, _CALIBRATION_INERT)),
+    rules=RuleSet(inert=(*NO_CROPS, _RULES_INERT, _CALIBRATION_INERT)),
 )
 BEV_SURROUND: Final = WorkloadSections(
     name="bev",
     data=SurroundData,
     model=SurroundModel,
     loss=SurroundLoss,
-    rules=RuleSet(inert=(*_NO_CROPS, _CALIBRATION_INERT), conflicts=_SURROUND_CONFLICTS),
+    rules=RuleSet(inert=(*NO_CROPS, _CALIBRATION_INERT), conflicts=_SURROUND_CONFLICTS),
 )

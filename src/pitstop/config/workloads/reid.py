@@ -12,7 +12,7 @@ from pitstop.config.quantities import (
     Share,
     WeightByEpoch,
 )
-from pitstop.config.rules import Rule, RuleSet, rules_for
+from pitstop.config.rules import NO_CROPS, Rule, RuleSet, idle_while, read_only_by, rules_for
 from pitstop.config.sections import DataSection, LossSection, LossTerm, ModelSection, RunConfig
 from pitstop.config.workloads.by_kind import WorkloadSections
 
@@ -195,10 +195,11 @@ def _loss(config: RunConfig) -> ReidLoss:
 
 
 _INERT: Final = (
-    *rules_for(
-        (f"data.{name}" for name in ("records_per_id", "ensure_rgb", "require_pair", "epoch_unit")),
-        reads=("data.sampler",),
-        broken=lambda c: _data(c).sampler != "pk",
+    *read_only_by(
+        ("pk",),
+        "data.sampler",
+        *(f"data.{name}" for name in ("records_per_id", "ensure_rgb", "require_pair")),
+        "data.epoch_unit",
         why="has no effect: only the pk sampler reads it, and data.sampler is {c.data.sampler}",
     ),
     Rule(
@@ -213,17 +214,14 @@ _INERT: Final = (
         broken=lambda c: not _data(c).rerank,
         why="has no effect: data.rerank is false",
     ),
-    Rule(
-        key="loader.drop_last",
-        reads=("data.sampler",),
-        broken=lambda c: _data(c).sampler == "pk",
-        why="has no effect: the pk sampler yields full batches only",
+    *idle_while(
+        "data.sampler", "pk", "the pk sampler yields full batches only", "loader.drop_last"
     ),
-    Rule(
-        key="data.modality_dropout",
-        reads=("data.records",),
-        broken=lambda c: _data(c).records == "single",
-        why="has no effect: data.records is single, so a record has one modality",
+    *idle_while(
+        "data.records",
+        "single",
+        "data.records is single, so a record has one modality",
+        "data.modality_dropout",
     ),
     Rule(
         key="train.channels_last",
@@ -232,12 +230,7 @@ _INERT: Final = (
         why="has no effect: {c.model.kind} cuts images into patches and multiplies matrices; it "
         "has no convolution",
     ),
-    *rules_for(
-        ("train.crop_schedule", "eval.tile"),
-        reads=("model.kind",),
-        broken=lambda _: True,
-        why="has no effect: {c.model.kind} sees images of data.image_size, never crops or tiles",
-    ),
+    *NO_CROPS,
 )
 
 _CONFLICTS: Final = (
