@@ -6,6 +6,7 @@ it did and what was wanted from it are told apart.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pitstop.config.legacy.python import Code
@@ -16,6 +17,10 @@ from pitstop.config.legacy.verdicts import (
     OldKey,
     Status,
     change,
+    changed,
+    find_judge,
+    had_no_effect,
+    has_no_counterpart,
     in_lower_case,
     keep,
     lacks,
@@ -24,6 +29,8 @@ from pitstop.config.legacy.verdicts import (
     no_effect,
     number,
     other_values,
+    refused,
+    renamed,
     share_of_peak,
 )
 
@@ -49,18 +56,16 @@ def _image_size(old: OldKey) -> KeyVerdict:
     steps = old.value if isinstance(old.value, list) else []
     scales = [step.get("img_scale") for step in steps if _is_dict(step, "Resize")]
     if not scales or not isinstance(scales[0], list) or len(scales[0]) != 2:
-        reason = "no step of it says a size; data.image_size does"
-        return KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
+        return has_no_counterpart("no step of it says a size; data.image_size does")
     width, height = scales[0]
     reason = f"height first; it was width x height. The other {len(steps) - 1} steps are the "
     reason += "workload's own: decoding at a reduced scale, colours at random (data.photometric), "
     reason += "normalising on the device"
     colours = any(_is_dict(step, "PhotoMetricDistortion") for step in steps)
-    return KeyVerdict(
-        status=Status.CHANGED,
-        key="data.image_size",
-        value=[height, width],
-        reason=reason,
+    return changed(
+        "data.image_size",
+        [height, width],
+        reason,
         also={} if colours else {"data.photometric": False},
     )
 
@@ -72,60 +77,49 @@ def _precision(old: OldKey) -> KeyVerdict:
     scale = number(old.value)
     if scale is None:
         reason = "the scale is dynamic (train.scaler); bf16 needs none"
-    return KeyVerdict(status=Status.CHANGED, key="train.precision", value="fp16", reason=reason)
+    return changed("train.precision", "fp16", reason)
 
 
 def _policy(old: OldKey) -> KeyVerdict:
     kinds = {"poly": "poly", "cosineannealing": "cosine", "step": "step", "fixed": "constant"}
     kind = kinds.get(str(old.value).lower())
     if kind is None:
-        return KeyVerdict(
-            status=Status.REFUSED, reason=f"there is no schedule {old.value}; {_NEVER_APPLIED}"
-        )
-    return KeyVerdict(
-        status=Status.CHANGED,
-        key="schedule.kind",
-        value="constant",
-        reason=f"lr_config {_NEVER_APPLIED}",
-        wanted=KeyVerdict(status=Status.CHANGED, key="schedule.kind", value=kind),
-    )
+        return refused(f"there is no schedule {old.value}; {_NEVER_APPLIED}")
+    ran = changed("schedule.kind", "constant", f"lr_config {_NEVER_APPLIED}")
+    return replace(ran, wanted=changed("schedule.kind", kind))
 
 
 def _end_factor(old: OldKey) -> KeyVerdict:
     if str(old.other("lr_config.policy", "poly")).lower() not in {"poly", "cosineannealing"}:
-        return KeyVerdict(status=Status.NO_EFFECT, reason="only poly and cosine come to an end")
+        return had_no_effect("only poly and cosine come to an end")
     return never_ran(_share_of_peak, f"lr_config {_NEVER_APPLIED}")(old)
 
 
 def _share_of_peak(old: OldKey) -> KeyVerdict:
     lowest, peak = number(old.value), number(old.other("optimizer.lr", 2e-4))
     if lowest is None or not peak:
-        return KeyVerdict(status=Status.REFUSED, reason="it is no number")
+        return refused("it is no number")
     return share_of_peak(lowest, peak)
 
 
 def _backbone(old: OldKey) -> KeyVerdict:
     depths = old.value if isinstance(old.value, list) else []
     width = old.other("model.backbone.embed_dims", 96)
-    return KeyVerdict(
-        status=Status.CHANGED,
-        key="model.backbone",
-        value=_BACKBONES.get((width, tuple(depths))),
-        reason=f"width {width} and these depths have a name",
+    return changed(
+        "model.backbone",
+        _BACKBONES.get((width, tuple(depths))),
+        f"width {width} and these depths have a name",
     )
 
 
 def _view(_: OldKey) -> KeyVerdict:
-    reason = "lift-splat from one camera, in this code base"
-    return KeyVerdict(status=Status.CHANGED, key="model.kind", value="lss_swin_mono", reason=reason)
+    return changed("model.kind", "lss_swin_mono", "lift-splat from one camera, in this code base")
 
 
 def _clip(old: OldKey) -> KeyVerdict:
     reason = "a limit on the norm of all gradients, in both"
     kind = {"train.clip.kind": "fixed"}
-    return KeyVerdict(
-        status=Status.RENAMED, key="train.clip.norm", value=old.value, reason=reason, also=kind
-    )
+    return renamed("train.clip.norm", old.value, reason, also=kind)
 
 
 _EVERY_BATCH: Final = (
@@ -321,18 +315,8 @@ def _other_data(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _find(name: str) -> Judge | None:
-    name = _INNER.sub("data.train", name)
-    judge = _KEYS.get(name) or _family(name)
+    judge = find_judge(_INNER.sub("data.train", name), _KEYS, _FAMILIES)
     return None if judge is None else _unless_code(judge)
-
-
-def _family(name: str) -> Judge | None:
-    parts = name.split(".")
-    for end in range(len(parts), 0, -1):
-        judge = _FAMILIES.get(".".join(parts[:end]))
-        if judge is not None:
-            return judge
-    return None
 
 
 def _unless_code(judge: Judge) -> Judge:

@@ -10,6 +10,9 @@ from pitstop.config.legacy.verdicts import (
     OldKey,
     Status,
     change,
+    changed,
+    had_no_effect,
+    has_no_counterpart,
     in_lower_case,
     is_true,
     keep,
@@ -18,6 +21,8 @@ from pitstop.config.legacy.verdicts import (
     no_counterpart,
     no_effect,
     number,
+    refused,
+    renamed,
 )
 
 _NEVER_READ: Final = "train.py never reads it"
@@ -29,14 +34,14 @@ def _workers(old: OldKey) -> KeyVerdict:
         share = 0.8 if text == "auto" else number(text.removeprefix("cpu*"))
         reason = f"{text} was {share} of the cores, divided by the number of GPUs; ours is the "
         reason += "same share of the usable cores, shared over the ranks of a host"
-        return KeyVerdict(status=Status.CHANGED, key="loader.workers", value=share, reason=reason)
+        return changed("loader.workers", share, reason)
     reason = "a total for the host, shared over its ranks, in both"
-    return KeyVerdict(status=Status.RENAMED, key="loader.workers", value=old.value, reason=reason)
+    return renamed("loader.workers", old.value, reason)
 
 
 def _cache_budget(old: OldKey) -> KeyVerdict:
     if not is_true(old.other("DATA.USE_RAM_CACHE", "true")):
-        return KeyVerdict(status=Status.NO_EFFECT, reason="DATA.USE_RAM_CACHE is off")
+        return had_no_effect("DATA.USE_RAM_CACHE is off")
     size, workers = number(old.value), number(old.other("DATALOADER.TOTAL_WORKERS"))
     if size and workers:
         sum_of = f"{size:g} GB x {workers:g} workers = {size * workers:g} GB in all"
@@ -44,24 +49,21 @@ def _cache_budget(old: OldKey) -> KeyVerdict:
         sum_of = "50 GB x 12 workers = 600 GB, for instance"
     reason = f"was held by every worker process by itself ({sum_of}); ours is one budget for all "
     reason += "workers and ranks of a host"
-    return KeyVerdict(
-        status=Status.CHANGED, key="cache.budget", value=f"{old.value}GB", reason=reason
-    )
+    return changed("cache.budget", f"{old.value}GB", reason)
 
 
 def _ram_cache(old: OldKey) -> KeyVerdict:
     if is_true(old.value):
         why = "a cache is on where cache.budget is above 0; it takes DATA.CACHE_SIZE_GB"
-        return KeyVerdict(status=Status.NO_COUNTERPART, reason=why)
-    why = "a budget of 0 is no cache"
-    return KeyVerdict(status=Status.CHANGED, key="cache.budget", value="0", reason=why)
+        return has_no_counterpart(why)
+    return changed("cache.budget", "0", "a budget of 0 is no cache")
 
 
 def _spike_height(old: OldKey) -> KeyVerdict:
     if str(old.value) == "396":
         reason = "the files hold 88 planes of 360 x 640 bits: 88 x 28,800 bytes = 2,534,400, which "
         reason += "is 10 x 396 x 640 by coincidence"
-        return KeyVerdict(status=Status.CHANGED, key="data.spike_height", value=360, reason=reason)
+        return changed("data.spike_height", 360, reason)
     return keep("data.spike_height")(old)
 
 
@@ -76,12 +78,8 @@ def _recompute(old: OldKey) -> Any:
 def _channels(old: OldKey) -> KeyVerdict:
     channels = old.value if isinstance(old.value, list) else [old.value]
     if len(set(channels)) == 1:
-        reason = "one number for all scales"
-        return KeyVerdict(
-            status=Status.RENAMED, key="model.spike.channels", value=channels[0], reason=reason
-        )
-    reason = "ours has one number for all scales"
-    return KeyVerdict(status=Status.REFUSED, reason=reason)
+        return renamed("model.spike.channels", channels[0], "one number for all scales")
+    return refused("ours has one number for all scales")
 
 
 def _max_tokens(group: str) -> Judge:
@@ -97,13 +95,11 @@ def _max_tokens(group: str) -> Judge:
             reason += (
                 f"of {limit:g}, so it cannot matter up to batch {most:g}; the batch is {batch:g}"
             )
-            return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
+            return had_no_effect(reason)
         reason = f"at batch {batch:g} it bound before CHUNK_SIZE {side:g}: a square of "
         reason += f"{limit:g} / {batch:g} pixels"
         key = f"model.{'spike' if group == 'SPIKE_TSA' else 'fusion'}.chunk"
-        return KeyVerdict(
-            status=Status.CHANGED, key=key, value=math.isqrt(int(limit // batch)), reason=reason
-        )
+        return changed(key, math.isqrt(int(limit // batch)), reason)
 
     return judge
 
@@ -120,10 +116,10 @@ def _chunk(key: str, group: str) -> Judge:
             ).status
             is Status.CHANGED
         ):
-            return KeyVerdict(status=Status.NO_EFFECT, reason="MAX_BATCH_TOKENS bound before it")
+            return had_no_effect("MAX_BATCH_TOKENS bound before it")
         reason = "kept; whole images (null) are as good, since the scores of 256 x 256 pixels and "
         reason += "5 frames take 65,536 x 4 x 25 x 4 bytes = 26 MB"
-        return KeyVerdict(status=Status.RENAMED, key=key, value=old.value, reason=reason)
+        return renamed(key, old.value, reason)
 
     return judge
 
@@ -144,8 +140,7 @@ def _attention_keys(old_group: str, new_group: str) -> dict[str, Judge]:
 def _clip(old: OldKey) -> KeyVerdict:
     limit = number(old.value)
     if limit is not None and limit <= 0:
-        reason = "a limit of 0 or less is no clipping"
-        return KeyVerdict(status=Status.CHANGED, key="train.clip.kind", value="none", reason=reason)
+        return changed("train.clip.kind", "none", "a limit of 0 or less is no clipping")
     return keep("train.clip.norm")(old)
 
 
@@ -153,10 +148,10 @@ def _optimizer(old: OldKey) -> KeyVerdict:
     kinds = {"adamw": "adamw", "adam": "adam", "adamw8bit": "adamw8bit", "sgd": "sgd"}
     kind = kinds.get(str(old.value).lower().replace("_", ""), str(old.value))
     if kind != "adamw8bit":
-        return KeyVerdict(status=Status.RENAMED, key="optimizer.kind", value=kind)
+        return renamed("optimizer.kind", kind)
     reason = "kept, but it saves at most 142 MB: 23.68 M parameters x 8 bytes = 189 MB of state, "
     reason += "not the 12 GB the guide budgets"
-    return KeyVerdict(status=Status.RENAMED, key="optimizer.kind", value=kind, reason=reason)
+    return renamed("optimizer.kind", kind, reason)
 
 
 def _charbonnier(old: OldKey) -> KeyVerdict:
@@ -165,9 +160,7 @@ def _charbonnier(old: OldKey) -> KeyVerdict:
         return keep("loss.charbonnier.eps")(old)
     reason = "the original squares it: sqrt(d^2 + delta^2); ours is the number under the root, "
     reason += f"{delta:g} x {delta:g} = {delta * delta:g}"
-    return KeyVerdict(
-        status=Status.CHANGED, key="loss.charbonnier.eps", value=f"{delta * delta:g}", reason=reason
-    )
+    return changed("loss.charbonnier.eps", f"{delta * delta:g}", reason)
 
 
 def _wanted_depths(old: OldKey) -> KeyVerdict:
@@ -180,22 +173,18 @@ def _wanted_depths(old: OldKey) -> KeyVerdict:
     elif len(depths) == 13:
         reason, wanted = "", given
     else:
-        reason = f"{len(depths)} entries do not fit the 13 of model.embed_dims"
-        return KeyVerdict(status=Status.REFUSED, reason=reason)
-    return KeyVerdict(status=Status.CHANGED, key="model.depths", value=wanted, reason=reason)
+        return refused(f"{len(depths)} entries do not fit the 13 of model.embed_dims")
+    return changed("model.depths", wanted, reason)
 
 
 def _wanted_window(old: OldKey) -> KeyVerdict:
     given = old.value if isinstance(old.value, list) else [5, old.value, old.value]
-    return KeyVerdict(
-        status=Status.CHANGED, key="model.window", value=given, reason="frames, rows, columns"
-    )
+    return changed("model.window", given, "frames, rows, columns")
 
 
 def _total_steps(old: OldKey) -> KeyVerdict:
     if old.other("TRAIN.EPOCHS") is not None:
-        reason = "read only where there is no TRAIN.EPOCHS, and there is one"
-        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
+        return had_no_effect("read only where there is no TRAIN.EPOCHS, and there is one")
     return keep("train.steps", "counted in optimizer steps")(old)
 
 
@@ -205,7 +194,7 @@ def _old_loader(key: str) -> Judge:
     def judge(old: OldKey) -> KeyVerdict:
         if any(name.startswith("DATALOADER.") for name in old.values):
             reason = "read only where there is no group DATALOADER, and there is one"
-            return KeyVerdict(status=Status.NO_EFFECT, reason=reason, wanted=keep(key)(old))
+            return had_no_effect(reason, wanted=keep(key)(old))
         return keep(key, "taken as the number for the host" if "workers" in key else "")(old)
 
     return judge

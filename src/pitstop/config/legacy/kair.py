@@ -14,8 +14,11 @@ from pitstop.config.legacy.verdicts import (
     Judge,
     KeyVerdict,
     OldKey,
-    Status,
     change,
+    changed,
+    find_judge,
+    had_no_effect,
+    has_no_counterpart,
     in_lower_case,
     is_true,
     keep,
@@ -23,6 +26,8 @@ from pitstop.config.legacy.verdicts import (
     no_counterpart,
     number,
     other_values,
+    refused,
+    renamed,
     share_of_peak,
 )
 
@@ -37,12 +42,9 @@ def _devices(values: Mapping[str, Any]) -> int:
 def _batch(old: OldKey) -> KeyVerdict:
     total, devices = number(old.value), _devices(old.values)
     if total is None or total < devices:
-        reason = f"{old.value} samples cannot be shared by {devices} GPUs"
-        return KeyVerdict(status=Status.REFUSED, reason=reason)
+        return refused(f"{old.value} samples cannot be shared by {devices} GPUs")
     reason = f"of one device: {total:g} over {devices} GPUs, which torchrun starts here"
-    return KeyVerdict(
-        status=Status.CHANGED, key="train.batch_size", value=int(total) // devices, reason=reason
-    )
+    return changed("train.batch_size", int(total) // devices, reason)
 
 
 def _root(old: OldKey) -> KeyVerdict:
@@ -51,7 +53,7 @@ def _root(old: OldKey) -> KeyVerdict:
     reason += "it, so link the folders in that form"
     if path.suffix == ".lmdb":
         reason += "; LMDB files are not read, their images are"
-    return KeyVerdict(status=Status.CHANGED, key="data.root", value=str(path.parent), reason=reason)
+    return changed("data.root", str(path.parent), reason)
 
 
 def _flips(old: OldKey) -> KeyVerdict:
@@ -61,15 +63,14 @@ def _flips(old: OldKey) -> KeyVerdict:
     if any(on) and not all(on):
         reason += ", and one of the two was off"
     value = "flips" if any(on) else "none"
-    return KeyVerdict(status=Status.CHANGED, key="data.augment", value=value, reason=reason)
+    return changed("data.augment", value, reason)
 
 
 def _heads(old: OldKey) -> KeyVerdict:
     heads = old.value if isinstance(old.value, list) else [old.value]
     if len(set(heads)) != 1:
-        return KeyVerdict(status=Status.REFUSED, reason="ours has one number for all blocks")
-    reason = "one number for all blocks"
-    return KeyVerdict(status=Status.CHANGED, key="model.heads", value=heads[0], reason=reason)
+        return refused("ours has one number for all blocks")
+    return changed("model.heads", heads[0], "one number for all blocks")
 
 
 def _recompute(old: OldKey) -> KeyVerdict:
@@ -91,23 +92,20 @@ def _recompute(old: OldKey) -> KeyVerdict:
         value = "none"
     reason = "one setting for the four keys; a stage of which a half was recomputed is recomputed "
     reason += "whole. The original recomputed the second group's attention whatever they said"
-    return KeyVerdict(status=Status.CHANGED, key="train.recompute", value=value, reason=reason)
+    return changed("train.recompute", value, reason)
 
 
 def _kind(old: OldKey) -> KeyVerdict:
     bins = _spike_channels(old.values)
     if bins == 0:
-        reason = "VRT on frames alone"
-        return KeyVerdict(status=Status.CHANGED, key="model.kind", value="vrt", reason=reason)
+        return changed("model.kind", "vrt", "VRT on frames alone")
     voxels = "tfp" if _is_tfp(old.values) else "counts"
     reason = f"VRT with {bins} further channels of spikes"
     also = {"model.fusion.kind": "early", "data.voxel_bins": bins, "data.voxels": voxels}
     if voxels == "counts":
         reason += "; there each was divided by its largest count, ours are the counts themselves"
         also["data.log1p"] = False
-    return KeyVerdict(
-        status=Status.CHANGED, key="model.kind", value="vrt_spike", reason=reason, also=also
-    )
+    return changed("model.kind", "vrt_spike", reason, also=also)
 
 
 def _spike_channels(values: Mapping[str, Any]) -> int:
@@ -131,15 +129,13 @@ def _flipped_planes(old: OldKey) -> KeyVerdict:
     reason = "rows lie from the bottom up in such files, and are always turned here"
     if not is_true(old.value):
         reason += "; there they stayed upside down beside upright frames"
-    return KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
+    return has_no_counterpart(reason)
 
 
 def _of_spikes(judge: Judge) -> Judge:
     def careful(old: OldKey) -> KeyVerdict:
         if _spike_channels(old.values) == 0:
-            return KeyVerdict(
-                status=Status.NO_EFFECT, reason="the network has no channel of spikes"
-            )
+            return had_no_effect("the network has no channel of spikes")
         return judge(old)
 
     return careful
@@ -149,13 +145,10 @@ def _multipliers(old: OldKey) -> KeyVerdict:
     keys = old.other("train.fix_keys")
     factor, held = number(old.other("train.fix_lr_mul")), number(old.other("train.fix_iter"))
     if not isinstance(keys, list) or not keys or not held or factor in {None, 1.0}:
-        reason = "it counts only beside fix_iter, fix_keys and a factor other than 1"
-        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
+        return had_no_effect("it counts only beside fix_iter, fix_keys and a factor other than 1")
     value = {str(key): factor for key in keys}
     reason = "a factor on the rate of parameters of these names"
-    return KeyVerdict(
-        status=Status.CHANGED, key="optimizer.lr_multipliers", value=value, reason=reason
-    )
+    return changed("optimizer.lr_multipliers", value, reason)
 
 
 def _schedule(old: OldKey) -> KeyVerdict:
@@ -166,68 +159,59 @@ def _schedule(old: OldKey) -> KeyVerdict:
         reason = "one fall from the peak to the end of the run"
         if number(one) != number(total):
             reason += f"; there it started anew every {one} iterations, which is not built"
-        return KeyVerdict(status=Status.CHANGED, key="schedule.kind", value="cosine", reason=reason)
+        return changed("schedule.kind", "cosine", reason)
     if kind == "MultiStepLR":
-        return KeyVerdict(
-            status=Status.CHANGED, key="schedule.kind", value="step", reason="lowered at milestones"
-        )
-    return KeyVerdict(status=Status.REFUSED, reason=f"there is no schedule {kind}")
+        return changed("schedule.kind", "step", "lowered at milestones")
+    return refused(f"there is no schedule {kind}")
 
 
 def _end_factor(old: OldKey) -> KeyVerdict:
     lowest, peak = number(old.value), number(old.other("train.G_optimizer_lr"))
     if lowest is None or not peak:
-        return KeyVerdict(status=Status.REFUSED, reason="it takes G_optimizer_lr to be a share of")
+        return refused("it takes G_optimizer_lr to be a share of")
     return share_of_peak(lowest, peak)
 
 
 def _loss(old: OldKey) -> KeyVerdict:
     if str(old.value) != "charbonnier":
-        return KeyVerdict(status=Status.REFUSED, reason="of KAIR's losses charbonnier is built")
-    return KeyVerdict(
-        status=Status.NO_COUNTERPART, reason="loss.charbonnier is the pixel loss here"
-    )
+        return refused("of KAIR's losses charbonnier is built")
+    return has_no_counterpart("loss.charbonnier is the pixel loss here")
 
 
 def _ema(old: OldKey) -> KeyVerdict:
     if not number(old.value):
-        return KeyVerdict(status=Status.NO_EFFECT, reason="0 keeps no averaged copy")
+        return had_no_effect("0 keeps no averaged copy")
     return keep("train.ema")(old)
 
 
 def _clip(old: OldKey) -> KeyVerdict:
     if not number(old.value):
-        return KeyVerdict(status=Status.NO_EFFECT, reason="it clips nothing")
+        return had_no_effect("it clips nothing")
     also = {"train.clip.kind": "fixed"}
-    return KeyVerdict(status=Status.RENAMED, key="train.clip.norm", value=old.value, also=also)
+    return renamed("train.clip.norm", old.value, also=also)
 
 
 def _precision(old: OldKey) -> KeyVerdict:
     if not is_true(old.value):
-        return KeyVerdict(status=Status.CHANGED, key="train.precision", value="fp32", reason="off")
+        return changed("train.precision", "fp32", "off")
     kinds = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
     value = kinds.get(str(old.other("train.amp.dtype", "float16")))
-    reason = "the switch and the type are one setting"
-    return KeyVerdict(status=Status.CHANGED, key="train.precision", value=value, reason=reason)
+    return changed("train.precision", value, "the switch and the type are one setting")
 
 
 def _tile(old: OldKey) -> KeyVerdict:
     if not number(old.value):
-        return KeyVerdict(status=Status.NO_EFFECT, reason="0 takes whole frames")
+        return had_no_effect("0 takes whole frames")
     overlap = number(old.other("val.size_patch_overlapping")) or 20
     reason = f"tiles overlap by {overlap:g} pixels, and the outer half is thrown away"
     also = {"eval.tile_overlap": int(overlap), "data.tiles.border": "discard"}
-    return KeyVerdict(
-        status=Status.RENAMED, key="eval.tile", value=old.value, reason=reason, also=also
-    )
+    return renamed("eval.tile", old.value, reason, also=also)
 
 
 def _interval(key: str) -> Judge:
     def judge(old: OldKey) -> KeyVerdict:
         if isinstance(old.value, list):
-            return KeyVerdict(
-                status=Status.REFUSED, reason="ours is one interval, not a list of steps"
-            )
+            return refused("ours is one interval, not a list of steps")
         return keep(key)(old)
 
     return judge
@@ -383,7 +367,7 @@ def _refusals(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _find(name: str) -> Judge | None:
-    return _KEYS.get(name) or _FAMILIES.get(name.split(".")[0])
+    return find_judge(name, _KEYS, _FAMILIES)
 
 
 KAIR_GUIDE: Final = Guide(

@@ -14,8 +14,10 @@ from pitstop.config.legacy.verdicts import (
     Judge,
     KeyVerdict,
     OldKey,
-    Status,
     change,
+    changed,
+    had_no_effect,
+    has_no_counterpart,
     in_lower_case,
     is_true,
     keep,
@@ -23,23 +25,19 @@ from pitstop.config.legacy.verdicts import (
     no_counterpart,
     no_effect,
     number,
+    renamed,
 )
 
 
 def _clip_kind(old: OldKey) -> KeyVerdict:
     if not is_true(old.value):
-        return KeyVerdict(
-            status=Status.CHANGED,
-            key="train.clip.kind",
-            value="fixed",
-            reason="a kind, not a switch",
-        )
+        return changed("train.clip.kind", "fixed", "a kind, not a switch")
     reason = "a kind, not a switch; in the original norms were recorded only every NORM_EVERY "
     reason += (
         "batches, which never met an update under accumulation 2, so the limit stayed at 1.0; "
     )
     reason += "ours sees the norm of every step"
-    return KeyVerdict(status=Status.CHANGED, key="train.clip.kind", value="adaptive", reason=reason)
+    return changed("train.clip.kind", "adaptive", reason)
 
 
 def _root(old: OldKey) -> KeyVerdict:
@@ -47,7 +45,7 @@ def _root(old: OldKey) -> KeyVerdict:
     if path.name != "train":
         return keep("data.root")(old)
     reason = "the folder that holds the splits; data.split names the part in it"
-    return KeyVerdict(status=Status.CHANGED, key="data.root", value=str(path.parent), reason=reason)
+    return changed("data.root", str(path.parent), reason)
 
 
 _CLIPS: Final = {
@@ -61,9 +59,7 @@ def _clip_model(old: OldKey) -> KeyVerdict:
     backbone = next((name for part, name in _CLIPS.items() if part in str(old.value)), None)
     also = {"model.backbone": backbone, "data.tokenizer": old.value}
     reason = "a folder that transformers can read, or a name on its hub; its tokenizer comes along"
-    return KeyVerdict(
-        status=Status.RENAMED, key="model.weights", value=old.value, reason=reason, also=also
-    )
+    return renamed("model.weights", old.value, reason, also=also)
 
 
 _RATES: Final = {
@@ -84,19 +80,12 @@ def _rates(old: OldKey) -> KeyVerdict:
     also = {part: factor for part, factor in factors.items() if factor != 1}
     reason = "the backbone's; the others are factors on it (optimizer.lr_multipliers), the "
     reason += "classifier's of 3e-3 was fixed in the original where head_learning_rate is not set"
-    return KeyVerdict(
-        status=Status.RENAMED,
-        key="optimizer.lr",
-        value=old.value,
-        reason=reason,
-        also={"optimizer.lr_multipliers": also},
-    )
+    return renamed("optimizer.lr", old.value, reason, also={"optimizer.lr_multipliers": also})
 
 
 def _lora(old: OldKey) -> KeyVerdict:
     if not is_true(old.other("enable_mer", "true")):
-        why = "enable_mer is off"
-        return KeyVerdict(status=Status.CHANGED, key="model.lora_rank", value=0, reason=why)
+        return changed("model.lora_rank", 0, "enable_mer is off")
     return keep("model.lora_rank")(old)
 
 
@@ -105,9 +94,7 @@ def _sdm_start(old: OldKey) -> KeyVerdict:
     value = {0: 0, start: 1} if start else {0: 1}
     reason = "the term begins at this epoch, at once in full; there it rose in steps that the "
     reason += "configuration does not date"
-    return KeyVerdict(
-        status=Status.CHANGED, key="loss.sdm.weight_by_epoch", value=value, reason=reason
-    )
+    return changed("loss.sdm.weight_by_epoch", value, reason)
 
 
 def _has(old: OldKey, name: str) -> bool:
@@ -117,35 +104,25 @@ def _has(old: OldKey, name: str) -> bool:
 def _first_sdm_weight(old: OldKey) -> KeyVerdict:
     """Judge the weight of a matching term that a scheduler took over in later versions."""
     if _has(old, "sdm_weight_final"):
-        reason = "where the scheduler began; it ended at sdm_weight_final"
-        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
+        return had_no_effect("where the scheduler began; it ended at sdm_weight_final")
     # Nothing for five epochs, then a twentieth more each epoch; ours count from 0.
     factors = {0: 0.0} | {4 + part: part / 20 for part in range(1, 21)}
     reason = "the matching term's; its rise from the sixth epoch to the twenty-fifth was fixed in "
     reason += "the original"
-    return KeyVerdict(
-        status=Status.RENAMED,
-        key="loss.sdm.weight",
-        value=old.value,
-        reason=reason,
-        also={"loss.sdm.weight_by_epoch": factors},
-    )
+    return renamed("loss.sdm.weight", old.value, reason, also={"loss.sdm.weight_by_epoch": factors})
 
 
 def _first_sdm_temperature(old: OldKey) -> KeyVerdict:
     if _has(old, "sdm_init_temperature"):
-        reason = "the scheduler set another one: sdm_init_temperature"
-        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
+        return had_no_effect("the scheduler set another one: sdm_init_temperature")
     return keep("loss.sdm.temperature")(old)
 
 
 def _conservative(old: OldKey) -> KeyVerdict:
     kinds = [str(value) for key, value in old.values.items() if key.lower().endswith("scheduler")]
     if kinds and not kinds[0].endswith("step"):
-        reason = f"only step schedules read it, and the schedule is {kinds[0]}"
-        return KeyVerdict(status=Status.NO_EFFECT, reason=reason)
-    reason = "schedule.milestones and schedule.gamma are set by themselves"
-    return KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
+        return had_no_effect(f"only step schedules read it, and the schedule is {kinds[0]}")
+    return has_no_counterpart("schedule.milestones and schedule.gamma are set by themselves")
 
 
 def _people(old: OldKey) -> KeyVerdict:
@@ -154,11 +131,10 @@ def _people(old: OldKey) -> KeyVerdict:
     found = [value for key, value in old.values.items() if key.rpartition(".")[2].upper() in names]
     people, records = number(old.value), number(found[0]) if found else None
     if people is None or records is None:
-        reason = "P people; train.batch_size is P x K, and K is not there"
-        return KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
+        return has_no_counterpart("P people; train.batch_size is P x K, and K is not there")
     reason = f"P x K: {people:g} people x {records:g} records"
     value = int(people * records)
-    return KeyVerdict(status=Status.CHANGED, key="train.batch_size", value=value, reason=reason)
+    return changed("train.batch_size", value, reason)
 
 
 _EPOCHS: Final = keep("train.epochs", "an epoch is one pass over the records (data.epoch_unit)")

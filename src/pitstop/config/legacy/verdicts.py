@@ -1,7 +1,7 @@
 """The vocabulary of the tables that say what became of an old key."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -63,6 +63,35 @@ class KeyVerdict:
         return ({} if self.key is None else {self.key: self.value}) | dict(self.also)
 
 
+def changed(
+    key: str, value: Any, reason: str = "", *, also: Mapping[str, Any] | None = None
+) -> KeyVerdict:
+    """Our setting, with another value than the old one."""
+    return KeyVerdict(status=Status.CHANGED, key=key, value=value, reason=reason, also=also or {})
+
+
+def renamed(
+    key: str, value: Any, reason: str = "", *, also: Mapping[str, Any] | None = None
+) -> KeyVerdict:
+    """Our setting, with the same value under another name."""
+    return replace(changed(key, value, reason, also=also), status=Status.RENAMED)
+
+
+def refused(reason: str) -> KeyVerdict:
+    """Nothing of ours: the value cannot be had here."""
+    return KeyVerdict(status=Status.REFUSED, reason=reason)
+
+
+def had_no_effect(reason: str, *, wanted: KeyVerdict | None = None) -> KeyVerdict:
+    """Nothing of ours: the original never acted on it."""
+    return KeyVerdict(status=Status.NO_EFFECT, reason=reason, wanted=wanted)
+
+
+def has_no_counterpart(reason: str) -> KeyVerdict:
+    """Nothing of ours stands for it."""
+    return KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
+
+
 Judge = Callable[[OldKey], KeyVerdict]
 
 
@@ -99,25 +128,14 @@ def keep(key: str, reason: str = "") -> Judge:
     return judge
 
 
-def change(
-    key: str, convert: Callable[[OldKey], Any], reason: str | Callable[[OldKey], str]
-) -> Judge:
+def change(key: str, convert: Callable[[OldKey], Any], reason: str) -> Judge:
     """Take the value over with a correction."""
-
-    def judge(old: OldKey) -> KeyVerdict:
-        why = reason if isinstance(reason, str) else reason(old)
-        return KeyVerdict(status=Status.CHANGED, key=key, value=convert(old), reason=why)
-
-    return judge
+    return lambda old: changed(key, convert(old), reason)
 
 
 def never_ran(wanted: Judge, reason: str) -> Judge:
     """State that the original never acted on the key, and what its author wanted from it."""
-
-    def judge(old: OldKey) -> KeyVerdict:
-        return KeyVerdict(status=Status.NO_EFFECT, reason=reason, wanted=wanted(old))
-
-    return judge
+    return lambda old: had_no_effect(reason, wanted=wanted(old))
 
 
 def in_lower_case(key: str) -> Judge:
@@ -127,12 +145,8 @@ def in_lower_case(key: str) -> Judge:
 
 def share_of_peak(lowest: float, peak: float) -> KeyVerdict:
     """State the lowest rate of a schedule as a share of its highest one."""
-    return KeyVerdict(
-        status=Status.CHANGED,
-        key="schedule.end_factor",
-        value=float(f"{lowest / peak:.12g}"),
-        reason=f"a share of the peak, {lowest:g} / {peak:g}",
-    )
+    share = float(f"{lowest / peak:.12g}")
+    return changed("schedule.end_factor", share, f"a share of the peak, {lowest:g} / {peak:g}")
 
 
 def lacks(wanted: Mapping[str, tuple[str, ...]]) -> Callable[[Mapping[str, Any]], tuple[str, ...]]:
@@ -158,20 +172,21 @@ def other_values(
     }
 
 
-def no_effect(reason: str | Callable[[OldKey], str]) -> Judge:
+def no_effect(reason: str) -> Judge:
     """State that the original never acted on the key."""
-
-    def judge(old: OldKey) -> KeyVerdict:
-        return KeyVerdict(
-            status=Status.NO_EFFECT, reason=reason if isinstance(reason, str) else reason(old)
-        )
-
-    return judge
+    return lambda _: had_no_effect(reason)
 
 
 def no_counterpart(reason: str) -> Judge:
     """State that the key has nothing to stand for it here."""
-    return lambda _: KeyVerdict(status=Status.NO_COUNTERPART, reason=reason)
+    return lambda _: has_no_counterpart(reason)
+
+
+def find_judge(name: str, keys: Mapping[str, Judge], families: Mapping[str, Judge]) -> Judge | None:
+    """Look a key up: by its whole name, else by the longest family that it belongs to."""
+    parts = name.split(".")
+    groups = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return keys.get(name) or next((families[one] for one in groups if one in families), None)
 
 
 def is_true(value: Any) -> bool:

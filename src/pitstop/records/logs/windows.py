@@ -17,7 +17,7 @@ without a clock.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -39,25 +39,9 @@ eval              an evaluation
 doubtful          training steps whose times contradict themselves; the log's notes say how
 """
 
-KINDS: tuple[Kind, ...] = (
-    "train",
-    "first",
-    "epoch start",
-    "after eval",
-    "after checkpoint",
-    "epoch",
-    "eval",
-    "doubtful",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
-TRAINING: tuple[Kind, ...] = (
-    "train",
-    "first",
-    "epoch start",
-    "after eval",
-    "after checkpoint",
-    "doubtful",
-)
+TRAINING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in {"epoch", "eval"})
 """Kinds of rows that cover training steps, each step once."""
 
 Meaning = Literal[
