@@ -39,12 +39,7 @@ from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
 from pitstop.train.run_lock import LostFolderError, RunFolder, run_lock
 from pitstop.train.setup import TrainerSetup, build_trainer, choose_device
 from pitstop.train.starting import StartingPoint, find_starting_point, seen_from_here
-from pitstop.train.state.checkpoint import (
-    BestOf,
-    Checkpoint,
-    CheckpointWriter,
-    join_writers,
-)
+from pitstop.train.state.checkpoint import BestOf, Checkpoint, CheckpointWriter, join_writers
 from pitstop.train.state.random_state import capture_random_state
 from pitstop.train.state.training_state import bare_model, restore_trainer, trainer_state
 from pitstop.train.step import Trainer

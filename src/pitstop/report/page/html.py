@@ -19,12 +19,7 @@ from pitstop.records.units import listing
 from pitstop.report.explain import require_language
 from pitstop.report.language.page import HTML_LANGUAGE, page_in_language, script_in_language
 from pitstop.report.language.translate import translator
-from pitstop.report.page.about import (
-    log_section,
-    machine_section,
-    origin_of,
-    settings_section,
-)
+from pitstop.report.page.about import log_section, machine_section, origin_of, settings_section
 from pitstop.report.page.blocks import Figures, Section
 from pitstop.report.page.compare import (
     RunsView,

@@ -8,13 +8,7 @@ from html import escape
 from typing import Final, TypeVar
 
 from pitstop.errors import RecordError
-from pitstop.records.pictures import (
-    PictureCell,
-    PictureRow,
-    Pictures,
-    picture_bytes,
-    read_pictures,
-)
+from pitstop.records.pictures import PictureCell, PictureRow, Pictures, picture_bytes, read_pictures
 from pitstop.records.script import Kept, ModuleMemory, Modules, ModuleTime, Work
 from pitstop.records.summary import SpanSummary
 from pitstop.records.units import bytes_text, count_text, share_text, us_text

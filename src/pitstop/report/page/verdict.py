@@ -20,13 +20,7 @@ from pitstop.records.units import (
 )
 from pitstop.report.explain import explain
 from pitstop.report.headroom import small_share
-from pitstop.report.page.blocks import (
-    Figure,
-    Figures,
-    Findings,
-    ReportedFinding,
-    Section,
-)
+from pitstop.report.page.blocks import Figure, Figures, Findings, ReportedFinding, Section
 from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.svg import Svg
 from pitstop.report.terminal import limit_text

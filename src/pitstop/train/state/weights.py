@@ -8,11 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pitstop.errors import CheckpointError
-from pitstop.train.state.checkpoint import (
-    Checkpoint,
-    find_newest_whole,
-    open_checkpoint,
-)
+from pitstop.train.state.checkpoint import Checkpoint, find_newest_whole, open_checkpoint
 from pitstop.train.state.manifest import COMMON_FILE, FILE_NAME
 from pitstop.train.state.weight_sets import describe_differences, read_weight_set
 

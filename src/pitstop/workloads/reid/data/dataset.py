@@ -23,13 +23,7 @@ from pitstop.errors import ConfigError, DataError
 from pitstop.workloads.reid.data.augment import DRAWS, PLAIN, Augment, show
 from pitstop.workloads.reid.data.batch import ReidSample
 from pitstop.workloads.reid.data.decode import ImageReader, Size, reader_of
-from pitstop.workloads.reid.data.index import (
-    NO_CAMERA,
-    VIEWS,
-    ReidIndex,
-    hold_out,
-    load_index,
-)
+from pitstop.workloads.reid.data.index import NO_CAMERA, VIEWS, ReidIndex, hold_out, load_index
 from pitstop.workloads.reid.data.layout import find_layout
 from pitstop.workloads.reid.data.modalities import (
     CP,

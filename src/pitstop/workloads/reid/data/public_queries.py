@@ -17,11 +17,7 @@ import numpy.typing as npt
 
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.modalities import NIR, RGB
-from pitstop.workloads.reid.data.public_sets import (
-    SYSU_VISIBLE,
-    Photograph,
-    PublicSet,
-)
+from pitstop.workloads.reid.data.public_sets import SYSU_VISIBLE, Photograph, PublicSet
 
 Ints = npt.NDArray[np.int64]
 
