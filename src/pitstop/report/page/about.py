@@ -23,7 +23,16 @@ from pitstop.records.units import (
 )
 from pitstop.report.logs import log_headline, log_rows
 from pitstop.report.machine import ceiling_rows, headline
-from pitstop.report.page.blocks import Block, Column, Message, Section, Table, text_cell
+from pitstop.report.page.blocks import (
+    Block,
+    Message,
+    Section,
+    Table,
+    named_columns,
+    section_of,
+    text_cell,
+    text_columns,
+)
 from pitstop.report.page.run import RunView
 
 Pairs = Iterable[tuple[str, str]]
@@ -34,17 +43,15 @@ _CONFIGS: Final = (".yaml", ".yml")
 
 def settings_section(view: RunView) -> Section | None:
     """What was asked for and what really happened."""
-    blocks = [*_applied(view), *_seen(view), *_work(view), *_log_settings(view), *_warnings(view)]
-    if not blocks:
-        return None
-    return Section(key="settings", title="Settings, with proof", blocks=tuple(blocks))
+    blocks = (*_applied(view), *_seen(view), *_work(view), *_log_settings(view), *_warnings(view))
+    return section_of("settings", "Settings, with proof", blocks)
 
 
 def _pairs(caption: str, pairs: Pairs, *, headings: tuple[str, str], note: str | None) -> Table:
     rows = [(text_cell(name), text_cell(value)) for name, value in pairs]
     return Table(
         caption=caption,
-        columns=tuple(Column(name=name, is_number=False) for name in headings),
+        columns=text_columns(*headings),
         rows=tuple(rows[:_MOST_ROWS]),
         note=note,
         left_out=max(0, len(rows) - _MOST_ROWS),
@@ -228,17 +235,11 @@ def machine_section(view: RunView) -> Section | None:
         blocks.append(
             Table(
                 caption="Measured ceilings of the machine",
-                columns=(
-                    Column(name="what", is_number=False),
-                    Column(name="rate"),
-                    Column(name="how", is_number=False),
-                ),
+                columns=(*named_columns("what", "rate"), *text_columns("how")),
                 rows=tuple(tuple(map(text_cell, row)) for row in ceilings[:_MOST_ROWS]),
             )
         )
-    if not blocks:
-        return None
-    return Section(key="machine", title="Machine and versions", blocks=tuple(blocks))
+    return section_of("machine", "Machine and versions", blocks)
 
 
 def _machine_pairs(view: RunView) -> Pairs:

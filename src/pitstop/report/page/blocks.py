@@ -13,6 +13,7 @@ Section
 A template of the kind's name shows each (templates/). Text is plain here and escaped there.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
@@ -54,7 +55,12 @@ class Column:
 
 def named_columns(first: str, *numbers: str) -> tuple[Column, ...]:
     """Headings of what names a row, and of the numbers that follow."""
-    return (Column(name=first, is_number=False), *(Column(name=name) for name in numbers))
+    return (*text_columns(first), *(Column(name=name) for name in numbers))
+
+
+def text_columns(*names: str) -> tuple[Column, ...]:
+    """Headings of columns without numbers."""
+    return tuple(Column(name=name, is_number=False) for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,3 +259,11 @@ class Section:
     lead: str | None = None
     legend: tuple[LegendEntry, ...] = ()
     """What colours mean in all of its charts."""
+
+
+def section_of(
+    key: str, title: str, blocks: Iterable[Block], *, lead: str | None = None
+) -> Section | None:
+    """Make a chapter of what there is to show; None where that is nothing."""
+    shown = tuple(blocks)
+    return Section(key=key, title=title, blocks=shown, lead=lead) if shown else None

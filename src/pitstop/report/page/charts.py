@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from pitstop.report.page.blocks import LegendEntry
 from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.series import Series
 from pitstop.report.page.svg import Described, Svg, drawing, element, number, percent, thin
@@ -74,6 +75,14 @@ class Axes:
     from_zero: bool = True
     top: float | None = None
     """Upper end, where it is known beforehand, such as 1 for a share."""
+
+
+def legend_of(segments: Iterable[Segment], *, sizes: bool = False) -> tuple[LegendEntry, ...]:
+    """What the colours of a bar stand for, and how large each is."""
+    return tuple(
+        LegendEntry(name=f"{one.name}, {one.text}" if sizes else one.name, colour=one.colour)
+        for one in segments
+    )
 
 
 def bar(key: str, title: str, segments: Sequence[Segment], *, height: float = 44) -> Svg:

@@ -26,13 +26,15 @@ from pitstop.report.page.blocks import (
     Section,
     Table,
     number_cell,
+    section_of,
     text_cell,
+    text_columns,
 )
-from pitstop.report.page.charts import Axes, Line, bar, lines
+from pitstop.report.page.charts import Axes, Line, bar, legend_of, lines
 from pitstop.report.page.over_time import losses, step_times, whole
 from pitstop.report.page.palette import run_colour
 from pitstop.report.page.run import RunView, quartiles, view_of
-from pitstop.report.page.step import legend_of, segments_of
+from pitstop.report.page.step import segments_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -202,16 +204,14 @@ def _change_row(change: PartChange) -> tuple[Cell, ...]:
 
 def series_section(runs: RunsView) -> Section | None:
     """Step time and loss of all runs over one another."""
-    charts = [
+    charts = (
         *_overlay(runs, "series-step", "Time of a step", Axes(
             y_text=seconds_text, x_text=whole, x_name="step")),
         *_overlay(runs, "series-loss", "Loss", Axes(
             y_text=digits, x_text=whole, x_name="step", from_zero=False)),
-    ]  # fmt: skip
-    if not charts:
-        return None
+    )  # fmt: skip
     lead = "The line is the median of a window, the band reaches from its lowest to its highest."
-    return Section(key="over-time", title="Over time", lead=lead, blocks=tuple(charts))
+    return section_of("over-time", "Over time", charts, lead=lead)
 
 
 def _overlay(runs: RunsView, key: str, title: str, axes: Axes) -> Iterable[Chart]:
@@ -242,9 +242,7 @@ def verdicts_section(runs: RunsView) -> Section | None:
     )
     table = Table(
         caption="What the doctor says of each",
-        columns=tuple(
-            Column(name=name, is_number=False) for name in ("run", "outcome", "verdict", "finding")
-        ),
+        columns=text_columns("run", "outcome", "verdict", "finding"),
         rows=rows,
     )
     return Section(key="verdicts", title="Verdict on each", blocks=(table,))

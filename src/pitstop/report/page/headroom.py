@@ -10,7 +10,6 @@ from pitstop.report.headroom import headroom_text, kernel_line, kernel_name
 from pitstop.report.page.blocks import (
     Block,
     Chart,
-    Column,
     LegendEntry,
     Message,
     Section,
@@ -18,8 +17,9 @@ from pitstop.report.page.blocks import (
     named_columns,
     number_cell,
     text_cell,
+    text_columns,
 )
-from pitstop.report.page.charts import Segment, bar
+from pitstop.report.page.charts import Segment, bar, legend_of
 from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.run import RunView
 from pitstop.report.page.spans import Lane, Piece, lanes
@@ -106,21 +106,18 @@ def _classes(headroom: Headroom) -> Chart:
     return Chart(
         caption=f"{title}{whole}",
         svg=bar("kernel-classes", title, segments),
-        legend=tuple(
-            LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
-        ),
+        legend=legend_of(segments, sizes=True),
         note="Profiled in three steps that are left out of other numbers; by the kernels' names.",
     )
 
 
 def _kernels(headroom: Headroom) -> Table:
     whole_us = headroom.device_us
-    texts = ("launched by", "module", "line")
     return Table(
         caption="Kernels that take longest",
         columns=(
             *named_columns("kernel", "a step", "of all", "times"),
-            *(Column(name=name, is_number=False) for name in texts),
+            *text_columns("launched by", "module", "line"),
         ),
         rows=tuple(
             (

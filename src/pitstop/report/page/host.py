@@ -25,9 +25,10 @@ from pitstop.report.page.blocks import (
     Table,
     named_columns,
     number_cell,
+    section_of,
     text_cell,
 )
-from pitstop.report.page.charts import Axes, Line, Segment, bar, lines
+from pitstop.report.page.charts import Axes, Line, Segment, bar, legend_of, lines
 from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.run import RunView, quartiles
 from pitstop.report.page.series import Series, shortened
@@ -59,9 +60,7 @@ def memory_section(view: RunView) -> Section | None:
     if readings:
         blocks += _memory_charts(readings)
         blocks.append(_memory_table(readings))
-    if not blocks:
-        return None
-    return Section(key="memory", title="Memory", blocks=tuple(blocks))
+    return section_of("memory", "Memory", blocks)
 
 
 def _owners(owners: Owners) -> Iterable[Block]:
@@ -100,9 +99,7 @@ def _owners(owners: Owners) -> Iterable[Block]:
     yield Chart(
         caption=caption,
         svg=bar("memory-owners", f"Memory of {owners.device} by owner", segments),
-        legend=tuple(
-            LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
-        ),
+        legend=legend_of(segments, sizes=True),
         note=note,
     )
 
@@ -262,10 +259,8 @@ def load_section(view: RunView) -> Section | None:
     where = " while the steps after warm-up ran" if in_steps else ""
     table = _load_table(in_steps or loads, where)
     blocks: list[Block] = [*charts] if table is None else [*charts, table]
-    if not blocks:
-        return None
     title = "GPU, processor and disk" if any(one.gpus for one in loads) else "Processor and disk"
-    return Section(key="load", title=title, blocks=tuple(blocks))
+    return section_of("load", title, blocks)
 
 
 def _panels(loads: Sequence[HostLoad]) -> Iterable[tuple[_Panel, Named]]:

@@ -19,15 +19,15 @@ from pitstop.report.page.blocks import (
     Block,
     Cell,
     Chart,
-    LegendEntry,
     Message,
     Section,
     Table,
     named_columns,
     number_cell,
+    section_of,
     text_cell,
 )
-from pitstop.report.page.charts import Axes, Line, Segment, bar, lines
+from pitstop.report.page.charts import Axes, Line, Segment, bar, legend_of, lines
 from pitstop.report.page.palette import colours
 from pitstop.report.page.run import RunView
 from pitstop.report.page.series import shortened
@@ -37,17 +37,15 @@ _MOST_WORKERS: Final = 64
 
 def loader_section(view: RunView) -> Section | None:
     """What it took to feed the loop."""
-    blocks = [
+    blocks = (
         *_setups(view),
         *_stages(view.readings("loader", LoaderReading)),
         *_workers(view.readings("worker", WorkerTimes)),
         *_tuning(view.readings("loader_tuning", TuningReading)),
         *_skipped(view.readings("skipped", SkippedReading)),
         *_cache(view.readings("cache", CacheReading)),
-    ]
-    if not blocks:
-        return None
-    return Section(key="loader", title="Loader and cache", blocks=tuple(blocks))
+    )
+    return section_of("loader", "Loader and cache", blocks)
 
 
 def _setups(view: RunView) -> Iterable[Block]:
@@ -101,9 +99,7 @@ def _stages(readings: Sequence[LoaderReading]) -> Iterable[Block]:
         yield Chart(
             caption=f"Making a batch, {each} on average in {_worker_text(last.workers)}",
             svg=bar("loader-stages", "Stages of making a batch", segments, height=30),
-            legend=tuple(
-                LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
-            ),
+            legend=legend_of(segments, sizes=True),
             note=f"Measured over {count_text(batches, 'batch')}.",
         )
     yield _batch_table(readings, batches)

@@ -16,7 +16,8 @@ from pitstop.records.logs.summary import LogExamination
 from pitstop.records.run import Array, RankRecord, RunRecord
 from pitstop.records.store import decode
 from pitstop.records.verdict import Verdict
-from pitstop.report.page.palette import colours
+from pitstop.report.page.charts import Segment
+from pitstop.report.page.palette import HATCHED, colours
 
 ReadingT = TypeVar("ReadingT")
 
@@ -58,6 +59,10 @@ class RunView:
     def readings(self, kind: str, record_type: type[ReadingT]) -> tuple[ReadingT, ...]:
         """Every sound reading of a kind, in the order in which it was written."""
         return tuple(_sound(self.rank, kind, record_type))
+
+    def segment(self, part: str, share: float, text: str) -> Segment:
+        """A part as a piece of a bar, in its colour."""
+        return Segment(name=part, share=share, colour=self.colours.get(part, HATCHED), text=text)
 
     def loads_in_steps(self) -> tuple[HostLoad, ...]:
         """Loads read while the steps after warm-up ran: start-up would hide how busy these were."""

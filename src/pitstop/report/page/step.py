@@ -26,7 +26,7 @@ from pitstop.report.page.blocks import (
     number_cell,
     text_cell,
 )
-from pitstop.report.page.charts import Segment, bar, meter
+from pitstop.report.page.charts import Segment, bar, legend_of, meter
 from pitstop.report.page.headroom import device_track_chart
 from pitstop.report.page.palette import HATCHED, UNACCOUNTED
 from pitstop.report.page.run import RunView, quartiles
@@ -73,12 +73,7 @@ def _from_blocks(view: RunView, facts: Facts) -> Section | None:
     pieces[UNACCOUNTED] = summary.unaccounted.total_us / steps
     wall_us = summary.sampled_wall_us / steps
     segments = [
-        Segment(
-            name=name,
-            share=us / wall_us,
-            colour=view.colours.get(name, HATCHED),
-            text=f"{us_text(us)}, {share_text(us / wall_us)}",
-        )
+        view.segment(name, us / wall_us, f"{us_text(us)}, {share_text(us / wall_us)}")
         for name, us in sorted(pieces.items(), key=lambda item: (item[0] == UNACCOUNTED, -item[1]))
     ]
     mean = us_text(wall_us)
@@ -116,20 +111,10 @@ def segments_of(view: RunView, facts: Facts, *, whole_us: float | None = None) -
     shares = facts.shares()
     whole = whole_us or max(float(facts.wall_us.mean()), 1.0)
     return [
-        Segment(
-            name=name,
-            share=us / whole,
-            colour=view.colours.get(name, HATCHED),
-            text=f"{us_text(us)}, {share_text(shares.get(name))}",
-        )
+        view.segment(name, us / whole, f"{us_text(us)}, {share_text(shares.get(name))}")
         for name, us in part_times_us(facts).items()
         if us > 0 or name == UNACCOUNTED
     ]
-
-
-def legend_of(segments: Iterable[Segment]) -> tuple[LegendEntry, ...]:
-    """What the colours of a bar stand for."""
-    return tuple(LegendEntry(name=one.name, colour=one.colour) for one in segments)
 
 
 def _bars_of(view: RunView, facts: Facts) -> Iterable[Chart]:
@@ -165,15 +150,7 @@ def _device_segments(view: RunView, facts: Facts) -> list[Segment]:
     if rest >= _TINY:
         ordered["between parts"] = rest
     step_us = device.wall_us / device.steps
-    return [
-        Segment(
-            name=name,
-            share=share,
-            colour=view.colours.get(name, HATCHED),
-            text=us_text(share * step_us),
-        )
-        for name, share in ordered.items()
-    ]
+    return [view.segment(name, share, us_text(share * step_us)) for name, share in ordered.items()]
 
 
 def _parts_table(view: RunView, facts: Facts) -> Table:
@@ -326,12 +303,7 @@ def _shares_of_a_log(view: RunView) -> Section | None:
     if not shares:
         return None
     segments = [
-        Segment(
-            name=name,
-            share=share,
-            colour=view.colours.get(name, HATCHED),
-            text=share_text(share),
-        )
+        view.segment(name, share, share_text(share))
         for name, share in sorted(shares.items(), key=lambda item: (item[0] == UNACCOUNTED,))
     ]
     chart = Chart(

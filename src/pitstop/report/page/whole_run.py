@@ -9,7 +9,6 @@ from pitstop.records.verdict import Verdict
 from pitstop.report.page.blocks import (
     Block,
     Chart,
-    LegendEntry,
     Message,
     Section,
     Table,
@@ -17,9 +16,10 @@ from pitstop.report.page.blocks import (
     WhatIfFix,
     named_columns,
     number_cell,
+    section_of,
     text_cell,
 )
-from pitstop.report.page.charts import Segment, bar
+from pitstop.report.page.charts import Segment, bar, legend_of
 from pitstop.report.page.palette import HATCHED
 from pitstop.report.page.run import RunView
 from pitstop.report.page.svg import Svg
@@ -32,9 +32,7 @@ _START_UP: Final = "start-up"
 def run_section(view: RunView) -> Section | None:
     """Where the run's time went, and how much of it fixes can save at most."""
     blocks: list[Block] = [*_run_bar(view), *_what_if(view), *_notes(view.verdict)]
-    if not blocks:
-        return None
-    return Section(key="run", title="The whole run", blocks=tuple(blocks))
+    return section_of("run", "The whole run", blocks)
 
 
 def _run_bar(view: RunView) -> Iterable[Chart]:
@@ -44,21 +42,13 @@ def _run_bar(view: RunView) -> Iterable[Chart]:
     pieces_us = _pieces_us(facts.summary)
     whole_us = sum(pieces_us.values())
     segments = [
-        Segment(
-            name=name,
-            share=us / whole_us,
-            colour=view.colours.get(name, HATCHED),
-            text=seconds_text(us / 1e6),
-        )
-        for name, us in pieces_us.items()
+        view.segment(name, us / whole_us, seconds_text(us / 1e6)) for name, us in pieces_us.items()
     ]
     took = seconds_text(whole_us / 1e6)
     yield Chart(
         caption=f"{took}, from the start to the last step that was measured",
         svg=bar("run-bar", f"What {took} of the run went into", segments),
-        legend=tuple(
-            LegendEntry(name=f"{one.name}, {one.text}", colour=one.colour) for one in segments
-        ),
+        legend=legend_of(segments, sizes=True),
         note="Measured. Shares elsewhere are of the steps after warm-up and what lay between them.",
     )
 

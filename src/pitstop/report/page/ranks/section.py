@@ -14,17 +14,17 @@ from pitstop.report.page.blocks import (
     Block,
     Cell,
     Chart,
-    Column,
     Section,
     Table,
     named_columns,
     number_cell,
     text_cell,
+    text_columns,
 )
-from pitstop.report.page.charts import bar
+from pitstop.report.page.charts import bar, legend_of
 from pitstop.report.page.ranks.heat_map import heat_map, legend
 from pitstop.report.page.run import RunView, quartiles
-from pitstop.report.page.step import legend_of, part_times_us, segments_of
+from pitstop.report.page.step import part_times_us, segments_of
 
 _TITLE: Final = "Ranks side by side"
 _MOST_ROWS: Final = 16
@@ -128,9 +128,8 @@ def _hosts(times: Sequence[RankTimes], middle_us: float) -> Table:
     )
     return Table(
         caption="Hosts, the slowest first",
-        columns=(
-            *named_columns("host", "ranks", "own work a step", "beyond the median rank"),
-            Column(name="slowest rank"),
+        columns=named_columns(
+            "host", "ranks", "own work a step", "beyond the median rank", "slowest rank"
         ),
         rows=tuple(rows[:_MOST_ROWS]),
         note=f"{_HOW} Own work is that of the host's median rank.",
@@ -157,11 +156,9 @@ def _slowest_ranks(times: Sequence[RankTimes], middle_us: float) -> Table:
     return Table(
         caption="The slowest ranks",
         columns=(
-            Column(name="rank", is_number=False),
-            Column(name="host", is_number=False),
-            Column(name="own work a step"),
-            Column(name="beyond the median rank"),
-            Column(name="largest part of it", is_number=False),
+            *text_columns("rank"),
+            *named_columns("host", "own work a step", "beyond the median rank"),
+            *text_columns("largest part of it"),
         ),
         rows=tuple(_slow_row(one, times, middle_us) for one in slowest[:_MOST_ROWS]),
         note=_HOW,
