@@ -1,7 +1,6 @@
 """Two runs side by side as text: which is faster, by how much, and where."""
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.comparison import Comparison, PartChange, RunThroughput
@@ -13,6 +12,7 @@ from pitstop.records.units import (
     signed_seconds_text,
 )
 from pitstop.report.terminal import literal
+from pitstop.report.terminal_tables import plain_table
 
 
 def comparison_report(comparison: Comparison) -> RenderableType:
@@ -24,7 +24,12 @@ def comparison_report(comparison: Comparison) -> RenderableType:
         Text(f"before: {_throughput_text(comparison.before)}"),
         Text(f"after:  {_throughput_text(comparison.after)}"),
         "",
-        _table(comparison.parts),
+        plain_table(
+            map(_cells, comparison.parts),
+            ["part, a step"],
+            ("before", "after", "difference", "99% CI"),
+            "",
+        ),
     ]
     if comparison.same_work:
         parts.append(Text(f"the same work: {literal('; '.join(comparison.same_work))}"))
@@ -45,17 +50,6 @@ def _throughput_text(throughput: RunThroughput) -> str:
     return ", ".join(
         [*pieces, "samples/s not known" if rate is None else rate_text(rate, "samples/s")]
     )
-
-
-def _table(changes: tuple[PartChange, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("part, a step")
-    for heading in ("before", "after", "difference", "99% CI"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    for change in changes:
-        table.add_row(*_cells(change))
-    return table
 
 
 def _cells(change: PartChange) -> list[str]:

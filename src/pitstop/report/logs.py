@@ -13,6 +13,7 @@ from pitstop.records.logs.windows import ColumnNote
 from pitstop.records.units import count_text, digits, rate_text, seconds_text, share_text
 from pitstop.records.verdict import Verdict
 from pitstop.report.terminal import literal, verdict_report
+from pitstop.report.terminal_tables import plain_table
 
 NOT_KNOWN = "not known"
 
@@ -36,7 +37,8 @@ def log_comparison_report(comparison: LogComparison) -> RenderableType:
     parts: list[RenderableType] = []
     for pair in comparison.pairs:
         parts += [*_pair_lines(pair), ""]
-    parts.append(_rates_table(comparison))
+    headings = ("batch", "ranks", "step", "IQR", "windows", "samples/s", "wait for data")
+    parts.append(plain_table(map(_cells, comparison.logs), ["log"], headings))
     for one in comparison.logs:
         name = literal(one.summary.source)
         parts.append(Text(f"{name}: {one.verdict.outcome}: {literal(one.verdict.message)}"))
@@ -157,24 +159,6 @@ def _pair_lines(pair: LogPair) -> Iterable[RenderableType]:
         yield Text(f"  {literal(pair.basis)}; steady state, start-up and evaluation left out")
     for note in pair.notes:
         yield Text(f"  {literal(note)}")
-
-
-def _rates_table(comparison: LogComparison) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("log")
-    for heading in (
-        "batch",
-        "ranks",
-        "step",
-        "IQR",
-        "windows",
-        "samples/s",
-        "wait for data",
-    ):
-        table.add_column(heading, justify="right")
-    for one in comparison.logs:
-        table.add_row(*_cells(one))
-    return table
 
 
 def _cells(one: LogExamination) -> list[str]:

@@ -1,13 +1,16 @@
 """A study of somebody's script as text: the lines to change, what each gained, what else to do."""
 
+from itertools import starmap
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from pitstop.records.tuning.script import Advice, CodeChange, ScriptTuning
+from pitstop.records.tuning.study import GainRow
 from pitstop.records.units import count_text, seconds_text, speedup_text
 from pitstop.report.printable import literal
-from pitstop.report.terminal_tables import titled_lines
+from pitstop.report.terminal_tables import plain_table, titled_lines
 from pitstop.report.tuning import ending_lines
 
 
@@ -49,28 +52,22 @@ def change_lines(found: ScriptTuning) -> list[str]:
 
 
 def _table(found: ScriptTuning) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("change")
-    for heading in ("a step", "gain", "in turns", "cumulative", "pays after"):
-        table.add_column(heading, justify="right")
-    table.add_column("loss")
-    table.add_row("as it is", seconds_text(found.tuning.rows[0].wall_s))
-    for row, change in zip(found.tuning.rows[1:], found.changes, strict=True):
-        pays = "" if row.break_even_steps is None else count_text(row.break_even_steps, "step")
-        table.add_row(
-            literal(" ".join(row.overrides)),
-            seconds_text(row.wall_s),
-            speedup_text(row.gain),
-            _spread(change),
-            speedup_text(row.cumulative_gain),
-            pays,
-            literal(change.loss),
-        )
-    return table
+    first = ["as it is", seconds_text(found.tuning.rows[0].wall_s)]
+    changed = starmap(_cells, zip(found.tuning.rows[1:], found.changes, strict=True))
+    headings = ("a step", "gain", "in turns", "cumulative", "pays after")
+    return plain_table([first, *changed], ["change"], headings, "loss")
 
 
-def _spread(change: CodeChange) -> str:
-    return f"{speedup_text(change.gain_low)} to {speedup_text(change.gain_high)}"
+def _cells(row: GainRow, change: CodeChange) -> list[str]:
+    return [
+        literal(" ".join(row.overrides)),
+        seconds_text(row.wall_s),
+        speedup_text(row.gain),
+        f"{speedup_text(change.gain_low)} to {speedup_text(change.gain_high)}",
+        speedup_text(row.cumulative_gain),
+        "" if row.break_even_steps is None else count_text(row.break_even_steps, "step"),
+        literal(change.loss),
+    ]
 
 
 def _advice(advice: Advice) -> list[str]:

@@ -23,7 +23,7 @@ from pitstop.records.verdict import Bound, Finding, Verdict
 from pitstop.report.language.terminal import in_language
 from pitstop.report.language.translate import Translator, translator
 from pitstop.report.printable import literal, literal_lines
-from pitstop.report.terminal_tables import headroom_lines, module_lines
+from pitstop.report.terminal_tables import headroom_lines, module_lines, plain_table
 
 # Where no terminal sets a width a row or a paragraph stays one line: it can be searched for.
 _PIPED_WIDTH = 10_000
@@ -110,14 +110,11 @@ def _headline(summary: RunSummary) -> str:
 
 
 def _span_table(summary: RunSummary) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("part of the step")
     headings = ["total", "of wall", "self", "median a step"]
     has_device = summary.device_wall is not None
-    for heading in [*headings, "on the device"] if has_device else headings:
-        table.add_column(heading, justify="right")
-    for span in summary.spans:
-        table.add_row(*_span_cells(span, has_device=has_device))
+    headings += ["on the device"] if has_device else []
+    rows = (_span_cells(span, has_device=has_device) for span in summary.spans)
+    table = plain_table(rows, ["part of the step"], headings)
     if summary.unaccounted.count:
         total_us = summary.unaccounted.total_us
         share = share_text(summary.unaccounted_share)

@@ -1,6 +1,6 @@
 """Parts of a model, the device's time and sums as tables, and titled lines, on the terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich.console import RenderableType
@@ -23,6 +23,18 @@ def titled_lines(title: str, lines: Iterable[str]) -> list[RenderableType]:
     return [Text(), Text(title, style="bold"), *shown] if shown else []
 
 
+def plain_table(
+    rows: Iterable[Iterable[str]], first: Sequence[str], numbers: Sequence[str], *last: str
+) -> Table:
+    """Lay rows out without lines, below headings: those of numbers stand to the right."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in (*first, *numbers, *last):
+        table.add_column(heading, justify="right" if heading in numbers else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def sum_table(rows: Iterable[tuple[str, str, str]]) -> Table:
     """Lay out what things amount to: the name, the figure, and how it came about."""
     table = Table.grid(padding=(0, 2))
@@ -39,14 +51,9 @@ def module_lines(modules: ModuleTable | None) -> Iterable[RenderableType]:
     if modules is None:
         return
     recomputes = any(row.recompute_us for row in modules.rows)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("part of the model")
     headings = ("forward", "backward", *(("recomputed",) if recomputes else ()), "of both")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for row in modules.rows:
-        table.add_row(*_cells(row, recomputes=recomputes))
-    yield table
+    rows = (_cells(row, recomputes=recomputes) for row in modules.rows)
+    yield plain_table(rows, ["part of the model"], headings)
     yield Text(f"{modules.basis}; {coverage(modules)}")
     if modules.kinds:
         kinds = [f"{literal(k.kind)} {share_text(k.share)} in {k.places}" for k in modules.kinds]
@@ -81,12 +88,11 @@ def headroom_lines(headroom: Headroom | None) -> Iterable[RenderableType]:
         return
     yield Text.assemble(("headroom: ", "bold"), literal(headroom_text(headroom)))
     if headroom.classes:
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for heading in ("  the device's time, a step", "time", "of all"):
-            table.add_column(heading, justify="left" if heading.startswith(" ") else "right")
-        for each in headroom.classes[:_MOST_CLASSES]:
-            table.add_row(f"  {literal(each.name)}", us_text(each.us), share_text(each.share))
-        yield table
+        rows = (
+            (f"  {literal(each.name)}", us_text(each.us), share_text(each.share))
+            for each in headroom.classes[:_MOST_CLASSES]
+        )
+        yield plain_table(rows, ["  the device's time, a step"], ("time", "of all"))
     for kernel in headroom.kernels[:_MOST_KERNELS]:
         said = f"{kernel_name(kernel.name)}{kernel_source(kernel)}"
         yield Text(f"  {us_text(kernel.us)} {literal(said)}")

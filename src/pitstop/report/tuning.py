@@ -9,7 +9,7 @@ from rich.text import Text
 from pitstop.records.tuning.study import OTHER_SEEDS, GainRow, Trial, Tuning
 from pitstop.records.units import bytes_text, count_text, rate_text, seconds_text, speedup_text
 from pitstop.report.printable import literal
-from pitstop.report.terminal_tables import titled_lines
+from pitstop.report.terminal_tables import plain_table, titled_lines
 
 
 def tuning_report(tuning: Tuning, written: str | None) -> RenderableType:
@@ -52,15 +52,11 @@ def trial_line(trial: Trial, *, of: str = "samples") -> str:
 
 
 def _table(tuning: Tuning) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
     has_device = any(row.peak_device_bytes is not None for row in tuning.rows)
-    table.add_column("change")
     headings = ["samples/s", "gain", "in turns", "cumulative", "arithmetic"]
-    for heading in [*headings, *(["device memory"] if has_device else []), "pays after"]:
-        table.add_column(heading, justify="right")
-    for row in tuning.rows:
-        table.add_row(*_cells(row, has_device=has_device))
-    return table
+    headings += [*(["device memory"] if has_device else []), "pays after"]
+    rows = (_cells(row, has_device=has_device) for row in tuning.rows)
+    return plain_table(rows, ["change"], headings)
 
 
 def _cells(row: GainRow, *, has_device: bool) -> list[str]:

@@ -17,15 +17,13 @@ from pitstop.records.verify.checklist import Checklist, CheckRow
 from pitstop.records.verify.quality import NonInferiority, TimeToQuality
 from pitstop.records.verify.verification import Verification
 from pitstop.report.printable import literal
+from pitstop.report.terminal_tables import plain_table
 
 
 def checklist_report(found: Checklist) -> RenderableType:
     """Lay out a checklist row by row: value, target, pass or fail."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("check", "measured", "target", "", "evidence"):
-        table.add_column(heading)
-    for row in found.rows:
-        table.add_row(*_cells(row))
+    headings = ("check", "measured", "target", "", "evidence")
+    table = plain_table(map(_cells, found.rows), headings, ())
     head = Text.assemble((f"{found.outcome}: ", "bold"), _checklist_message(found))
     return Group(head, "", table, "", Text(_next_of_checklist(found)))
 
@@ -69,10 +67,11 @@ def _value_text(row: CheckRow, value: float) -> str:
 
 def verification_report(found: Verification) -> RenderableType:
     """Lay out a verification: the verdict, then level by level, then the runs."""
+    levels = ((one.level, one.outcome, literal(one.message)) for one in found.levels)
     parts: list[RenderableType] = [
         Text.assemble((f"{found.outcome}: ", "bold"), literal(found.message)),
         "",
-        _levels(found),
+        plain_table(levels, ("level", "outcome", "evidence"), ()),
     ]
     if found.changes:
         parts += ["", Text("changed settings", style="bold"), _changes(found)]
@@ -84,15 +83,6 @@ def verification_report(found: Verification) -> RenderableType:
         parts += [Text(f"  {line}") for line in _time_lines(found.time_to_quality)]
     parts += ["", Text(_next_of_verification(found))]
     return Group(*parts)
-
-
-def _levels(found: Verification) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("level", "outcome", "evidence"):
-        table.add_column(heading)
-    for level in found.levels:
-        table.add_row(level.level, level.outcome, literal(level.message))
-    return table
 
 
 def _changes(found: Verification) -> Table:
