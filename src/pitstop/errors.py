@@ -12,6 +12,9 @@ A message says what is wrong, where, and what to do. The command line prints it 
 traceback and leaves with exit code 2. What only pitstop itself can break is an ``assert``.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PitstopError(Exception):
     """Base of every error a user can do something about."""
@@ -38,6 +41,19 @@ class DataError(PitstopError):
 
 class CheckpointError(PitstopError):
     """A checkpoint that cannot be written or read; the state of training is as it was."""
+
+
+@contextmanager
+def os_errors_as(kind: type[PitstopError], doing: str) -> Iterator[None]:
+    """Say what was being done, and the system's own words, where the system refuses it.
+
+    Raises:
+        PitstopError: Of this kind.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{doing}: {error.strerror}") from error
 
 
 def install_hint(package: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from PIL import Image, UnidentifiedImageError
 
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.records.files import open_regular, read_regular, whole_file
 
 DAMAGED: Final = (
@@ -43,10 +43,8 @@ def require_sample(path: Path) -> bytes:
     Raises:
         DataError: It cannot be read; names it.
     """
-    try:
+    with os_errors_as(DataError, f"cannot read {path}"):
         return read_sample(path)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 @contextmanager

@@ -1,15 +1,15 @@
-"""A generated dataset's folder: it appears whole or not at all."""
+"""A new folder: of a generated dataset, which appears whole or not at all, or of outputs."""
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 
 
 def refuse_used_root(root: Path) -> None:
-    """Make sure that a dataset may be made at a place.
+    """Make sure that something new may be made at a place.
 
     Raises:
         DataError: Where something is there already.
@@ -29,7 +29,7 @@ def new_dataset(root: Path, *, what: str) -> Iterator[Path]:
     Raises:
         DataError: Where it cannot be written; nothing is left behind.
     """
-    try:
+    with os_errors_as(DataError, f"cannot write {what} to {root}"):
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as scratch:
             # A folder of its own, for the scratch one is closed to others.
@@ -37,8 +37,6 @@ def new_dataset(root: Path, *, what: str) -> Iterator[Path]:
             folder.mkdir()
             yield folder
             folder.rename(root)
-    except OSError as error:
-        raise DataError(f"cannot write {what} to {root}: {error.strerror}") from error
 
 
 def folder_bytes(folder: Path) -> int:

@@ -13,6 +13,7 @@ import mmap
 import os
 import secrets
 import struct
+import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pitstop.data.check import DataCheck
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.records.files import open_regular
 
 Bytes = npt.NDArray[np.uint8]
@@ -112,14 +113,13 @@ class PackWriter:
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         self.workload = workload
         self._names: set[str] = set()
+        self._begun_s = time.perf_counter()
         self.members: list[Member] = []
 
     def __enter__(self) -> Self:
-        try:
+        with os_errors_as(DataError, f"cannot write {self._path}"):
             self._file = self._temporary.open("xb")
             self._file.write(bytes(_HEADER_BYTES))
-        except OSError as error:
-            raise DataError(f"cannot write {self._path}: {error.strerror}") from error
         return self
 
     def add(self, name: str, field: str, data: bytes | Bytes) -> None:
@@ -189,24 +189,23 @@ class PackWriter:
         self._file.write(bytes(padding))
         return offset + padding
 
+    def summary(self, *, source_bytes: int) -> PackSummary:
+        """Sum up what was written, once it is closed, from files of so many bytes."""
+        field_bytes = Counter[str]()
+        for member in self.members:
+            field_bytes[member.field] += member.size_bytes
+        return PackSummary(
+            path=str(self._path),
+            workload=self.workload,
+            members=len(self.members),
+            size_bytes=self._path.stat().st_size,
+            source_bytes=source_bytes,
+            field_bytes=dict(field_bytes),
+            took_s=time.perf_counter() - self._begun_s,
+        )
+
     def _cannot_write(self, error: OSError) -> DataError:
         return DataError(f"cannot write {self._path}: {error.strerror}; nothing was left behind")
-
-
-def summarise(writer: PackWriter, path: Path, *, source_bytes: int, took_s: float) -> PackSummary:
-    """Sum up what a writer that is closed has written."""
-    field_bytes = Counter[str]()
-    for member in writer.members:
-        field_bytes[member.field] += member.size_bytes
-    return PackSummary(
-        path=str(path),
-        workload=writer.workload,
-        members=len(writer.members),
-        size_bytes=path.stat().st_size,
-        source_bytes=source_bytes,
-        field_bytes=dict(field_bytes),
-        took_s=took_s,
-    )
 
 
 class Pack:
@@ -218,13 +217,10 @@ class Pack:
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
-        try:
-            with open_regular(path) as file:
-                header = file.read(_HEADER_BYTES)
-                self._index_crc, where, length = _checked_header(path, header)
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from error
+        with os_errors_as(DataError, f"cannot read {path}"), open_regular(path) as file:
+            header = file.read(_HEADER_BYTES)
+            self._index_crc, where, length = _checked_header(path, header)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         index = self._map[where : where + length]
         if zlib.crc32(index) != self._index_crc:
             raise DataError(f"{path} is damaged: the checksum of its index differs; {_AGAIN}")

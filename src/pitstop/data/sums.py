@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.records.files import open_regular, read_regular
 from pitstop.records.store import write_text
 
@@ -69,11 +69,8 @@ def _sums_of(root: Path, *, leave_out: Path) -> Iterator[tuple[str, str]]:
             path = Path(folder) / name
             if path.resolve() == own:
                 continue
-            try:
-                with open_regular(path) as file:
-                    value = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise DataError(f"cannot read {path}: {error.strerror}") from error
+            with os_errors_as(DataError, f"cannot read {path}"), open_regular(path) as file:
+                value = hashlib.file_digest(file, "sha256").hexdigest()
             yield path.relative_to(root).as_posix(), value
 
 

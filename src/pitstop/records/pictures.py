@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pitstop.errors import RecordError
+from pitstop.errors import RecordError, os_errors_as
 from pitstop.records.files import read_regular
 from pitstop.records.store import from_json, write_json
 
@@ -75,10 +75,8 @@ def write_pictures(folder: Path, pictures: Pictures) -> None:
         RecordError: The folder cannot be made or written to.
     """
     place = folder / FOLDER
-    try:
+    with os_errors_as(RecordError, f"cannot write to {place}"):
         place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecordError(f"cannot write to {place}: {error.strerror}") from error
     write_json(pictures, place / INDEX)
 
 
@@ -101,23 +99,17 @@ def read_pictures(folder: Path) -> Pictures | None:
 def picture_bytes(folder: Path, cell: PictureCell) -> bytes:
     """Read one picture's file as it is.
 
-    Args:
-        folder: The run's folder.
-        cell: The picture.
-
     Raises:
         RecordError: The file is not there, lies elsewhere by way of a link, or is no picture.
     """
     place = (folder / FOLDER).resolve()
     path = place / cell.file
-    try:
+    with os_errors_as(RecordError, f"cannot read {cell.file}"):
         if path.resolve().parent != place:
             raise RecordError(f"{cell.file} is a link that leads out of {FOLDER}")
         if path.exists() and not path.is_file():
             raise RecordError(f"{cell.file} is no file")
         data = read_regular(path, most_bytes=_MOST_BYTES)
-    except OSError as error:
-        raise RecordError(f"cannot read {cell.file}: {error.strerror}") from error
     if not data.startswith(_BEGINNINGS[cell.media_type]):
         raise RecordError(f"{cell.file} does not hold what its name says")
     return data

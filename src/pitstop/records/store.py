@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pitstop.errors import RecordError
+from pitstop.errors import RecordError, os_errors_as
 from pitstop.records.files import open_regular, whole_file
 from pitstop.records.host.nodes import RANK_FILES, node_folders
 from pitstop.records.reader import RankReader
@@ -144,10 +144,8 @@ def rank_files(source: Path) -> list[Path]:
     Raises:
         RecordError: There is no such file or folder, or the folder holds no record.
     """
-    try:
+    with os_errors_as(RecordError, f"cannot read {source}"):
         is_folder, is_there = source.is_dir(), source.exists()
-    except OSError as error:
-        raise RecordError(f"cannot read {source}: {error.strerror}") from error
     if is_folder:
         if not os.access(source, os.R_OK | os.X_OK):
             raise RecordError(f"cannot read {source}: {os.strerror(errno.EACCES)}")
@@ -245,7 +243,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         RecordError: The folder is missing or cannot be written to, or the file is a run's record.
     """
-    try:
+    with os_errors_as(RecordError, f"cannot write {path}"):
         if path.exists() and not path.is_file():
             # A pipe or a device such as /dev/null is written to; a file must not take its place.
             path.write_text(text, encoding="utf-8")
@@ -254,8 +252,6 @@ def write_text(path: Path, text: str) -> None:
             raise RecordError(f"{path} is the record of a run; name another file")
         with whole_file(path) as temporary, temporary.open("x", encoding="utf-8") as file:
             file.write(text)
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror}") from error
 
 
 def require_writable(path: Path) -> None:
@@ -264,28 +260,23 @@ def require_writable(path: Path) -> None:
     Raises:
         RecordError: The folder is missing or cannot be written to.
     """
-    try:
+    with os_errors_as(RecordError, f"cannot write {path}"):
         if path.is_dir():
             raise RecordError(f"cannot write {path}: it is a folder")
         if path.exists() and not path.is_file():
             return  # a pipe or a device: to open one may wait for its reader
         with tempfile.TemporaryFile(dir=path.parent):
             pass
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _read_rank(path: Path, *, with_steps: bool) -> RankRecord:
     reader = RankReader(with_steps=with_steps)
-    try:
-        with open_regular(path) as file:
-            # As far as it is written now: what grows meanwhile, or has no end, is not followed.
-            left_bytes = os.fstat(file.fileno()).st_size
-            while left_bytes > 0 and (chunk := file.read(min(_CHUNK_BYTES, left_bytes))):
-                reader.feed(chunk)
-                left_bytes -= len(chunk)
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from error
+    with os_errors_as(RecordError, f"cannot read {path}"), open_regular(path) as file:
+        # As far as it is written now: what grows meanwhile, or has no end, is not followed.
+        left_bytes = os.fstat(file.fileno()).st_size
+        while left_bytes > 0 and (chunk := file.read(min(_CHUNK_BYTES, left_bytes))):
+            reader.feed(chunk)
+            left_bytes -= len(chunk)
     if not reader.is_record:
         raise RecordError(f"{path} is not a run record: it does not begin with a run line")
     return reader.record()

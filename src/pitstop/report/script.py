@@ -46,13 +46,7 @@ def next_command(folder: Path, *, code: str | None = None) -> RenderableType:
 def nothing_seen(
     ended: Ended, seen: Sequence[Untrained], *, failure: str | None = None
 ) -> tuple[str, tuple[str, ...]]:
-    """Say what was seen of a command in which no training step was: a message, and notes.
-
-    Args:
-        ended: How the command ended.
-        seen: Its processes that imported torch.
-        failure: The exception that ended one of its processes, where there was one.
-    """
+    """Say what was seen of a command in which no training step was: a message, and notes."""
     if ended.exit_code and not ended.interrupted:
         return _failed(ended, seen, failure)
     how = f"was ended by {ended.signal}" if ended.signal else f"ended with code {ended.exit_code}"

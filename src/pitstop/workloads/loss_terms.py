@@ -45,13 +45,7 @@ def due_terms(terms: Sequence[TermT], step: int) -> list[TermT]:
 
 
 def sum_over_samples(terms: Sequence[WeightedTerm], sums: Mapping[str, Tensor], count: int) -> Loss:
-    """Add up terms whose values are sums over samples, so that losses of micro-batches add up.
-
-    Args:
-        terms: Those that are due.
-        sums: Their values by name, each summed over the samples.
-        count: Number of samples.
-    """
+    """Add up terms whose values are sums over samples, so that losses of micro-batches add up."""
     total = torch.stack([term.weight * sums[term.name] for term in terms]).sum()
     means = {name: value.detach() / count for name, value in sums.items()}
     return Loss(total=total, count=count, terms=means)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from pitstop.data.new_dataset import folder_bytes, new_dataset, refuse_used_root
 from pitstop.errors import DataError
-from pitstop.workloads.new_dataset import folder_bytes, new_dataset, refuse_used_root
 
 
 def test_a_folder_appears_when_everything_is_written(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 
 SCRIPT: Final = "script"
 CLIPS: Final = "clips"
@@ -33,7 +33,7 @@ def prepare_folder(folder: Path) -> None:
     Raises:
         DataError: The folder holds something else, or cannot be written to.
     """
-    try:
+    with os_errors_as(DataError, f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not (folder / _OWN).is_file():
             raise DataError(
@@ -47,5 +47,3 @@ def prepare_folder(folder: Path) -> None:
             shutil.rmtree(folder / name, ignore_errors=True)
         for name in (SCRIPT_PAGE, COMPARED, REPORT):
             (folder / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot write to {folder}: {error.strerror}") from error

@@ -21,7 +21,7 @@ from pitstop.cli.demo.folder import SCRIPT
 from pitstop.config.shipped import shipped_folder
 from pitstop.doctor.judge import verdict_of
 from pitstop.doctor.pairs import PairedRuns, judge_pairs
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.measure.script.launch import run_script
 from pitstop.records.store import read_run
 from pitstop.records.verdict import Verdict
@@ -74,15 +74,13 @@ def prepare_script(demo: Path, *, steps: int) -> ScriptFolder:
     if examples is None:
         raise DataError("the package came without its examples; install it again")
     folder = demo / SCRIPT
-    try:
+    with os_errors_as(DataError, f"cannot write to {folder}"):
         (folder / _PICTURES).mkdir(parents=True, exist_ok=True)
         for source, name in (("slow", _SLOW), ("fixed", _FIXED)):
             shutil.copyfile(examples / source / "train.py", folder / name)
         diff = _difference(folder)
         (folder / DIFF).write_text(diff, encoding="utf-8")
         count = _make_pictures(folder / _PICTURES)
-    except OSError as error:
-        raise DataError(f"cannot write to {folder}: {error.strerror}") from error
     return ScriptFolder(folder=folder, pictures=count, diff=diff, steps=steps)
 
 

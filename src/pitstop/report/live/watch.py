@@ -118,12 +118,6 @@ def watch_of(source: Path, examine: Examine) -> Watch:
 def follow(watch: Watch, show: Show, *, pause: Callable[[], None], wait: bool) -> LiveView:
     """Show the run until it is over; give the last view.
 
-    Args:
-        watch: The run.
-        show: Called with every view.
-        pause: Called between two polls.
-        wait: Whether a run that is not there yet is waited for.
-
     Raises:
         RecordError: There is no record and it is not waited for, or it is something else.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from pitstop.doctor.judge import JudgedRuns
-from pitstop.errors import RecordError
+from pitstop.errors import RecordError, os_errors_as
 from pitstop.records.store import write_text
 from pitstop.records.units import listing
 from pitstop.report.explain import require_language
@@ -191,20 +191,16 @@ def require_other(sources: Sequence[Path], output: Path) -> None:
     Raises:
         RecordError: The output is a source, or lies in one and is no earlier page.
     """
-    try:
+    with os_errors_as(RecordError, f"cannot write {output}"):
         taken = output.exists() and any(_holds(source, output) for source in sources)
-    except OSError as error:
-        raise RecordError(f"cannot write {output}: {error.strerror}") from error
     if taken:
         raise RecordError(f"{output} is what the page is about; give it another name")
 
 
 def _holds(source: Path, output: Path) -> bool:
-    try:
+    with os_errors_as(RecordError, f"cannot read {source}"):
         is_inside = source.resolve() in output.resolve().parents
         is_same = source.exists() and source.samefile(output)
-    except OSError as error:
-        raise RecordError(f"cannot read {source}: {error.strerror}") from error
     return is_same or (is_inside and output.is_file() and output.suffix.lower() not in _PAGES)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pitstop.errors import ConfigError, DataError, MissingPackage
+from pitstop.errors import ConfigError, DataError, MissingPackage, os_errors_as
 from pitstop.train.state.weights import load_weights, read_weights
 from pitstop.train.task import BatchT, ExportForm, Exports, Task
 
@@ -179,10 +179,8 @@ def _checked(
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[Path]:
     """Give a place beside a file; what is there in the end becomes the file."""
-    try:
+    with os_errors_as(DataError, f"cannot write {path}"):
         handle, name = tempfile.mkstemp(prefix=".", suffix=path.suffix or ".pt2", dir=path.parent)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from error
     os.close(handle)
     made = Path(name)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from pitstop.config.sections import RunConfig
-from pitstop.errors import ConfigError, DataError
+from pitstop.errors import ConfigError, DataError, os_errors_as
 from pitstop.records.pictures import FOLDER, PictureRow, Pictures, write_pictures
 from pitstop.train.optim.precision import Precision
 from pitstop.train.ranks import Ranks, join_ranks, leave_ranks
@@ -50,7 +50,7 @@ def keep_pictures(folder: Path, draw: Callable[[Path], list[PictureRow]]) -> Pic
     Raises:
         PitstopError: Where they cannot be drawn or written; those before stay.
     """
-    try:
+    with os_errors_as(DataError, f"cannot write pictures to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".pictures.", dir=folder) as scratch:
             made = Path(scratch) / FOLDER
@@ -60,8 +60,6 @@ def keep_pictures(folder: Path, draw: Callable[[Path], list[PictureRow]]) -> Pic
             pictures = Pictures(rows=tuple(rows))
             write_pictures(Path(scratch), pictures)
             _put_in_place(made, folder / FOLDER)
-    except OSError as error:
-        raise DataError(f"cannot write pictures to {folder}: {error.strerror}") from error
     return pictures
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from pitstop.config.sections import RunConfig
 from pitstop.data.loader.batches import Loader
+from pitstop.data.new_dataset import refuse_used_root
 from pitstop.errors import ConfigError, DataError
 from pitstop.records.evaluation import EvaluationRecord, InferenceRecord
 from pitstop.train.evaluation.outputs import infer
@@ -107,7 +108,7 @@ def infer_checkpoint(
     """
     if not isinstance(task, WritesOutputs):
         raise ConfigError(f"the workload {task.name} has no outputs to write")
-    _refuse_used_folder(folder)
+    refuse_used_root(folder)
     if isinstance(task, InfersFiles) and task.names_files():
         return _infer_files(config, task, checkpoint, folder)
     with _trained(config, task, checkpoint) as trained:
@@ -236,11 +237,6 @@ def _trained(
 
 def _peak_bytes(device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-
-
-def _refuse_used_folder(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder} is there already; name another folder, or remove it first")
 
 
 def _make_folder(folder: Path) -> None:

@@ -11,12 +11,7 @@ from pitstop.train.optim.local_part import local_parts
 
 
 class WeightAverage:
-    """Exponential moving average of a model's parameters; buffers are the latest.
-
-    Args:
-        model: Whose weights are averaged.
-        decay: Share of the average that each update keeps.
-    """
+    """Exponential moving average of a model's parameters; buffers are the latest."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._decay = decay

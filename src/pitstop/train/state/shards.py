@@ -118,11 +118,7 @@ def write_index(index: Index) -> dict[str, Any]:
 
 
 def read_index(content: Any, files: Collection[str]) -> dict[str, DividedTensor]:
-    """Read an index back.
-
-    Args:
-        content: What `write_index` gave.
-        files: Those of the checkpoint; the index may name no other.
+    """Read an index back; it may name no other files than these.
 
     Raises:
         CheckpointError: It is no index, or not of these files.
@@ -157,11 +153,7 @@ def join_shards(
 
 
 class ShardFiles:
-    """The files of a checkpoint that rows lie in, each opened once.
-
-    Args:
-        read: Opens one.
-    """
+    """The files of a checkpoint that rows lie in, each opened once."""
 
     def __init__(self, read: Read) -> None:
         self._read = read

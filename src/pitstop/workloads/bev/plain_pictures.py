@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from pitstop.config.workloads.bev import MonoData, SurroundData
-from pitstop.data.images import DAMAGED, open_image, read_sample, write_image
+from pitstop.data.images import DAMAGED, open_image, require_sample, write_image
 from pitstop.errors import DataError
 from pitstop.records.store import write_text
 from pitstop.train.task import FilesMade
@@ -105,11 +105,7 @@ def plain_sample(
     views = [_view(shot.size, data) for shot in shots]
     pictures = []
     for shot, view in zip(shots, views, strict=True):
-        try:
-            content = read_sample(shot.path)
-        except OSError as error:
-            raise DataError(f"cannot read {shot.path}: {error.strerror}") from error
-        pixels = decode(content, shot.path, shot.size, reduction_of(view))
+        pixels = decode(require_sample(shot.path), shot.path, shot.size, reduction_of(view))
         pictures.append(show(pixels, shot.size, view, data.image_size, colours=None))
     intrinsics = [
         calibration.intrinsics(_names(shot), shot.size, camera=shot.camera) for shot in shots

@@ -14,6 +14,7 @@ from pitstop.config.load import config_from
 from pitstop.config.sections import LossSection, ModelSection, RunConfig
 from pitstop.config.workloads.bev import LssModel, MonoData, MonoLoss, SurroundData, SurroundLoss
 from pitstop.data.check import DataCheck
+from pitstop.data.loader.prefetch import on_device
 from pitstop.data.pack import Frames, PackSummary, beside
 from pitstop.errors import ConfigError
 from pitstop.records.pictures import PictureRow
@@ -169,7 +170,7 @@ class BevTask:
         The numbers of calibrations stay on the host: they say which geometry is known already, and
         reading them back from the device would wait for it.
         """
-        return replace(batch.to(device), calibration=batch.calibration)
+        return replace(on_device(batch, device), calibration=batch.calibration)
 
     def forward(self, model: nn.Module, batch: BevBatch) -> Tensor:
         """Give the logits of every class and cell, (B, K, h, w)."""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.records.files import whole_file
 
 Spikes = npt.NDArray[np.uint8]
@@ -67,10 +67,8 @@ def num_planes(path: Path | str, *, height: int, width: int) -> int:
         DataError: Where the file is not there, or is not a whole number of frames of this size.
     """
     _require_whole_bytes(height, width)
-    try:
+    with os_errors_as(DataError, f"cannot read {path}"):
         file_bytes = Path(path).stat().st_size
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
     return planes_in(file_bytes, path, height=height, width=width)
 
 
@@ -101,11 +99,8 @@ def write_dat(path: Path | str, spikes: Spikes) -> None:
     _require_whole_bytes(height, width)
     path = Path(path)
     data = np.packbits(spikes[:, ::-1], axis=-1, bitorder="little").tobytes()
-    try:
-        with whole_file(path) as temporary:
-            temporary.write_bytes(data)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from error
+    with os_errors_as(DataError, f"cannot write {path}"), whole_file(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def count_bins(spikes: Spikes, bins: int) -> Spikes:

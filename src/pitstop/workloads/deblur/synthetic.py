@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from pitstop.data.new_dataset import folder_bytes, new_dataset, refuse_used_root
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.spike import Spikes, write_dat
 from pitstop.workloads.draws import Draws
-from pitstop.workloads.new_dataset import folder_bytes, new_dataset, refuse_used_root
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

@@ -21,6 +21,7 @@ from pitstop.config.workloads.deblur import (
     VrtModel,
 )
 from pitstop.data.check import DataCheck
+from pitstop.data.loader.prefetch import on_device
 from pitstop.data.pack import Frames, PackSummary, beside
 from pitstop.data.sampling.grouped import SequenceBatches
 from pitstop.data.sampling.samplers import Batches, Deal, train_order
@@ -232,14 +233,7 @@ class DeblurTask:
 
     def to_device(self, batch: ClipBatch, device: torch.device) -> ClipBatch:
         """Copy a batch as the bytes it is; colours become numbers on the device."""
-        spikes = batch.spikes
-        return ClipBatch(
-            blur=batch.blur.to(device, non_blocking=True),
-            sharp=batch.sharp.to(device, non_blocking=True),
-            spikes=None if spikes is None else spikes.to(device, non_blocking=True),
-            clip=batch.clip.to(device, non_blocking=True),
-            fresh=batch.fresh.to(device, non_blocking=True),
-        )
+        return on_device(batch, device)
 
     def forward(self, model: nn.Module, batch: ClipBatch) -> Tensor:
         """Restore the clips of a batch: (B, D, 3, H, W), colours about 0 to 1."""

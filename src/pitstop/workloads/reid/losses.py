@@ -142,11 +142,9 @@ def triplet_loss(features: Tensor, persons: Tensor, *, margin: float) -> Tensor:
 
 
 def _identity(section: IdentityTerm) -> Judge:
-    def judge_identity(output: ReidOutput, batch: ReidBatch, epoch: int) -> Tensor:
-        del epoch
-        return identity_loss(output.logits, batch.persons, smoothing=section.label_smoothing)
-
-    return judge_identity
+    return lambda output, batch, _: identity_loss(
+        output.logits, batch.persons, smoothing=section.label_smoothing
+    )
 
 
 def _matching(section: SdmTerm) -> Judge:
@@ -166,11 +164,9 @@ def _matching(section: SdmTerm) -> Judge:
 
 
 def _triplets(section: TripletTerm) -> Judge:
-    def judge_triplets(output: ReidOutput, batch: ReidBatch, epoch: int) -> Tensor:
-        del epoch
-        return triplet_loss(output.together.float(), batch.persons, margin=section.margin)
-
-    return judge_triplets
+    return lambda output, batch, _: triplet_loss(
+        output.together.float(), batch.persons, margin=section.margin
+    )
 
 
 def _cross_entropy(log_shares: Tensor, wanted: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from pitstop.workloads.reid.data.batch import ReidBatch
 from pitstop.workloads.reid.data.modalities import name_of_task, task_names
 from pitstop.workloads.reid.data.queries import EvalSet, PackedImages
 from pitstop.workloads.reid.model.clip import ReidModel
-from pitstop.workloads.reid.protocol import METRICS, SCORES, Gallery, evaluate_protocol
+from pitstop.workloads.reid.protocol import METRICS, SCORES, Fuse, Gallery, evaluate_protocol
 from pitstop.workloads.reid.public_protocol import evaluate_public
 from pitstop.workloads.reid.ranked_pictures import draw_rankings
 from pitstop.workloads.reid.reranking import Reranking
@@ -96,20 +96,13 @@ class RetrievalQuality:
         """
         if self._evaluation.people == 0:
             return {}
-        assert self._model is not None, "the engine shows the model first"
-        tokens = state.view(-1, self._tokens.shape[1])
+        tokens, describe = self._asked(state)
         images, searches = self._evaluation.images, self._evaluation.searches
         if searches:
-            return evaluate_public(
-                tokens, images, searches, self._model.describe, reranking=self._reranking
-            )
+            return evaluate_public(tokens, images, searches, describe, reranking=self._reranking)
         gallery = Gallery(items=images.gallery, persons=images.persons[images.gallery])
         found = evaluate_protocol(
-            tokens,
-            gallery,
-            self._evaluation.tasks,
-            self._model.describe,
-            reranking=self._reranking,
+            tokens, gallery, self._evaluation.tasks, describe, reranking=self._reranking
         )
         scores = found.named() | found.by_task()
         return {name: value for name, value in scores.items() if not math.isnan(value)}
@@ -120,14 +113,15 @@ class RetrievalQuality:
         Raises:
             DataError: Where an image cannot be read, or a file cannot be written.
         """
-        assert self._model is not None, "the engine shows the model first"
-        tokens = state.view(-1, self._tokens.shape[1])
-        return draw_rankings(self._evaluation, tokens, self._model.describe, folder, count=count)
+        tokens, describe = self._asked(state)
+        return draw_rankings(self._evaluation, tokens, describe, folder, count=count)
 
     def rankings(self, state: Tensor, *, top: int | None) -> Iterator[TaskRankings]:
         """Order the gallery for every query, task by task."""
+        tokens, describe = self._asked(state)
+        return order_gallery(tokens, self._evaluation, describe, top=top, reranking=self._reranking)
+
+    def _asked(self, state: Tensor) -> tuple[Tensor, Fuse]:
+        """Give the tokens of all items, and the model's way from tokens to a feature."""
         assert self._model is not None, "the engine shows the model first"
-        tokens = state.view(-1, self._tokens.shape[1])
-        return order_gallery(
-            tokens, self._evaluation, self._model.describe, top=top, reranking=self._reranking
-        )
+        return state.view(-1, self._tokens.shape[1]), self._model.describe

@@ -147,7 +147,7 @@ def evaluate_protocol(
             continue
         asked = Labels(persons=task.persons)
         features = features_of(tokens, task.items, task.modalities, fuse)
-        ranked = _ranked((features, asked), (images, who), reranking, budget_bytes)
+        ranked = ranked_by((features, asked), (images, who), reranking, budget_bytes=budget_bytes)
         scores.append(
             TaskScores(name=task.name, modalities=len(task.modalities), summary=summary(ranked))
         )
@@ -159,12 +159,14 @@ def evaluate_protocol(
     return ProtocolScores(tasks=tuple(scores))
 
 
-def _ranked(
+def ranked_by(
     query: tuple[Tensor, Labels],
     gallery: tuple[Tensor, Labels],
     reranking: Reranking | None,
-    budget_bytes: int,
+    *,
+    budget_bytes: int = DEFAULT_BUDGET_BYTES,
 ) -> Ranked:
+    """Rank the gallery by cosines, or re-rank it where that is asked for."""
     features, asked = query
     images, who = gallery
     if reranking is None:

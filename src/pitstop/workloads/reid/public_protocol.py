@@ -20,8 +20,8 @@ from pitstop.errors import DataError
 from pitstop.workloads.reid.data.modalities import RGB
 from pitstop.workloads.reid.data.public_queries import SYSU_SEARCHES, PublicSearch
 from pitstop.workloads.reid.data.queries import EvalImages
-from pitstop.workloads.reid.protocol import SCORES, Fuse, features_of
-from pitstop.workloads.reid.ranking import Labels, Ranked, rank, rank_similarities, summary
+from pitstop.workloads.reid.protocol import SCORES, Fuse, features_of, ranked_by
+from pitstop.workloads.reid.ranking import Labels, Ranked, rank_similarities, summary
 from pitstop.workloads.reid.reranking import Reranking, rerank
 
 SYSU_METRICS: Final = tuple(
@@ -90,11 +90,7 @@ class _Held:
 def _by_image(held: _Held, reranking: Reranking | None) -> dict[str, float]:
     asked = Labels(persons=held.query_persons, cameras=held.query_cameras)
     there = Labels(persons=held.gallery_persons, cameras=held.gallery_cameras)
-    if reranking is None:
-        ranked = rank(held.query, held.gallery, asked, there)
-    else:
-        ranked = rank_similarities(-rerank(held.query, held.gallery, reranking), asked, there)
-    return summary(ranked).named()
+    return summary(ranked_by((held.query, asked), (held.gallery, there), reranking)).named()
 
 
 def _by_person(held: _Held, reranking: Reranking | None) -> dict[str, float]:

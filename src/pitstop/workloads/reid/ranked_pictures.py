@@ -16,7 +16,7 @@ from pitstop.records.pictures import PictureCell, PictureRow
 from pitstop.workloads.reid.data.modalities import MODALITIES, RGB, TEXT, name_of_task
 from pitstop.workloads.reid.data.queries import EvalImages, EvalSet
 from pitstop.workloads.reid.protocol import Fuse, features_of
-from pitstop.workloads.reid.retrieval import MARKS, NOT_KNOWN, SHOWN
+from pitstop.workloads.reid.retrieval import MARKS, NOT_KNOWN, SHOWN, right_note
 
 Ints = npt.NDArray[np.int64]
 
@@ -40,13 +40,6 @@ def draw_rankings(
     evaluation: EvalSet, tokens: Tensor, fuse: Fuse, folder: Path, *, count: int
 ) -> list[PictureRow]:
     """Write pictures of some queries, spread over all, and of the first images of their ranking.
-
-    Args:
-        evaluation: Items, and the queries over them.
-        tokens: (N, d), one for each item.
-        fuse: The model's way from tokens to a feature.
-        folder: Where the files go.
-        count: Queries to show.
 
     Raises:
         DataError: Where an image cannot be read, or a file cannot be written.
@@ -112,11 +105,10 @@ def _row(
         _write(images, item, folder / cells[-1].file, colour)
         rights.append(right)
     asked = " + ".join(images.paths[item] or "a caption" for item in query.items)
-    known = [right for right in rights if right is not None]
     return PictureRow(
         title=f"{name_of_task(query.modalities)}: {asked}",
         cells=tuple(cells),
-        note=f"{sum(known)} of the first {len(known)} right" if known else None,
+        note=right_note(rights),
     )
 
 

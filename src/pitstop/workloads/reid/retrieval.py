@@ -29,7 +29,7 @@ from PIL import ImageOps
 from torch import Tensor
 
 from pitstop.data.images import DAMAGED, open_image, write_image
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.records.pictures import FOLDER, PictureCell, PictureRow, Pictures, write_pictures
 from pitstop.records.store import write_json, write_text
 from pitstop.records.units import listing, share_text
@@ -174,10 +174,8 @@ def search_folders(
     query = _encoded(search.queries, encode)
     require_features(query, gallery)
     found = _ranked(search, normalised(query), normalised(gallery), top)
-    try:
+    with os_errors_as(DataError, f"cannot make {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot make {folder}: {error.strerror}") from error
     write_json(found, folder / "rankings.json")
     write_text(folder / "rankings.csv", _as_csv(found))
     files = 2 + _draw(search, found, folder, shown)
@@ -319,14 +317,16 @@ def _draw(search: Search, found: Rankings, folder: Path, shown: int) -> int:
             word, colour = MARKS[hit.right]
             cells.append(PictureCell(caption=f"{order}{word}", file=f"{name}_{order}.jpg"))
             _thumbnail(paths[hit.image], place / cells[-1].file, colour)
+        note = right_note(hit.right for hit in row.ranking[:SHOWN])
         title = f"{row.modality}: {row.query}"
-        rows.append(PictureRow(title=title, cells=tuple(cells), note=_note(row)))
+        rows.append(PictureRow(title=title, cells=tuple(cells), note=note))
     write_pictures(folder, Pictures(rows=tuple(rows)))
     return 1 + sum(len(row.cells) for row in rows)
 
 
-def _note(row: RankedQuery) -> str | None:
-    known = [hit.right for hit in row.ranking[:SHOWN] if hit.right is not None]
+def right_note(rights: Iterable[bool | None]) -> str | None:
+    """Say how many of the first images are right, as far as that is known of them."""
+    known = [right for right in rights if right is not None]
     return f"{sum(known)} of the first {len(known)} right" if known else None
 
 

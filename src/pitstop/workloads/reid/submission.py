@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.workloads.reid.data.modalities import RGB
 from pitstop.workloads.reid.data.queries import EvalImages, EvalSet, QueryTask
 from pitstop.workloads.reid.protocol import Fuse, features_of
@@ -89,11 +89,9 @@ def write_rankings(
             them.
     """
     ids = _gallery_ids(evaluation.images, style)
-    try:
+    with os_errors_as(DataError, f"cannot write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from error
     try:
         with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")

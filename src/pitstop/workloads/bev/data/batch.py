@@ -62,15 +62,6 @@ class BevBatch:
     targets: Tensor
     mask: Tensor
 
-    def to(self, device: torch.device) -> "BevBatch":
-        """Bring every part to a device without waiting for the copies."""
-        return BevBatch(
-            **{
-                part.name: getattr(self, part.name).to(device, non_blocking=True)
-                for part in fields(self)
-            }
-        )
-
 
 def collate(samples: Sequence[BevSample]) -> BevBatch:
     """Join samples of equal shape into a batch."""

@@ -24,7 +24,7 @@ from pitstop.data.cache.items import Key
 from pitstop.data.cache.shared import SharedCache
 from pitstop.data.loader.stages import stage
 from pitstop.data.packed_files import find_pack
-from pitstop.errors import ConfigError, DataError
+from pitstop.errors import ConfigError, DataError, os_errors_as
 from pitstop.workloads.bev.data.augment import (
     Bytes,
     Chance,
@@ -318,14 +318,9 @@ def surround_train(
         ConfigError: Where no set is named.
         DataError: Where something is missing or does not fit; names it.
     """
-    return SurroundSamples(
-        frames=open_frames(data, data.split),
-        size=data.image_size,
-        scale=sum(data.resize) / 2,
+    return replace(
+        _surround(data, data.split, grid, classes),
         seed=seed,
-        grid=grid,
-        classes=classes,
-        min_visibility=data.min_visibility,
         cameras=data.cameras,
         augment=ImageAugment(resize=data.resize, rotate_deg=data.rotate_deg, flip=data.flip),
         bev_augment=data.bev_augment,
@@ -348,8 +343,15 @@ def surround_eval(
         ConfigError: Where no set is named.
         DataError: Where something is missing or does not fit; names it.
     """
+    return _surround(data, data.eval_split, grid, classes)
+
+
+def _surround(
+    data: SurroundData, split: str, grid: Grid, classes: tuple[str, ...]
+) -> SurroundSamples:
+    """Give a split with nothing at random."""
     return SurroundSamples(
-        frames=open_frames(data, data.eval_split),
+        frames=open_frames(data, split),
         size=data.image_size,
         scale=sum(data.resize) / 2,
         seed=0,
@@ -366,15 +368,8 @@ def mono_train(data: MonoData, *, seed: int, grid: Grid = PON_GRID) -> MonoSampl
         ConfigError: Where no set is named.
         DataError: Where something is missing or does not fit; names it.
     """
-    return MonoSamples(
-        frames=_mono_frames(data, data.split),
-        size=data.image_size,
-        seed=seed,
-        grid=grid,
-        labels=data.labels,
-        label_rules=data.label_rules,
-        photometric=data.photometric,
-    )
+    samples = _mono(data, data.split, grid)
+    return replace(samples, seed=seed, photometric=data.photometric)
 
 
 def mono_eval(data: MonoData, *, grid: Grid = PON_GRID) -> MonoSamples:
@@ -384,24 +379,25 @@ def mono_eval(data: MonoData, *, grid: Grid = PON_GRID) -> MonoSamples:
         ConfigError: Where no set is named.
         DataError: Where something is missing or does not fit; names it.
     """
-    return MonoSamples(
-        frames=_mono_frames(data, data.eval_split),
-        size=data.image_size,
-        seed=0,
-        grid=grid,
-        labels=data.labels,
-        label_rules=data.label_rules,
-    )
+    return _mono(data, data.eval_split, grid)
 
 
-def _mono_frames(data: MonoData, split: str) -> Frames:
+def _mono(data: MonoData, split: str, grid: Grid) -> MonoSamples:
+    """Give a split with nothing at random; label files are known to be there."""
     frames = open_frames(data, split, needs_maps=data.labels is None)
     if data.labels is not None:
         tokens = frames.index.file_tokens[frames.chosen, : len(CAMERAS)].ravel()
         _refuse_absent(
             data.labels, {f"{token.decode()}.png" for token in tokens.tolist()}, "label files"
         )
-    return frames
+    return MonoSamples(
+        frames=frames,
+        size=data.image_size,
+        seed=0,
+        grid=grid,
+        labels=data.labels,
+        label_rules=data.label_rules,
+    )
 
 
 def _refuse_missing(root: Path, index: BevIndex, chosen: Ints) -> None:
@@ -425,11 +421,8 @@ def _refuse_missing(root: Path, index: BevIndex, chosen: Ints) -> None:
 
 
 def _refuse_absent(folder: Path, names: set[str], what: str) -> None:
-    try:
-        with os.scandir(folder) as entries:
-            missing = names - {entry.name for entry in entries}
-    except OSError as error:
-        raise DataError(f"cannot look into {folder}: {error.strerror}") from error
+    with os_errors_as(DataError, f"cannot look into {folder}"), os.scandir(folder) as entries:
+        missing = names - {entry.name for entry in entries}
     if missing:
         first = min(missing)
         raise DataError(f"{folder} lacks {len(missing):,} {what}, such as {first}")

@@ -53,12 +53,7 @@ class PictureReader:
         return read_through(self.cache, key, lambda: self._read(path, size, reduction))
 
     def drawn(self, path: Path, draw: Callable[[], Masks]) -> Masks:
-        """Give what is to be found around an image, drawn once if there is a cache.
-
-        Args:
-            path: File of the image that it belongs to.
-            draw: Gives the same for this image each time.
-        """
+        """Give what is to be found around an image, drawn once if there is a cache."""
         if self.cache is None:
             return draw()
 

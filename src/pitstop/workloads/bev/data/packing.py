@@ -1,6 +1,5 @@
 """A nuScenes set in one file: tables, maps and the images of key frames, decoded or as files."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Final, Protocol
 
 from pitstop.data.cache.items import Key
 from pitstop.data.images import require_sample
-from pitstop.data.pack import PackSummary, PackWriter, summarise
+from pitstop.data.pack import PackSummary, PackWriter
 from pitstop.data.packed_files import find_pack
 from pitstop.errors import DataError
 from pitstop.workloads.bev.data.decode import decode, packed_name
@@ -43,10 +42,6 @@ class _Version:
 
 def pack_world(root: Path, output: Path) -> PackSummary:
     """Put everything that key frames need into one file, images and points as they are.
-
-    Args:
-        root: Folder of the set, with one or more versions of its tables.
-        output: The pack to write.
 
     Raises:
         DataError: Where something is missing or cannot be read; nothing is left behind.
@@ -96,7 +91,6 @@ def _write(
     reductions: Mapping[str, Sequence[int]] | None,
     with_lidar: bool,
 ) -> PackSummary:
-    begun = time.perf_counter()
     source_bytes = 0
     packed: set[str] = set()
     with PackWriter(output, workload=WORKLOAD) as writer:
@@ -120,7 +114,7 @@ def _write(
                 for step in reductions[name]:
                     pixels = decode(data, root / name, size, step)
                     writer.add(packed_name(name, step), field, pixels)
-    return summarise(writer, output, source_bytes=source_bytes, took_s=time.perf_counter() - begun)
+    return writer.summary(source_bytes=source_bytes)
 
 
 def _tables_and_maps(root: Path, versions: Sequence[_Version]) -> Iterator[tuple[Path, str]]:

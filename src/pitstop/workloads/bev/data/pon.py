@@ -20,7 +20,7 @@ from PIL import Image
 
 from pitstop.data.images import DAMAGED, open_image
 from pitstop.data.packed_files import read_file
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.workloads.bev.data.index import BevIndex
 from pitstop.workloads.bev.data.maps import CityMap
 from pitstop.workloads.bev.data.poses import Floats, inverse, moved
@@ -173,10 +173,8 @@ def read_points(path: Path) -> Floats:
     Raises:
         DataError: Where the file is missing or damaged.
     """
-    try:
+    with os_errors_as(DataError, f"cannot read {path}"):
         data = read_file(path)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
     if len(data) % (_LIDAR_FIELDS * 4):
         raise DataError(f"{path} is damaged: it does not hold points of five numbers")
     return np.frombuffer(data, "<f4").reshape(-1, _LIDAR_FIELDS)[:, :3].astype(np.float64)

@@ -179,15 +179,7 @@ def lifted_points(
     *,
     with_plan: bool,
 ) -> LiftedPoints:
-    """Find the weight, feature and cell of every point of a batch.
-
-    Args:
-        cameras: Of the batch.
-        lift: The points of a camera.
-        grid: The cells.
-        conventions: Where published code differs.
-        with_plan: Whether to sort the columns of pixels for the fused splat.
-    """
+    """Find the weight, feature and cell of every point of a batch."""
     batch = cameras.intrinsics.shape[0]
     ranks_bev = cells_of(ground_points(cameras, lift, conventions), grid, conventions).flatten()
     numbers = torch.arange(ranks_bev.numel(), device=ranks_bev.device, dtype=torch.int32)

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
+from pitstop.data.new_dataset import folder_bytes, new_dataset, refuse_used_root
 from pitstop.errors import DataError
 from pitstop.workloads.bev.data.poses import Floats
 from pitstop.workloads.bev.data.raster import Ints
@@ -46,7 +47,6 @@ from pitstop.workloads.bev.synthetic.render import (
 from pitstop.workloads.bev.synthetic.tables import TableWriter, expansion, link, visibility_token
 from pitstop.workloads.bev.synthetic.world import City
 from pitstop.workloads.draws import Draws
-from pitstop.workloads.new_dataset import folder_bytes, new_dataset, refuse_used_root
 
 VERSION: Final = "v1.0-mini"
 

@@ -13,7 +13,7 @@ import numpy as np
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.data.check import DataCheck, SplitFound
 from pitstop.data.images import DAMAGED, open_image
-from pitstop.data.pack import Frames, PackSummary, PackWriter, summarise
+from pitstop.data.pack import Frames, PackSummary, PackWriter
 from pitstop.errors import DataError
 from pitstop.workloads.deblur.data.dataset import (
     ClipFiles,
@@ -110,7 +110,6 @@ def pack_clips(
     Raises:
         DataError: Where a file is missing or cannot be read; nothing is left behind.
     """
-    begun = time.perf_counter()
     storage = open_storage(root)
     if isinstance(storage, PackStorage):
         raise DataError(f"{root} is a pack already")
@@ -124,7 +123,7 @@ def pack_clips(
             writer.add(path.relative_to(root).as_posix(), kind, content)
         if not writer.members:
             raise DataError(f"{root} holds nothing to pack")
-    return summarise(writer, output, source_bytes=source_bytes, took_s=time.perf_counter() - begun)
+    return writer.summary(source_bytes=source_bytes)
 
 
 def clip_splits(root: Path) -> list[str]:

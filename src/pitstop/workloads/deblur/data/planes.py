@@ -19,7 +19,7 @@ from torch import Tensor
 from pitstop.config.quantities import SizeByEpoch
 from pitstop.config.workloads.deblur import DeblurData
 from pitstop.data.loader.stages import stage
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.records.files import whole_file
 from pitstop.workloads.deblur.data.dataset import (
     ClipSamples,
@@ -200,9 +200,7 @@ def _counts(path: Path) -> Bytes:
 
 
 def _write(path: Path, counts: Bytes) -> None:
-    try:
+    with os_errors_as(DataError, f"cannot write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as temporary, temporary.open("wb") as file:
             np.save(file, counts, allow_pickle=False)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from error

@@ -15,7 +15,7 @@ from pitstop.data.images import open_image, require_sample
 from pitstop.data.loader.stages import stage
 from pitstop.data.pack import Pack, is_pack
 from pitstop.data.packed_files import folders_of
-from pitstop.errors import DataError
+from pitstop.errors import DataError, os_errors_as
 from pitstop.workloads.deblur.data.frames import Bytes, FileReader, FrameReader, Size
 from pitstop.workloads.deblur.spike import (
     PIXELS_PER_BYTE,
@@ -108,10 +108,8 @@ class FolderStorage:
 
     def size_bytes(self, path: Path) -> int:
         """Ask the system, following links."""
-        try:
+        with os_errors_as(DataError, f"cannot read {path}"):
             return path.stat().st_size
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from error
 
     def data(self, path: Path) -> bytes:
         """Read the file."""
@@ -207,10 +205,8 @@ class PackReader:
 def _entries(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    try:
+    with os_errors_as(DataError, f"cannot read {folder}"):
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"cannot read {folder}: {error.strerror}") from error
 
 
 def _size_of(image: Image.Image, path: Path) -> Size | str:

@@ -187,19 +187,14 @@ operation depends on it.
 """
 
 VRT_SMALL: Final[VRTSettings] = {
-    "upscale": 1,
-    "in_chans": 3,
-    "out_chans": 3,
+    **VRT_GOPRO,
     "window_size": (2, 8, 8),
     "depths": (2, 4, 4, 4, 4, 4, 2, 2, 2),
     "indep_reconsts": (8,),
     "embed_dims": (24,) * 9,
     "num_heads": (2,) * 9,
     "mul_attn_ratio": 0.5,
-    "mlp_ratio": 2.0,
-    "qkv_bias": True,
     "drop_path_rate": 0.1,
-    "pa_frames": 2,
     "deformable_groups": 2,
     "flow_channels": (8, 16, 8, 4),
 }

@@ -43,10 +43,6 @@ class Fire(nn.Module):
 class Features(nn.Module):
     """Gives the outputs of chosen layers; frozen.
 
-    Args:
-        network: Which one.
-        layers: Names from `FEATURE_LAYERS`.
-
     Raises:
         ConfigError: When the network has no such layer.
     """

@@ -27,12 +27,7 @@ _EPS: Final = 1e-10
 
 
 class Lpips(nn.Module):
-    """The metric.
-
-    Args:
-        features: The network, giving the layers of the metric.
-        weights: One (C,) tensor for each layer.
-    """
+    """The metric."""
 
     def __init__(self, features: Features, weights: list[Tensor]) -> None:
         super().__init__()

@@ -4,10 +4,12 @@ Pixels travel as bytes and are normalised by the model: a quarter of what floats
 record has is stated, never guessed from its pixels: a black image is an image.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from pitstop.data.loader.prefetch import on_device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +57,7 @@ class ReidBatch:
 
     def to(self, device: torch.device) -> "ReidBatch":
         """Bring the batch to a device without waiting for the copies."""
-        moved = {
-            item.name: getattr(self, item.name).to(device, non_blocking=True)
-            for item in fields(self)
-            if item.name != "present_on_host"
-        }
-        return ReidBatch(**moved, present_on_host=self.readable_present)
+        return replace(on_device(self, device), present_on_host=self.readable_present)
 
 
 def collate(samples: list[ReidSample]) -> ReidBatch:

@@ -118,13 +118,7 @@ def _usual(root: Path) -> ReidData:
 def _read_through(
     layout: PeopleLayout, trained: set[str] | None, problems: list[str]
 ) -> dict[str, _Found]:
-    """Decode every image; the same bytes under two people are a mistake.
-
-    Args:
-        layout: Where images lie.
-        trained: Whom to train on; None where nothing says it.
-        problems: Takes what is wrong.
-    """
+    """Decode every image; the same bytes under two people are a mistake."""
     splits: dict[str, _Found] = {}
     images = WholeImages(problems)
     for modality, person, path in _images(layout):

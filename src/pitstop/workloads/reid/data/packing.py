@@ -1,7 +1,6 @@
 """A dataset of people in one file: every image and every list, decoded once for all or as it is."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -9,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from pitstop.data.images import require_sample
-from pitstop.data.pack import Bytes, Frames, PackSummary, PackWriter, summarise
+from pitstop.data.pack import Bytes, Frames, PackSummary, PackWriter
 from pitstop.data.packed_files import find_pack
 from pitstop.errors import DataError
 from pitstop.workloads.reid.data.decode import PACK_FACTS, Size, decode, is_grey, whole_size
@@ -40,7 +39,6 @@ def pack_people(
     Raises:
         DataError: Where there is no dataset, or an image cannot be read; nothing is left behind.
     """
-    begun = time.perf_counter()
     if find_pack(root) is not None:
         raise DataError(f"{root} is a pack already")
     public = find_public_set(root)
@@ -64,7 +62,7 @@ def pack_people(
         if frames == "decoded":
             facts = {"image_size": list(image_size), "reduced": reduced}
             writer.add(PACK_FACTS, "facts", json.dumps(facts).encode())
-    return summarise(writer, output, source_bytes=source_bytes, took_s=time.perf_counter() - begun)
+    return writer.summary(source_bytes=source_bytes)
 
 
 def _files(root: Path, *, leave_out: Path) -> Iterator[Path]:

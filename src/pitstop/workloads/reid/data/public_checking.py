@@ -24,13 +24,7 @@ _MOST_NAMED: Final = 5
 
 
 def check_public_set(layout: PublicLayout, data: ReidData, root: Path) -> DataCheck:
-    """Decode every image of a set, and hold its parts against each other.
-
-    Args:
-        layout: Which set it is.
-        data: Names the part to train on.
-        root: What the user called it.
-    """
+    """Decode every image of a set, and hold its parts against each other."""
     begun = time.perf_counter()
     problems: list[str] = []
     splits: dict[str, SplitFound] = {}

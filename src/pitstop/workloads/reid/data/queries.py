@@ -197,11 +197,6 @@ def eval_set(people: ReidPeople, data: ReidData, *, text_len: int) -> EvalSet:
     Otherwise `data.eval_split`: `test` for the release's lists, `val` for the challenge's, which
     do not say who is who. A public set is asked by its own protocol.
 
-    Args:
-        people: The dataset.
-        data: What to take of it.
-        text_len: Longest caption in tokens.
-
     Raises:
         DataError: Where there is nothing to evaluate on, or lists cannot be used.
     """

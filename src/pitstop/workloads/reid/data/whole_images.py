@@ -13,11 +13,7 @@ _WHOLE: Final = (1 << 16, 1 << 16)  # so fine that no image is decoded at a redu
 
 
 class WholeImages:
-    """Decodes images; the same bytes under two people are a mistake.
-
-    Args:
-        problems: Takes what is wrong.
-    """
+    """Decodes images; the same bytes under two people are a mistake."""
 
     def __init__(self, problems: list[str]) -> None:
         self._problems = problems

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from PIL import Image
 
+from pitstop.data.new_dataset import folder_bytes, new_dataset, refuse_used_root
 from pitstop.errors import DataError
-from pitstop.workloads.new_dataset import folder_bytes, new_dataset, refuse_used_root
 from pitstop.workloads.reid.data.index import VIEWS
 from pitstop.workloads.reid.data.layout import FOLDERS, GALLERY, TEST_LISTS
 from pitstop.workloads.reid.data.modalities import (

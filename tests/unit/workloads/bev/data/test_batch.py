@@ -4,6 +4,7 @@ import dataclasses
 
 import torch
 
+from pitstop.data.loader.prefetch import on_device
 from pitstop.data.tensors import bytes_in
 from pitstop.workloads.bev.data.batch import BevBatch, BevSample, collate
 
@@ -34,7 +35,7 @@ def test_a_batch_has_every_field_of_its_samples_in_order() -> None:
 
 def test_a_batch_moves_as_a_whole() -> None:
     batch = collate([sample(1)])
-    moved = batch.to(torch.device("meta"))
+    moved = on_device(batch, torch.device("meta"))
     assert isinstance(moved, BevBatch)
     assert {getattr(moved, part.name).device.type for part in dataclasses.fields(moved)} == {"meta"}
     assert bytes_in(moved) == bytes_in(batch)
