@@ -7,10 +7,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pitstop.records.units import bytes_text, count_text, seconds_text, share_text
-from pitstop.report.terminal_tables import sum_table
+from pitstop.report.terminal_tables import headed, sum_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pitstop.data.check import DataCheck, SplitFound
     from pitstop.data.host_memory import DataStats
@@ -27,83 +27,78 @@ def made_clips_report(made: "MadeClips") -> Text:
     """Say what was generated, and how to train on it."""
     clips = " and ".join(f"{count} {split}" for split, count in made.clips.items())
     size = f"{made.height}x{made.width}"
-    text = Text(f"made {clips} clips of {count_text(made.frames, 'frame')} of {size}", "bold")
+    head = f"made {clips} clips of {count_text(made.frames, 'frame')} of {size}"
     spikes = "no spikes"
     if made.spike_height is not None:
         spikes = f"spikes of {made.spike_height}x{made.spike_width}"
     facts = (made.root, spikes, bytes_text(made.size_bytes), f"seed {made.seed}")
-    text.append(f"\n{', '.join(facts)}, in {seconds_text(made.took_s)}", "not bold")
-    setting = shlex.quote(f"data.root={made.root}")
-    text.append(f"\nnext: pitstop config check configs/deblur/small.yaml {setting}", "not bold")
-    return text
+    lines = [f"{', '.join(facts)}, in {seconds_text(made.took_s)}"]
+    return headed(head, *lines, _next("configs/deblur/small.yaml", f"data.root={made.root}"))
 
 
 def made_people_report(made: "MadePeople") -> Text:
     """Say who was generated, what is wrong with them on purpose, and how to train on them."""
     people = " and ".join(f"{count:,} {split}" for split, count in made.people.items())
     images = ", ".join(f"{count:,} {name}" for name, count in made.images.items())
-    text = Text(f"made {people} people of {made.height}x{made.width}", "bold")
-    text.append(f"\n{images} images, {made.captions:,} captions, {made.queries:,} queries")
-    text.append(f"\n{made.look_alikes} look nearly like another")
+    content = f"{images} images, {made.captions:,} captions, {made.queries:,} queries"
+    odd = f"{made.look_alikes} look nearly like another"
     # There are people to test on, so nobody has to be held back.
     settings = [f"data.root={made.root}", "data.holdout=0"]
     if made.corrupt:
-        text.append(f"; broken on purpose: {', '.join(made.corrupt)}")
+        odd += f"; broken on purpose: {', '.join(made.corrupt)}"
         settings.append("loader.corrupt=skip")
     facts = (made.root, bytes_text(made.size_bytes), f"seed {made.seed}")
-    text.append(f"\n{', '.join(facts)}, in {seconds_text(made.took_s)}")
-    return _with_next(text, "configs/reid/demo.yaml", settings)
+    return headed(
+        f"made {people} people of {made.height}x{made.width}",
+        content,
+        odd,
+        f"{', '.join(facts)}, in {seconds_text(made.took_s)}",
+        _next("configs/reid/demo.yaml", *settings),
+    )
 
 
 def made_world_report(made: "MadeWorld") -> Text:
     """Say what was generated, and how to train on it."""
     scenes = " and ".join(f"{count:,} {split}" for split, count in made.scenes.items())
     samples = count_text(made.samples, "sample")
-    text = Text(f"made {scenes} scenes, {samples} of six {made.height}x{made.width} images", "bold")
     facts = (made.root, made.version, f"{made.boxes:,} boxes", bytes_text(made.size_bytes))
-    text.append(f"\n{', '.join(facts)}, seed {made.seed}, in {seconds_text(made.took_s)}")
     settings = (f"data.root={made.root}", f"data.version={made.version}")
-    return _with_next(text, "configs/bev/demo.yaml", settings)
+    return headed(
+        f"made {scenes} scenes, {samples} of six {made.height}x{made.width} images",
+        f"{', '.join(facts)}, seed {made.seed}, in {seconds_text(made.took_s)}",
+        _next("configs/bev/demo.yaml", *settings),
+    )
 
 
-def _with_next(text: Text, preset: str, settings: "Sequence[str]") -> Text:
-    """Close a report with the command that goes on; of all only the first line is bold."""
-    line = " ".join(map(shlex.quote, settings))
-    text.append(f"\nnext: pitstop config check {preset} {line}")
-    text.stylize("not bold", text.plain.index("\n"))
-    return text
+def _next(preset: str, *settings: str) -> str:
+    return f"next: pitstop config check {preset} {' '.join(map(shlex.quote, settings))}"
 
 
 def check_report(check: "DataCheck") -> Text:
     """Say whether a dataset is whole, what is wrong with it, and what it holds."""
     count = len(check.problems)
     verdict = "everything can be read" if not count else count_text(count, "problem")
-    text = Text(f"{check.root}: {verdict}", "bold")
-    for problem in check.problems[:_MOST_PROBLEMS]:
-        text.append(f"\n  {problem}", "not bold")
+    lines = [f"  {problem}" for problem in check.problems[:_MOST_PROBLEMS]]
     if count > _MOST_PROBLEMS:
-        more = f"\n  and {count - _MOST_PROBLEMS:,} more; --json PATH writes them all"
-        text.append(more, "not bold")
-    for name, split in check.splits.items():
-        text.append(f"\n{name}: {_split_text(split, check.workload)}", "not bold")
-    for note in check.notes:
-        text.append(f"\nnote: {note}", "not bold")
+        lines.append(f"  and {count - _MOST_PROBLEMS:,} more; --json PATH writes them all")
+    lines += [f"{name}: {_split_text(one, check.workload)}" for name, one in check.splits.items()]
+    lines += [f"note: {note}" for note in check.notes]
     how = "every checksum compared" if check.packed else "every image decoded"
-    text.append(f"\n{how}, in {seconds_text(check.took_s)}", "not bold")
+    lines.append(f"{how}, in {seconds_text(check.took_s)}")
     if not count and not check.packed:
-        text.append(f"\nnext: pitstop data pack {shlex.quote(check.root)}", "not bold")
-    return text
+        lines.append(f"next: pitstop data pack {shlex.quote(check.root)}")
+    return headed(f"{check.root}: {verdict}", *lines)
 
 
 def pack_report(pack: "PackSummary") -> Text:
     """Say what was packed, how large it is, and how to train on it."""
     packed = f"packed {count_text(pack.members, 'file')} into {bytes_text(pack.size_bytes)}"
-    text = Text(f"{packed} (the files have {bytes_text(pack.source_bytes)})", "bold")
     fields = ", ".join(f"{name} {bytes_text(size)}" for name, size in pack.field_bytes.items())
-    text.append(f"\n{pack.path}: {fields}, in {seconds_text(pack.took_s)}", "not bold")
-    setting = shlex.quote(f"data.root={pack.path}")
-    text.append(f"\nnext: pitstop train CONFIG {setting}", "not bold")
-    return text
+    return headed(
+        f"{packed} (the files have {bytes_text(pack.source_bytes)})",
+        f"{pack.path}: {fields}, in {seconds_text(pack.took_s)}",
+        f"next: pitstop train CONFIG {shlex.quote(f'data.root={pack.path}')}",
+    )
 
 
 def stats_report(stats: "DataStats") -> RenderableType:

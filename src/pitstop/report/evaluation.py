@@ -8,32 +8,32 @@ from rich.text import Text
 from pitstop.records.evaluation import EvaluationRecord, InferenceRecord, ModelPass
 from pitstop.records.units import count_text, quality_text, rate_text, seconds_text
 from pitstop.report.terminal import literal
+from pitstop.report.terminal_tables import headed
 
 
 def evaluation_report(record: EvaluationRecord, arguments: Sequence[str]) -> Text:
     """Say how good the model is; `arguments` are what the command was given."""
     whole = {name: value for name, value in record.metrics.items() if "/" not in name}
     metrics = ", ".join(f"{name} {quality_text(value)}" for name, value in whole.items())
-    text = Text(metrics or "no metric could be measured", "bold")
-    text.append(_table(record.metrics), "not bold")
-    text.append(_facts(record), "not bold")
-    text.append(f"\nnext: {_command('infer', arguments)} --output FOLDER", "not bold")
-    return text
+    return headed(
+        metrics or "no metric could be measured",
+        *_table(record.metrics),
+        *_facts(record),
+        f"next: {_command('infer', arguments)} --output FOLDER",
+    )
 
 
 def inference_report(record: InferenceRecord, arguments: Sequence[str]) -> Text:
     """Say what the model made and where it is; `arguments` are what the command was given."""
-    text = Text(f"{count_text(record.files, 'file')} in {literal(record.output)}", "bold")
-    text.append(_facts(record), "not bold")
-    text.append(f"\nnext: {_command('eval', arguments)}", "not bold")
-    return text
+    head = f"{count_text(record.files, 'file')} in {literal(record.output)}"
+    return headed(head, *_facts(record), f"next: {_command('eval', arguments)}")
 
 
-def _table(metrics: Mapping[str, float | None]) -> str:
+def _table(metrics: Mapping[str, float | None]) -> list[str]:
     """Lay metrics of many things, such as r1/NIR+CP or iou_best/car, out in rows and columns."""
     parts = {tuple(name.split("/", 1)): value for name, value in metrics.items() if "/" in name}
     if not parts:
-        return ""
+        return []
     columns = list(dict.fromkeys(score for score, _ in parts))
     rows = list(dict.fromkeys(thing for _, thing in parts))
     cells = [["", *columns]] + [
@@ -54,18 +54,17 @@ def _table(metrics: Mapping[str, float | None]) -> str:
         ).rstrip()
         for row in cells
     ]
-    return "".join(f"\n{literal(line)}" for line in lines)
+    return [literal(line) for line in lines]
 
 
-def _facts(record: ModelPass) -> str:
+def _facts(record: ModelPass) -> list[str]:
     step = "step not known" if record.step is None else f"step {record.step}"
     which = f"{step}, averaged weights" if record.averaged else step
     rate = rate_text(record.samples_per_s, "samples/s")
     took = f"{count_text(record.samples, 'sample')} in {seconds_text(record.wall_s)}, {rate}"
     where = f"{record.device}, {record.precision}, {count_text(record.ranks, 'rank')}"
     lines = [f"{record.workload}, {literal(record.checkpoint)} ({which})", f"{took}; {where}"]
-    lines += [f"note: {literal(note)}" for note in record.notes]
-    return "".join(f"\n{line}" for line in lines)
+    return [*lines, *(f"note: {literal(note)}" for note in record.notes)]
 
 
 def _command(name: str, arguments: Sequence[str]) -> str:

@@ -23,6 +23,11 @@ def titled_lines(title: str, lines: Iterable[str]) -> list[RenderableType]:
     return [Text(), Text(title, style="bold"), *shown] if shown else []
 
 
+def headed(head: str, *lines: str) -> Text:
+    """Lay lines out below one that is bold."""
+    return Text(head, "bold").append("".join(f"\n{line}" for line in lines), "not bold")
+
+
 def plain_table(
     rows: Iterable[Iterable[str]], first: Sequence[str], numbers: Sequence[str], *last: str
 ) -> Table:
