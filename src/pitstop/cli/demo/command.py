@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pitstop.doctor.changes import Change
     from pitstop.doctor.pairs import PairedRuns
     from pitstop.records.run import RunRecord
-    from pitstop.records.verdict import Bound, Verdict
+    from pitstop.records.verdict import Verdict
 
     Say = Callable[[str], object]
 
@@ -136,18 +136,14 @@ def script_comparison_lines(turns: "ScriptTurns", verdict: "Verdict") -> "Iterat
     from pitstop.records.units import speedup_text
 
     yield from gain_lines(turns.pairs, number=3)
-    bound = _bound_of(verdict)
+    # That of the finding which the verdict names.
+    bound = next((finding.bound for finding in verdict.findings if finding.bound), None)
     if bound is not None and bound.speedup is not None:
         yield f"   predicted before anything was changed: up to {speedup_text(bound.speedup)}"
     if turns.printed_the_same:
         yield "   the losses it prints are the same to the last digit: only the time changed"
     else:
         yield "   the losses it prints differ; see before-1.txt and after-1.txt"
-
-
-def _bound_of(verdict: "Verdict") -> "Bound | None":
-    """The bound of the finding that the verdict names."""
-    return next((finding.bound for finding in verdict.findings if finding.bound), None)
 
 
 def gain_lines(pairs: "PairedRuns", *, number: int) -> "Iterator[str]":
@@ -215,12 +211,7 @@ def diagnosis_lines(verdict: "Verdict", changes: "Sequence[Change]") -> "Iterato
         if finding.severity == "info":
             continue
         cost = "" if finding.bound is None else f", {share_text(finding.bound.share)} of the time"
-        fixes = [
-            f"{change.key} {_shown(change.before)} -> {_shown(change.after)}"
-            for change in changes
-            if change.code == finding.code
-        ]
-        fix = ", ".join(fixes) or "no setting of the demo fixes it"
+        fix = _fixes(changes, finding.code) or "no setting of the demo fixes it"
         yield f"   {finding.code} {finding.summary}{cost}: {fix}"
     if not changes:
         yield "   nothing to change, so there is nothing to compare"
@@ -230,16 +221,15 @@ def again_lines(after: "Verdict", more: "Sequence[Change]") -> "Iterator[str]":
     """Say what the doctor finds in the fixed run, where a setting fixes that as well."""
     for code in dict.fromkeys(change.code for change in more):
         summary = next(found.summary for found in after.findings if found.code == code)
-        fixes = [
-            f"{change.key} {_shown(change.before)} -> {_shown(change.after)}"
-            for change in more
-            if change.code == code
-        ]
-        yield f"   in the fixed run, {code} {summary}: {', '.join(fixes)}"
+        yield f"   in the fixed run, {code} {summary}: {_fixes(more, code)}"
 
 
-def _shown(value: object) -> str:
-    return "never" if value is None else str(value)
+def _fixes(changes: "Sequence[Change]", code: str) -> str:
+    def shown(value: object) -> str:
+        return "never" if value is None else str(value)
+
+    own = [change for change in changes if change.code == code]
+    return ", ".join(f"{one.key} {shown(one.before)} -> {shown(one.after)}" for one in own)
 
 
 def engine_comparison_lines(turns: "EngineTurns") -> "Iterator[str]":

@@ -182,8 +182,9 @@ class _Maker:
             sensors=sensors,
             views=[CameraView(sensor, self._size, weather) for sensor in sensors[:-1]],
             start_us=_START_US + number * 1_000_000_000,
+            samples=samples,
         )
-        self._add_scene(scene, place, samples)
+        self._add_scene(scene, place)
         rows = [self._make_sample(scene, sample, draws) for sample in range(samples)]
         link(rows)
         self.tables.rows["sample"].extend(rows)
@@ -206,7 +207,7 @@ class _Maker:
         self.tables.add_instances()
         self.tables.write(self._folder / VERSION)
 
-    def _add_scene(self, scene: "_Scene", place: int, samples: int) -> None:
+    def _add_scene(self, scene: "_Scene", place: int) -> None:
         token, name = self.tables.token, scene.name
         if not self._has_channels:
             self.tables.add_sensor_channels(scene.sensors)
@@ -231,9 +232,9 @@ class _Maker:
             name=name,
             description="generated",
             log_token=log,
-            nbr_samples=samples,
+            nbr_samples=scene.samples,
             first_sample_token=token("sample", name, 0),
-            last_sample_token=token("sample", name, samples - 1),
+            last_sample_token=token("sample", name, scene.samples - 1),
         )
 
     def _make_sample(self, scene: "_Scene", sample: int, draws: Draws) -> dict[str, object]:
@@ -298,15 +299,11 @@ class _Maker:
             filename=str(path.relative_to(self._folder)),
             **{
                 way: token("sample_data", scene.name, other, sensor.channel)
-                if 0 <= other < self._samples_of(scene)
+                if 0 <= other < scene.samples
                 else ""
                 for way, other in chain
             },
         )
-
-    def _samples_of(self, scene: "_Scene") -> int:
-        token = self.tables.token("scene", scene.name)
-        return next(r["nbr_samples"] for r in self.tables.rows["scene"] if r["token"] == token)
 
     def _add_boxes(
         self,
@@ -349,6 +346,7 @@ class _Scene:
     sensors: Sequence[Sensor]
     views: Sequence[CameraView]
     start_us: int
+    samples: int
 
     def car(self, time_s: float) -> tuple[float, float, float]:
         """Say where the car that looks is, and where it heads."""
