@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pitstop.data.loader.prefetch import on_device
 from pitstop.kernels import has_triton
 from pitstop.kernels.splat import Plan, splat, splat_fused, splat_reference
 from pitstop.kernels.splat_columns import splat_columns
@@ -293,7 +294,8 @@ def test_a_network_gives_the_same_with_either_kernel() -> None:
         calibration=torch.tensor([7, -1]),
         targets=torch.zeros(2, 1, 1, 1, dtype=torch.uint8),
         mask=torch.zeros(2, 1, 1, dtype=torch.uint8),
-    ).to(torch.device("cuda"))
+    )
+    batch = on_device(batch, torch.device("cuda"))
     nets = []
     for kernels in ("reference", "fused"):
         torch.manual_seed(3)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from pitstop.data.loader.prefetch import on_device
 from pitstop.train.model.sync_norm import synchronise_norms
 from pitstop.train.ranks import join_ranks, leave_ranks
 from pitstop.train.step import Trainer
@@ -46,7 +47,7 @@ class ViewTask(SquareTask):
         return len(batch.images)
 
     def to_device(self, batch: Any, device: torch.device) -> Any:
-        return batch.to(device)
+        return on_device(batch, device)
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         return model(batch)
