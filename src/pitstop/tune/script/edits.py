@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ _GLOBAL: Final[Mapping[str, str]] = {
     "threads": "torch.set_num_threads({value})",
 }
 _SETS_THREADS: Final = "torch.set_num_threads"
+_NO_NEWLINE: Final = "\n\\ No newline at end of file\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +40,11 @@ class Edited:
         parts: list[str] = []
         here = Path.cwd()
         for path, text in self.after.items():
-            old, new = self.before[path].splitlines(keepends=True), text.splitlines(keepends=True)
+            # A stream knows no ends of lines but \n, as the programs that apply a diff.
+            old, new = list(StringIO(self.before[path])), list(StringIO(text))
             name = path.relative_to(here) if path.is_relative_to(here) else path
             parts += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
-        return "".join(parts)
+        return "".join(part if part.endswith("\n") else f"{part}{_NO_NEWLINE}" for part in parts)
 
 
 def edit_sources(tuning: Tuning, seen: ScriptSeen, script: Path | None) -> Edited:
@@ -102,7 +105,7 @@ class _Writer:
                 text = _BEFORE_OPTIMIZER[key].format(
                     model=model, compile_call=self.seen.compile_call
                 )
-                self.edits(path).before(line, text)
+                self.edits(path).before(line, model, text)
         if key == "compile":
             return
         if not places:
@@ -116,7 +119,7 @@ class _Writer:
         key, _, value = word.partition("=")
         own = [_place(each.place) for each in places if each.name == _SETS_THREADS]
         for path, line in own:
-            self.edits(path).first_argument(line, "set_num_threads", value)
+            self.edits(path).keywords(line, ("set_num_threads",), {"threads": value})
         if own:
             return
         if self.script is None:
@@ -126,7 +129,7 @@ class _Writer:
     def edits(self, path: Path) -> SourceEdits:
         """Give the changes of a file, which is read when it is first named."""
         if path not in self.before:
-            self.before[path] = path.read_text(encoding="utf-8")
+            self.before[path] = path.read_bytes().decode("utf-8")
         if path not in self.files:
             self.files[path] = SourceEdits(self.before[path])
         return self.files[path]
@@ -137,41 +140,41 @@ class _Writer:
                 raise CannotWrite("the model has no name there")
             yield (*_place(site.place), site.name)
 
-    def model_called(self, place: CodePlace) -> str:
-        """Name a model as its script does."""
+    def models_called(self, place: CodePlace) -> list[str]:
+        """Name the models of a class as their script does."""
         names = [site.name for site in self.seen.models if site.class_name == place.name]
-        return names[0] if names else place.name
+        return names or [place.name]
 
 
 def _loader(__: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
     key, _, value = place.change.partition("=")
     literal = value if value.isdigit() else value.capitalize()
-    edits.keywords(line, "DataLoader", {_LOADER[key]: literal})
+    edits.keywords(line, ("DataLoader",), {_LOADER[key]: literal})
 
 
 def _optimizer(writer: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
     way = place.change.partition("=")[2]
     if way != EIGHT_BIT:
-        edits.keywords(line, place.name, {way: "True"})
+        edits.keywords(line, (place.name,), {way: "True"})
         return
     package = next(site.eight_bit for site in writer.seen.optimizers if site.eight_bit)
     edits.rename(line, place.name, f"{place.name}8bit", f"{package}.optim")
 
 
 def _autocast(writer: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
-    edits.autocast(line, writer.model_called(place), writer.seen.device_kind)
+    edits.autocast(line, writer.models_called(place), writer.seen.device_kind)
 
 
 def _channels_last(writer: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
-    edits.channels_last(line, writer.model_called(place))
+    edits.channels_last(line, writer.models_called(place))
 
 
 def _anomaly_detection(_: _Writer, edits: SourceEdits, line: int, __: CodePlace) -> None:
-    edits.first_argument(line, "set_detect_anomaly", "False")
+    edits.keywords(line, ("set_detect_anomaly",), {"mode": "False"})
 
 
 def _non_blocking(_: _Writer, edits: SourceEdits, line: int, __: CodePlace) -> None:
-    edits.keywords(line, "to", {"non_blocking": "True"})
+    edits.keywords(line, ("to", "cuda"), {"non_blocking": "True"})
 
 
 _RULES: Final[Mapping[str, Callable[[_Writer, SourceEdits, int, CodePlace], None]]] = {

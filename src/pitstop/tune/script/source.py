@@ -4,15 +4,24 @@ Only simple statements can be written so; what stands in the head of a block is 
 """
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 LAST: Final = "memory_format=torch.channels_last"
 _RESULT: Final = "prediction"
 _WAYS: Final = ("fused", "foreach")
+_POSITIONS: Final[Mapping[str, int]] = {"num_workers": 5, "pin_memory": 7, "mode": 0, "threads": 0}
+"""Places of arguments that a call may give without their names."""
 _SIMPLE: Final = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 _IMPORTS: Final = (ast.Import, ast.ImportFrom)
+_SCOPES: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
+_NOT_ALWAYS_ONCE: Final = (*_SCOPES, ast.IfExp, ast.BoolOp)
+_OF_OUTPUTS: Final = ("loss", "logits", "last_hidden_state", "sample", "log_prob")
+"""Attributes of a model's result that no tensor has."""
+_PARTS: Final = (
+    "(each.float() if getattr(each, 'dtype', None) == torch.bfloat16 else each for each in {call})"
+)
 
 
 class CannotWrite(Exception):  # noqa: N818 - not an error: the person writes it
@@ -26,32 +35,34 @@ class _Statement:
     node: ast.stmt
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
-    cast: str | None = None
-    """Device of the autocast that the model is called in."""
-    call: ast.Call | None = None
-    """That of the model."""
+    cast: str = ""
+    """Device of the autocast that models are called in."""
+    calls: dict[ast.Call, None] = field(default_factory=dict)
+    """Those of models, of nested ones the inner first."""
 
 
 class SourceEdits:
     """Changes of one file, gathered and then written.
 
     Args:
-        source: Text of the file.
+        source: Text of the file, with the ends of lines that it has.
     """
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._tree = ast.parse(source)
+        self._tree = ast.parse(source.removeprefix("\ufeff"))
         self._parents = {
             child: parent
             for parent in ast.walk(self._tree)
             for child in ast.iter_child_nodes(parent)
         }
+        self._names = {each.id for each in ast.walk(self._tree) if isinstance(each, ast.Name)}
         self._statements: dict[ast.stmt, _Statement] = {}
+        self._arranged: set[ast.Call] = set()
 
-    def keywords(self, line: int, name: str, given: dict[str, str]) -> None:
-        """Give a call of `name` on a line other keyword arguments."""
-        for call in self._calls(line, lambda called: called.rpartition(".")[2] == name):
+    def keywords(self, line: int, names: Collection[str], given: dict[str, str]) -> None:
+        """Give calls of `names` on a line other arguments."""
+        for call in self._calls(line, lambda called: called.rpartition(".")[2] in names):
             if set(given) & set(_WAYS):  # they exclude each other
                 call.keywords = [each for each in call.keywords if each.arg not in _WAYS]
             _give(call, given)
@@ -63,50 +74,67 @@ class SourceEdits:
             call.keywords = [each for each in call.keywords if each.arg not in _WAYS]
         self.after_import([f"import {package}"])
 
-    def before(self, line: int, text: str) -> None:
-        """Put a line before the statement on a line."""
-        self._statement(self._node_at(line)).before.append(text)
+    def before(self, line: int, model: str, text: str) -> None:
+        """Put a line about a model before the statement on a line."""
+        node = self._node_at(line)
+        scopes = (each for each in ast.walk(node) if isinstance(each, _SCOPES))
+        if any(_binds(scope, model) for scope in scopes):
+            raise CannotWrite(f"{model} has its name inside line {line} only")
+        self._statement(node).before.append(text)
 
-    def after_import(self, lines: Sequence[str]) -> None:
-        """Put lines behind the first import of torch on the top level."""
-        for node in self._tree.body:
-            is_import = isinstance(node, _IMPORTS)
-            if is_import and "torch" in ast.unparse(node):
-                self._statement(node).after.extend(lines)
-                return
-        raise CannotWrite("no import of torch")
+    def after_import(self, lines: Sequence[str] = ()) -> None:
+        """Put lines behind the import of torch on the top level; where it lacks, it is added."""
+        imports = [node for node in self._tree.body if isinstance(node, _IMPORTS)]
+        if not imports:
+            raise CannotWrite("the file imports nothing on its top level")
+        named = [node for node in imports if _names_torch(node)]
+        of_torch = [node for node in imports if "torch" in ast.unparse(node)]
+        after = self._statement([*named, *of_torch, imports[-1]][0]).after
+        if not named and not after:
+            after.append("import torch")
+        after.extend(lines)
 
-    def first_argument(self, line: int, name: str, value: str) -> None:
-        """Give a call another first argument."""
-        for call in self._calls(line, lambda called: called.endswith(name)):
-            call.args[:1] = [ast.parse(value, mode="eval").body]
+    def autocast(self, line: int, models: Collection[str], device: str) -> None:
+        """Call a model inside autocast wherever the file does, its result in float32."""
+        self.after_import()
+        for call in self._calls_of(line, models):
+            if any(isinstance(each, _NOT_ALWAYS_ONCE) for each in self._above(call)):
+                raise CannotWrite(f"line {call.lineno} calls the model in a part of an expression")
+            if self._is_more_than_tensor(call):
+                raise CannotWrite(f"in line {call.lineno} the model gives more than a tensor")
+            statement = self._statement(self._statement_of(call))
+            statement.cast = device
+            statement.calls[call] = None
 
-    def autocast(self, line: int, model: str, device: str) -> None:
-        """Call a model inside autocast, its result in float32."""
-        [call, *_] = self._calls(line, lambda called: called == model)
-        statement = self._statement(self._statement_of(call))
-        statement.cast, statement.call = device, call
-
-    def channels_last(self, line: int, model: str) -> None:
-        """Give a model its input in another layout."""
-        for call in self._calls(line, lambda called: called == model):
-            argument = ast.unparse(call.args[0])
-            changed = f"{argument}.contiguous({LAST})"
-            call.args[0] = ast.parse(changed, mode="eval").body
+    def channels_last(self, line: int, models: Collection[str]) -> None:
+        """Give a model its input in another layout wherever the file calls it."""
+        self.after_import()
+        for call in self._calls_of(line, models):
+            if not call.args or isinstance(call.args[0], ast.Starred):
+                called = f"{ast.unparse(call.func)} in line {call.lineno}"
+                raise CannotWrite(f"the input of {called} has no place of its own")
+            if call not in self._arranged:
+                changed = f"{ast.unparse(call.args[0])}.contiguous({LAST})"
+                call.args[0] = ast.parse(changed, mode="eval").body
+                self._arranged.add(call)
 
     def text(self) -> str:
         """Write the file with all changes in it."""
-        lines = self._source.splitlines()
+        lines = self._source.split("\n")  # a form feed ends a line of str.splitlines, none of code
+        end = "\r" if lines[0].endswith("\r") else ""
         by_line: dict[int, list[ast.stmt]] = {}
         for node in self._statements:
             together = self._sharing(node)
             by_line[together[0].lineno] = together
         for first in sorted(by_line, reverse=True):
-            together = by_line[first]
-            indent = " " * together[0].col_offset
-            new = [indent + line for node in together for line in self._written(node)]
-            lines[first - 1 : together[-1].end_lineno] = new
-        return "\n".join(lines) + "\n"
+            together, old = by_line[first], lines[first - 1]
+            indent = old[: len(old) - len(old.lstrip(" \t"))]
+            new = [f"{indent}{line}{end}" for node in together for line in self._written(node)]
+            last = together[-1].end_lineno or first
+            if last == len(lines):  # nothing ends the last line
+                new[-1] = new[-1].removesuffix(end)
+            lines[first - 1 : last] = new
+        return "\n".join(lines)
 
     def _written(self, node: ast.stmt) -> list[str]:
         statement = self._statements.get(node)
@@ -116,27 +144,56 @@ class SourceEdits:
         return [*statement.before, *body, *statement.after]
 
     def _cast(self, statement: _Statement) -> list[str]:
-        """Write the call of the model by itself: what else the statement does stays in float32."""
-        call, node = statement.call, statement.node
-        assert call is not None
-        head = f'with torch.autocast("{statement.cast}", dtype=torch.bfloat16):'
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if targets and node.value is call:  # pyright: ignore[reportAttributeAccessIssue]
-            target = targets[0]
-            if isinstance(target, ast.Tuple):
-                value = f"(each.float() for each in {ast.unparse(call)})"
-            else:
-                value = f"{ast.unparse(call)}.float()"
-            return [head, f"    {ast.unparse(target)} = {value}"]
-        first = f"    {_RESULT} = {ast.unparse(call)}.float()"
-        _replace(node, call, ast.Name(id=_RESULT, ctx=ast.Load()))
-        return [head, first, *ast.unparse(node).splitlines()]
+        """Write the calls of models by themselves: what else is done stays in float32."""
+        node = statement.node
+        lines = [f'with torch.autocast("{statement.cast}", dtype=torch.bfloat16):']
+        if isinstance(node, ast.Assign) and node.value in statement.calls:
+            is_divided = any(isinstance(each, ast.Tuple | ast.List) for each in node.targets)
+            call = ast.unparse(node.value)
+            value = _PARTS.format(call=call) if is_divided else f"{call}.float()"
+            node.value = ast.parse(value, mode="eval").body
+            return [*lines, f"    {ast.unparse(node)}"]
+        for call in statement.calls:
+            name = self._unused()
+            lines.append(f"    {name} = {ast.unparse(call)}.float()")
+            _replace(node, call, ast.Name(id=name, ctx=ast.Load()))
+        return [*lines, *ast.unparse(node).splitlines()]
 
-    def _calls(self, line: int, is_meant: Callable[[str], bool]) -> list[ast.Call]:
+    def _unused(self) -> str:
+        """Give a name that nothing in the file has."""
+        names = (_RESULT, *(f"{_RESULT}_{count}" for count in range(2, len(self._names) + 3)))
+        name = next(each for each in names if each not in self._names)
+        self._names.add(name)
+        return name
+
+    def _above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Give what holds an expression, up to its statement."""
+        while not isinstance(node, ast.stmt):
+            node = self._parents[node]
+            yield node
+
+    def _is_more_than_tensor(self, call: ast.Call) -> bool:
+        """Whether what a call gives is used as no tensor can be."""
+        parent = self._parents[call]
+        targets = parent.targets if isinstance(parent, ast.Assign) else []
+        names = {each.id for each in targets if isinstance(each, ast.Name)}
+        for node in ast.walk(self._tree):
+            value = getattr(node, "value", None)
+            if value is not call and getattr(value, "id", None) not in names:
+                continue
+            if isinstance(node, ast.Starred) or getattr(node, "attr", None) in _OF_OUTPUTS:
+                return True
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                return True
+        return False
+
+    def _calls(self, line: int | None, is_meant: Callable[[str], bool]) -> list[ast.Call]:
+        """Give the calls of a line; without one, of the file."""
         found = [
             node
             for node in ast.walk(self._tree)
-            if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or line)
+            if isinstance(node, ast.Call)
+            if line is None or node.lineno <= line <= (node.end_lineno or line)
             if is_meant(ast.unparse(node.func))
         ]
         if not found:
@@ -144,6 +201,12 @@ class SourceEdits:
         for call in found:
             self._statement(self._statement_of(call))
         return found
+
+    def _calls_of(self, line: int, models: Collection[str]) -> list[ast.Call]:
+        """Give all calls of a model of which one is on a line: only its first one is noted."""
+        names = {ast.unparse(call.func) for call in self._calls(line, models.__contains__)}
+        calls = self._calls(None, names.__contains__)
+        return sorted(calls, key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0))
 
     def _statement(self, node: ast.stmt) -> _Statement:
         return self._statements.setdefault(node, _Statement(node=node))
@@ -186,12 +249,31 @@ def _replace(node: ast.AST, old: ast.AST, new: ast.expr) -> None:
                 value[:] = [new if each is old else each for each in value]
 
 
+def _names_torch(node: ast.Import | ast.ImportFrom) -> bool:
+    """Whether an import gives torch its own name."""
+    roots = [each.asname or each.name.partition(".")[0] for each in node.names]
+    return isinstance(node, ast.Import) and "torch" in roots
+
+
+def _binds(scope: ast.AST, name: str) -> bool:
+    """Whether a name is made inside an expression."""
+    return any(
+        getattr(each, "arg", None) == name
+        or (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store))
+        for each in ast.walk(scope)
+    )
+
+
 def _give(call: ast.Call, given: dict[str, str]) -> None:
-    """Set keyword arguments; those of a dictionary that is handed on are laid over it."""
+    """Set arguments; those of a dictionary that is handed on are laid over it."""
     values = {name: ast.parse(text, mode="eval").body for name, text in given.items()}
+    for name in [name for name in values if _POSITIONS.get(name, len(call.args)) < len(call.args)]:
+        if any(isinstance(each, ast.Starred) for each in call.args):
+            raise CannotWrite(f"line {call.lineno} hands on arguments without their names")
+        call.args[_POSITIONS[name]] = values.pop(name)
     handed_on = [each for each in call.keywords if each.arg is None]
     kept = [each for each in call.keywords if each.arg not in given]
-    if not handed_on:
+    if not handed_on or not values:
         new = [ast.keyword(arg=name, value=value) for name, value in values.items()]
         call.keywords = [*kept, *new]
         return
