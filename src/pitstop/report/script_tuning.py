@@ -11,7 +11,7 @@ from pitstop.records.tuning.study import GainRow
 from pitstop.records.units import count_text, seconds_text, speedup_text
 from pitstop.report.printable import literal
 from pitstop.report.terminal_tables import plain_table, titled_lines
-from pitstop.report.tuning import ending_lines
+from pitstop.report.tuning import ending_lines, nothing_line
 
 
 def script_tuning_report(found: ScriptTuning) -> RenderableType:
@@ -32,7 +32,8 @@ def script_tuning_report(found: ScriptTuning) -> RenderableType:
 def result_line(found: ScriptTuning) -> str:
     """Say what the study gained."""
     if not found.changes:
-        return "nothing that was tried makes this script faster beyond noise"
+        said = "nothing that was tried makes this script faster beyond noise"
+        return nothing_line(found.tuning, said)
     first, last = found.tuning.rows[0], found.tuning.rows[-1]
     return (
         f"{speedup_text(last.cumulative_gain)} faster with "

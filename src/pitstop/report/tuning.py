@@ -32,13 +32,19 @@ def tuning_report(tuning: Tuning, written: str | None) -> RenderableType:
 def result_line(tuning: Tuning) -> str:
     """Say what the study gained."""
     if len(tuning.rows) == 1:
-        return "no setting that was tried makes this run faster beyond noise"
+        return nothing_line(tuning, "no setting that was tried makes this run faster beyond noise")
     first, last = tuning.rows[0], tuning.rows[-1]
     return (
         f"{speedup_text(last.cumulative_gain)} faster with "
         f"{count_text(len(tuning.rows) - 1, 'change')} (measured in turns): "
         f"{rate_text(1 / first.wall_s, 'samples/s')} to {rate_text(1 / last.wall_s, 'samples/s')}"
     )
+
+
+def nothing_line(tuning: Tuning, text: str) -> str:
+    """Say that nothing was gained by `text`; where no change was tried, say that."""
+    is_tried = any(trial.overrides for trial in tuning.trials)
+    return text if is_tried else f"no change was tried: {tuning.stopped}"
 
 
 def trial_line(trial: Trial, *, of: str = "samples") -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pitstop.errors import PitstopError, RecordError
 from pitstop.records.store import from_json, to_json
-from pitstop.records.tuning.study import Trial
+from pitstop.records.tuning.study import OTHER_SEEDS, Trial
 from pitstop.tune.trial import Trials
 
 _MOST_BYTES = 64 * 2**20
@@ -49,7 +49,9 @@ class TrialJournal:
         self._require_same(lines, head)
         for line in lines[1:]:
             trial = from_json(line, Trial)
-            self._unused.setdefault(trial.overrides, []).append(trial)
+            # What the untouched one lacked may be there now: a file, memory, time.
+            if trial.end == "measured" or trial.overrides not in ((), OTHER_SEEDS):
+                self._unused.setdefault(trial.overrides, []).append(trial)
         if not text.endswith("\n"):
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 

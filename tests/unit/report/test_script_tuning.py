@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pitstop.records.tuning.script import Advice, CodeChange, ScriptSeen, ScriptTuning
-from pitstop.records.tuning.study import CodePlace, GainRow, Tuning
+from pitstop.records.tuning.study import CodePlace, GainRow, Trial, Tuning
 from pitstop.report.script_tuning import change_lines, result_line, script_tuning_report
 from pitstop.report.terminal import make_console
 
@@ -96,8 +96,15 @@ def test_a_variable_has_no_line() -> None:
 
 
 def test_nothing_gained_is_said() -> None:
-    nothing = replace(
-        FOUND, changes=(), advice=(), tuning=replace(FOUND.tuning, rows=(BARE,), left_out=())
-    )
+    tried = Trial(overrides=("threads=1",), end="crashed")
+    without = replace(FOUND.tuning, rows=(BARE,), left_out=(), trials=(tried,))
+    nothing = replace(FOUND, changes=(), advice=(), tuning=without)
     assert result_line(nothing) == "nothing that was tried makes this script faster beyond noise"
     assert "change these lines" not in shown(nothing)
+
+
+def test_a_study_without_time_for_a_change_does_not_speak_of_what_it_tried() -> None:
+    untouched = (Trial(overrides=(), end="measured"),)
+    tuning = replace(FOUND.tuning, rows=(BARE,), trials=untouched, stopped="the time is over")
+    nothing = replace(FOUND, changes=(), tuning=tuning)
+    assert result_line(nothing) == "no change was tried: the time is over"

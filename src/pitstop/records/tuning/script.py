@@ -101,6 +101,11 @@ class ScriptSeen:
             return 'compile(options={"comprehensive_padding": False})'
         return "compile()"
 
+    def models_called(self, class_name: str) -> tuple[str, ...]:
+        """Name the models of a class as their script does."""
+        names = (site.name for site in self.models if site.class_name == class_name)
+        return tuple(dict.fromkeys(names)) or (class_name,)
+
     @property
     def train_loaders(self) -> tuple[LoaderSite, ...]:
         """Lines that build what training steps get batches from."""

@@ -140,11 +140,6 @@ class _Writer:
                 raise CannotWrite("the model has no name there")
             yield (*_place(site.place), site.name)
 
-    def models_called(self, place: CodePlace) -> list[str]:
-        """Name the models of a class as their script does."""
-        names = [site.name for site in self.seen.models if site.class_name == place.name]
-        return names or [place.name]
-
 
 def _loader(__: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
     key, _, value = place.change.partition("=")
@@ -162,11 +157,11 @@ def _optimizer(writer: _Writer, edits: SourceEdits, line: int, place: CodePlace)
 
 
 def _autocast(writer: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
-    edits.autocast(line, writer.models_called(place), writer.seen.device_kind)
+    edits.autocast(line, writer.seen.models_called(place.name), writer.seen.device_kind)
 
 
 def _channels_last(writer: _Writer, edits: SourceEdits, line: int, place: CodePlace) -> None:
-    edits.channels_last(line, writer.models_called(place))
+    edits.channels_last(line, writer.seen.models_called(place.name))
 
 
 def _anomaly_detection(_: _Writer, edits: SourceEdits, line: int, __: CodePlace) -> None:

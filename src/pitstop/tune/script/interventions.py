@@ -43,6 +43,8 @@ class At:
     cores: int
     """Cores that the script may use."""
     is_linux: bool
+    has_losses: bool = True
+    """Whether losses of the untouched script were seen, to hold those of a changed one against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,8 @@ def open_script_space(at: At, allowed: frozenset[Claim]) -> Space:
     for each in INTERVENTIONS:
         why = each.why_not(at)
         offered = () if why else each.knob.choices(at)
-        refused = [one for one in offered if one != OWN and claim_of_change(one) not in allowed]
-        left_out += [f"{' '.join(one)}: changes the {claim_of_change(one)}" for one in refused]
+        refused = {one: text for one in offered if (text := _refusal(one, at, allowed))}
+        left_out += [f"{' '.join(one)}: {text}" for one, text in refused.items()]
         offered = tuple(one for one in offered if one not in refused)
         if why:
             left_out.append(f"{each.knob.name}: {why}")
@@ -71,6 +73,14 @@ def open_script_space(at: At, allowed: frozenset[Claim]) -> Space:
             knobs.append(each.knob)
             choices.append(offered)
     return Space(knobs=tuple(knobs), choices=tuple(choices), left_out=tuple(left_out))
+
+
+def _refusal(choice: Choice, at: At, allowed: frozenset[Claim]) -> str | None:
+    claim = claim_of_change(choice)
+    if claim not in allowed:
+        return f"changes the {claim}"
+    unseen = claim != "exact" and not at.has_losses
+    return "changes the rounding, and no loss was seen to hold it against" if unseen else None
 
 
 def claim_of_change(choice: Sequence[str]) -> Claim:
@@ -285,11 +295,11 @@ _ARGUMENTS: Final[Mapping[str, str]] = {
 }
 _LINES: Final[Mapping[str, str]] = {
     "optimizer": "give {name} {value}=True",
-    "autocast": 'call {name} inside torch.autocast("{device}", dtype=torch.bfloat16), '
-    "and take its result .float()",
+    "autocast": 'wherever {name} is called, do it inside torch.autocast("{device}", '
+    "dtype=torch.bfloat16), and take its result .float()",
     "tf32": 'torch.set_float32_matmul_precision("high")',
     "cudnn_benchmark": "torch.backends.cudnn.benchmark = True",
-    "channels_last": "{name}.to(memory_format=torch.channels_last), and its input likewise",
+    "channels_last": "{name}.to(memory_format=torch.channels_last), and each of its inputs",
     "threads": "torch.set_num_threads({value})",
     "compile": "before this line: {name}.{compile_call}",
     "anomaly_detection": "leave out anomaly detection",

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ import psutil
 from pitstop.errors import PitstopError, RecordError
 from pitstop.measure.host.limits import read_host_limits
 from pitstop.records.store import from_json
-from pitstop.records.tuning.script import CodeChange, ScriptSeen, ScriptTuning
+from pitstop.records.tuning.script import Advice, CodeChange, ScriptSeen, ScriptTuning
 from pitstop.records.tuning.study import OTHER_SEEDS, CodePlace, GainRow, Trial, Tuning
 from pitstop.records.verify.verification import Claim
 from pitstop.tune.journal import JournaledTrials, StudyHead, TrialJournal
@@ -29,6 +29,7 @@ from pitstop.tune.script.interventions import (
 )
 from pitstop.tune.script.losses import CheckedTrials, LossMeasure
 from pitstop.tune.script.trial import ScriptTrials
+from pitstop.tune.space import Space
 from pitstop.tune.tuning import Budget, Tuner
 from pitstop.verify.numbers import loss_distance
 
@@ -77,11 +78,17 @@ def run_script_study(study: ScriptStudy, progress: Callable[[Trial], None]) -> S
     tell(first)
     seen = _read_seen(trials.seen_path)
     trials.loaders = tuple(site.place for site in seen.train_loaders)
-    at = At(seen=seen, cores=limits.cores, is_linux=sys.platform == "linux")
+    at = At(
+        seen=seen,
+        cores=limits.cores,
+        is_linux=sys.platform == "linux",
+        has_losses=bool(first.losses),
+    )
     checked = _checked(journaled, first, seen, tell)
+    space = open_script_space(at, study.allowed)
     tuning = Tuner(
         source=shlex.join(study.command),
-        space=open_script_space(at, study.allowed),
+        space=space,
         claim_of=claim_of_change,
         trials=checked,
         budget=study.budget,
@@ -89,7 +96,7 @@ def run_script_study(study: ScriptStudy, progress: Callable[[Trial], None]) -> S
         is_known=journal.has,
         progress=tell,
     ).run()
-    return _described(tuning, seen, checked.measure, script_of(study.command))
+    return _described(tuning, space, seen, measure=checked.measure, script=script_of(study.command))
 
 
 def _once(progress: Callable[[Trial], None]) -> Callable[[Trial], None]:
@@ -127,8 +134,10 @@ def _first(trials: JournaledTrials, study: ScriptStudy) -> Trial:
     """
     first = trials.run(OWN)
     if first.end != "measured":
+        more = "; --trial-minutes gives it longer" if first.end == "timed out" else ""
         raise PitstopError(
-            f"{shlex.join(study.command)} cannot be measured as it is ({first.end}): {first.reason}"
+            f"{shlex.join(study.command)} cannot be measured as it is ({first.end}): "
+            f"{first.reason}{more}"
         )
     return first
 
@@ -145,23 +154,49 @@ def _read_seen(path: Path) -> ScriptSeen:
 def _checked(
     trials: JournaledTrials, first: Trial, seen: ScriptSeen, progress: Callable[[Trial], None]
 ) -> CheckedTrials:
-    """Run the script as it is once more, and with other seeds: the measure of every loss."""
-    again = trials.run(OWN)
-    progress(again)
-    other = trials.run(OTHER_SEEDS)
-    progress(other)
+    """Run the script as it is once more, and with other seeds: the measure of every loss.
+
+    Raises:
+        PitstopError: It can be run once only.
+    """
+    again, other = (_again(trials, untouched, progress) for untouched in (OWN, OTHER_SEEDS))
     measure = LossMeasure(
         base=first.losses,
         repeat_distance=loss_distance(first.losses, again.losses),
         seed_distance=loss_distance(first.losses, other.losses),
         draws=any(site.draws for site in seen.train_loaders),
     )
-    untouched = [one for one in (first, again) if one.end == "measured"]
-    return CheckedTrials(trials=trials, measure=measure, untouched=untouched)
+    return CheckedTrials(trials=trials, measure=measure, untouched=[first, again])
+
+
+def _again(
+    trials: JournaledTrials, overrides: Sequence[str], progress: Callable[[Trial], None]
+) -> Trial:
+    trial = trials.run(overrides)
+    progress(trial)
+    if trial.end == "measured":
+        return trial
+    raise PitstopError(
+        f"it was measured once and not again ({trial.end}): {trial.reason}; every trial runs the "
+        "command anew: take away what a run of it leaves, or have it write elsewhere"
+    )
+
+
+def with_tried(advice: Advice, tuning: Tuning, space: Space) -> Advice:
+    """Say what was tried for a finding and held no gain, in place of the advice to do it."""
+    tried = [
+        " ".join(choice)
+        for knob, choices in zip(space.knobs, space.choices, strict=True)
+        for choice in choices
+        if advice.code in knob.asked_by and choice != OWN
+        if any(set(choice) <= set(trial.overrides) for trial in tuning.trials)
+    ]
+    held_none = f"tried, and no gain held: {', '.join(tried)}"
+    return replace(advice, remedy=held_none) if tried else advice
 
 
 def _described(
-    tuning: Tuning, seen: ScriptSeen, measure: LossMeasure, script: Path | None
+    tuning: Tuning, space: Space, seen: ScriptSeen, *, measure: LossMeasure, script: Path | None
 ) -> ScriptTuning:
     edited = edit_sources(tuning, seen, script)
     changes = tuple(_change(row, tuning, seen) for row in tuning.rows[1:])
@@ -177,7 +212,9 @@ def _described(
         tuning=tuning,
         seen=seen,
         changes=changes,
-        advice=tuple(each for each in seen.findings if each.code not in fixed),
+        advice=tuple(
+            with_tried(each, tuning, space) for each in seen.findings if each.code not in fixed
+        ),
         repeat_distance=measure.repeat_distance,
         seed_distance=measure.seed_distance,
         diff=edited.diff(),
@@ -196,7 +233,7 @@ def _change(row: GainRow, tuning: Tuning, seen: ScriptSeen) -> CodeChange:
         )
     )
     notes = [each.loss_note for each in measured if set(row.overrides) <= set(each.overrides)]
-    name = places[0].name if places else ""
+    name = " and ".join(seen.models_called(places[0].name)) if places else ""
     return CodeChange(
         text=line_for(row.overrides, seen, name=name),
         places=_lines(places),

@@ -37,6 +37,7 @@ _BLOCK: Final = 8
 _LINE_OF_CODE: Final = re.compile(r"[\w./+-]+\.py:\d+")
 _NOTED_WHEN_CALLED: Final = ("autocast", "channels_last")
 _MOST_REASON: Final = 300
+_NO_STEP: Final = "it ended, and no optimizer of torch's had made a step"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,11 +90,14 @@ class ScriptTrials:
         try:
             judged = judge_run(record)
         except PitstopError as error:
-            return Trial(overrides=overrides, end="refused", reason=f"no training seen: {error}")
+            reason = f"no training seen: {error}" if any(record.glob("rank-*")) else _NO_STEP
+            return Trial(overrides=overrides, end="refused", reason=reason)
         facts, sites = judged.facts, read_sites(record)
         if facts is None or facts.steps < _FEWEST_STEPS:
             steps = 0 if facts is None else facts.steps
-            reason = f"{steps} steps after warm-up are too few to measure"
+            reason = (
+                f"{steps} steps after warm-up are too few to measure; {_FEWEST_STEPS} are needed"
+            )
             return Trial(overrides=overrides, end="refused", reason=reason)
         missing = _without_effect(overrides, sites, facts)
         if missing:

@@ -127,3 +127,17 @@ def test_lines_say_what_to_write() -> None:
     )
     assert line_for(("optimizer=fused",), SCRIPT, name="AdamW") == "give AdamW fused=True"
     assert line_for(("env.A=1", "env.B=2"), SCRIPT, name="") == "A=1 B=2 before the command"
+
+
+def test_without_a_loss_only_what_keeps_every_bit_is_tried() -> None:
+    at = At(seen=SCRIPT, cores=2, is_linux=True, has_losses=False)
+    space = open_script_space(at, ALL)
+    tried_words = [choice for choices in space.choices for choice in choices]
+    assert all(claim_of_change(choice) == "exact" for choice in tried_words)
+    reason = "changes the rounding, and no loss was seen to hold it against"
+    assert f"autocast=bf16: {reason}" in space.left_out
+
+
+def test_a_model_is_named_as_its_script_calls_it() -> None:
+    assert SCRIPT.models_called("Net") == ("model",)
+    assert SCRIPT.models_called("DataLoader") == ("DataLoader",)

@@ -98,3 +98,12 @@ def test_a_trial_whose_loss_differs_was_not_measured_however_fast(tmp_path: Path
     kept = again.take(BF16)
     assert kept is not None
     assert (kept.end, kept.losses) == ("measured", moved(0.5))
+
+
+def test_an_untouched_trial_that_failed_is_run_again_by_the_next_start(tmp_path: Path) -> None:
+    head = StudyHead(config="x", steps=40)
+    journal = TrialJournal(tmp_path / "journal.jsonl", head)
+    journal.write(Trial(overrides=(), end="crashed", reason="there is no data"))
+    journal.write(Trial(overrides=BF16, end="crashed"))
+    again = TrialJournal(tmp_path / "journal.jsonl", head)
+    assert (again.has(()), again.has(BF16)) == (False, True)

@@ -8,19 +8,19 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from pitstop.errors import PitstopError
-from pitstop.records.tuning.study import OTHER_SEEDS
-from pitstop.tune.script.study import JOURNAL, ScriptStudy, run_script_study
+from pitstop.records.tuning.script import Advice
+from pitstop.records.tuning.study import OTHER_SEEDS, Trial, Tuning
+from pitstop.tune.knobs import OWN, Knob
+from pitstop.tune.script.study import JOURNAL, ScriptStudy, run_script_study, with_tried
+from pitstop.tune.space import Space
 from pitstop.tune.tuning import Budget
-
-if TYPE_CHECKING:
-    from pitstop.records.tuning.study import Trial
 
 PLANTED = Path(__file__).parent / "planted.py"
 ENDS = {
@@ -153,5 +153,35 @@ def _alive(script: Path) -> list[str]:
 def test_a_script_that_does_not_train_is_said_so(tmp_path: Path) -> None:
     script = tmp_path / "idle.py"
     script.write_text("print('hello')\n")
-    with pytest.raises(PitstopError, match=r"idle.py cannot be measured as it is \(refused\)"):
+    with pytest.raises(
+        PitstopError, match=r"idle.py cannot be measured as it is \(refused\): it ended, and"
+    ):
         run_script_study(study(tmp_path / "study", sys.executable, str(script)), lambda _: None)
+
+
+@pytest.mark.slow
+def test_a_script_that_its_own_files_stop_from_running_again_is_said_so(tmp_path: Path) -> None:
+    script, left = tmp_path / "once.py", tmp_path / "left"
+    script.write_text(f"open({str(left)!r}, 'x')\n{PLANTED.read_text()}")
+    wanted = study(tmp_path / "study", sys.executable, str(script))
+    with pytest.raises(PitstopError, match=r"measured once and not again \(crashed\): FileExists"):
+        run_script_study(wanted, lambda _: None)
+    # The same command goes on once that is gone: what failed is no result.
+    left.unlink()
+    tried: list[Trial] = []
+    with pytest.raises(PitstopError, match="measured once and not again"):
+        run_script_study(wanted, tried.append)
+    assert [trial.end for trial in tried] == ["measured", "measured", "crashed"]
+
+
+def test_advice_is_not_to_do_what_was_tried_without_gain() -> None:
+    workers = ("loader.workers=2", "loader.persistent=true")
+    asked, other = (Knob(name=code, choices=lambda _: (), asked_by=(code,)) for code in "AB")
+    space = Space(knobs=(asked, other), choices=((OWN, workers), (OWN, ("b=1",))), left_out=())
+    trial = Trial(overrides=(*workers, "c=2"), end="measured")
+    tuning = Tuning(source="x", rows=(), overrides=(), trials=(trial,), stopped="")
+    advice = Advice(code="A", summary="it waits for data", remedy="use workers")
+    said = "tried, and no gain held: loader.workers=2 loader.persistent=true"
+    assert with_tried(advice, tuning, space) == replace(advice, remedy=said)
+    untried = replace(advice, code="B")
+    assert with_tried(untried, tuning, space) is untried
