@@ -35,6 +35,15 @@ _LOSS: Final = re.compile(r"(^|[/_ ])(train[/_ ])?loss$", re.IGNORECASE)
 _HELD_OUT: Final = re.compile(r"^(val|valid|validation|eval|test)[/_ ]", re.IGNORECASE)
 # One printed loss is that of a few samples; the last tenth of them is the end of the run.
 _LAST: Final = 10
+_NAMED_NUMBER: Final = re.compile(
+    r"([a-z][\w@/. -]*?)\s*[:=]?\s*(-?\d+\.?\d*(?:e[-+]?\d+)?)(?![\w.])", re.IGNORECASE
+)
+_MEASURE: Final = re.compile(
+    r"(?:^|[\W_])(?:loss|acc|accuracy|err|error|ppl|perplexity|psnr|ssim|m?iou|m?ap|f1|auc|bleu|mae"
+    r"|r?mse|fid|lpips|wer|dice|score|bpc|bpb|top-?[15])$"
+)
+_HELD_OUT_WORD: Final = re.compile(r"(?:^|[\W_])(val|valid|validation|eval|test)(?=$|[\W_])")
+_TAIL_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +79,19 @@ class CommandTrial:
         try:
             rank = read_logs([folder / OUTPUT])[0].first
         except RecordError as error:
-            return replace(result, notes=(str(error),))
-        metrics = {name: _points(name, series) for name, series in rank.scalars.items()}
-        result = replace(
-            result, losses=_losses(rank), metrics={k: v for k, v in metrics.items() if v}
-        )
+            result = replace(result, notes=(str(error),))
+        else:
+            metrics = {name: _points(name, series) for name, series in rank.scalars.items()}
+            result = replace(
+                result, losses=_losses(rank), metrics={k: v for k, v in metrics.items() if v}
+            )
+        if all(preference(name) > 1 for name in result.metrics):
+            printed = (folder / OUTPUT).read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+            last = {
+                name: (QualityPoint(step=0, samples=None, wall_s=None, value=value),)
+                for name, value in closing_metrics(printed).items()
+            }
+            result = replace(result, metrics={**result.metrics, **last})
         last = list(result.losses.values())[-1:]
         if result.status == "finished" and last == [None]:
             return replace(
@@ -130,7 +147,14 @@ def verify_commands(wanted: WantedCommands, study: Study) -> Verification:
     learns = any(falls(run.losses.values()) for run in sides[0])
     one_seed = wanted.seeds > 1 and all(map(_repeats, sides))
     return conclude(
-        replace(findings, exact=exact, statistical=test, learns=learns, one_seed=one_seed)
+        replace(
+            findings,
+            exact=exact,
+            statistical=test,
+            learns=learns,
+            one_seed=one_seed,
+            is_held_out=preference(question.metric) != 2,
+        )
     )
 
 
@@ -176,6 +200,18 @@ def preference(name: str) -> int:
     if _LOSS.search(name):
         return 0 if is_held_out else 2
     return 1 if is_held_out and "loss" not in name else 3
+
+
+def closing_metrics(printed: str) -> dict[str, float]:
+    """Give the last value of each held-out number: what is printed once, at the end, is no log."""
+    found: dict[str, float] = {}
+    for line in printed.lower().splitlines():
+        for match in _NAMED_NUMBER.finditer(line):
+            name = match[1].strip()
+            words = _HELD_OUT_WORD.findall(line[: match.end(1)])
+            if words and _MEASURE.search(name) and "train" not in name:
+                found[name if _HELD_OUT.search(name) else f"{words[-1]}/{name}"] = float(match[2])
+    return found
 
 
 def _is_of_training(name: str) -> bool:

@@ -27,6 +27,10 @@ _NOT_LEARNING: Final = (
     "the baseline's own loss does not fall beyond its noise, and two sides that both learn nothing "
     "are equal: train longer"
 )
+_TRAINING_LOSS: Final = (
+    "it is the training loss, for no held-out number was read: a lost augmentation or less "
+    "regularisation makes it better"
+)
 _SAME_RUNS: Final = "every run of both sides prints the same numbers; all of them are one seed"
 _ONE_SEED: Final = (
     "every run repeats the first of its side, so all of them are one seed: give each its own by "
@@ -53,6 +57,8 @@ class Findings:
     """Whether the baseline's own loss falls, as far as it was recorded."""
     one_seed: bool = False
     """Whether every run of a side repeats its first: so many runs say no more than one."""
+    is_held_out: bool = True
+    """Whether the metric is of samples that were not trained on, as far as its name tells."""
     time_to_quality: TimeToQuality | None = None
     worse_checks: tuple[CheckRow, ...] | None = None
     trials: tuple[TrialResult, ...] = ()
@@ -170,6 +176,8 @@ def _statistical_level(findings: Findings) -> LevelResult:
         return _level("statistical", "not run", "")
     message = _SAME_RUNS if findings.one_seed else statistical_message(found)
     is_same = findings.exact is not None and findings.exact.is_equal
+    if not findings.is_held_out and not is_same:
+        message += f"; {_TRAINING_LOSS}"
     if findings.one_seed and not is_same:
         seen = f"{found.metric} {_gain_text(found, found.gain)}, margin {digits(found.margin)}"
         return _level("statistical", "undecided", f"{_ONE_SEED}; {seen}")

@@ -8,7 +8,13 @@ import pytest
 from pitstop.errors import PitstopError
 from pitstop.records.verify.trial import TrialEnd
 from pitstop.records.verify.verification import Verification
-from pitstop.verify.commands import CommandTrial, WantedCommands, preference, verify_commands
+from pitstop.verify.commands import (
+    CommandTrial,
+    WantedCommands,
+    closing_metrics,
+    preference,
+    verify_commands,
+)
 from pitstop.verify.runner import OUTPUT, ChildRunner, Program
 from pitstop.verify.study import Study
 
@@ -19,7 +25,8 @@ class PrintingRunner:
     """Prints the log of a training whose loss ends at what the command says, with noise."""
 
     def run(self, program: Program) -> TrialEnd:
-        _, _, kind, end, seed = program.arguments
+        _, _, kind, given, seed = program.arguments
+        end, _, held_out = given.partition(":")
         seed = "0" if kind == "fixed" else seed
         fall = 0.0 if kind == "stuck" else 4.0
         lines = [
@@ -28,7 +35,10 @@ class PrintingRunner:
         ]
         if kind == "nan":
             lines[-1] = "iter 290: loss nan, time 30.11ms, mfu 1.00%\n"
-        (program.folder / OUTPUT).write_text("".join(lines) if kind != "silent" else "hello\n")
+        lines = lines if kind not in ("silent", "result") else ["hello\n"]
+        if held_out:
+            lines.append(f"done: val_loss {float(held_out) + 0.001 * int(seed)}\n")
+        (program.folder / OUTPUT).write_text("".join(lines))
         return TrialEnd(status="finished", reason="", wall_s=1.0)
 
 
@@ -107,3 +117,44 @@ def test_a_real_command_is_run_and_read(tmp_path: Path) -> None:
     result = Study(tmp_path, ChildRunner(), lambda _: None).result(trial)
     assert (result.status, len(result.losses)) == ("finished", 20)
     assert result.losses[19] == pytest.approx(4 * 0.9**19, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("step 25 val_loss 0.5 val_acc 0.9", {"val_loss": 0.5, "val_acc": 0.9}),
+        ("final val loss 0.51", {"val/final val loss": 0.51}),
+        ("test accuracy: 91.2%", {"test accuracy": 91.2}),
+        (
+            "Test set: Average loss: 0.0300, Accuracy: 9900/10000 (99%)",
+            {"test/average loss": 0.03, "test/accuracy": 9900.0},
+        ),
+        ("train loss 0.1 | valid error=1e-3", {"valid error": 0.001}),
+        ("test batch size: 1000, eval every 250, validation images 512", {}),
+        ("val_loss 0.7\nval_loss 0.5", {"val_loss": 0.5}),
+        ("loss 0.3, accuracy 0.8", {}),
+    ],
+)
+def test_a_result_that_is_printed_once_is_read(line: str, found: dict[str, float]) -> None:
+    assert closing_metrics(line) == found
+
+
+def test_the_result_that_both_print_once_decides_before_the_training_loss(tmp_path: Path) -> None:
+    # A lost augmentation: the training loss is better, what is held out is worse.
+    found = verified(tmp_path, "train 2.0:0.5 {seed}", "train 1.0:0.9 {seed}")
+    assert found.statistical is not None
+    assert (found.statistical.metric, found.outcome) == ("val_loss", "fails")
+
+
+def test_a_verdict_by_the_training_loss_says_so(tmp_path: Path) -> None:
+    found = verified(tmp_path, "train 2.0 {seed}", "train 1.9 {seed}")
+    assert "it is the training loss" in found.message
+    assert (
+        "it is the training loss" not in verified(tmp_path, "a 2:1 {seed}", "a 2:1 {seed}").message
+    )
+
+
+def test_commands_that_print_a_result_and_no_loss_are_judged_by_it(tmp_path: Path) -> None:
+    found = verified(tmp_path, "result 2.0:0.5 {seed}", "result 2.0:0.501 {seed}")
+    assert found.statistical is not None
+    assert (found.statistical.metric, found.outcome) == ("val_loss", "passes")

@@ -36,6 +36,9 @@ from pitstop.verify.numbers import loss_distance
 JOURNAL: Final = "journal.jsonl"
 SEEN: Final = "seen.json"
 _MOST_OF_MEMORY: Final = 0.8
+_LEFT_BEHIND: Final = (
+    "; every trial runs the command anew: take away what a run leaves, or have it write elsewhere"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +180,8 @@ def _again(
     if trial.end == "measured":
         return trial
     raise PitstopError(
-        f"it was measured once and not again ({trial.end}): {trial.reason}; every trial runs the "
-        "command anew: take away what a run of it leaves, or have it write elsewhere"
+        f"it was measured once and not again ({trial.end}): {trial.reason}"
+        + (_LEFT_BEHIND if trial.end in ("crashed", "refused") else "")
     )
 
 
