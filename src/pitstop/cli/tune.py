@@ -106,7 +106,8 @@ def tune(  # noqa: PLR0913 - one parameter an option
     study = TuningRequest(
         config=config,
         overrides=tuple(overrides or ()),
-        folder=work_dir / config.stem,
+        # With its folder: presets of several workloads have the same name.
+        folder=work_dir / "-".join((*config.parent.parts[-1:], config.stem)),
         allowed=allowed,
         steps=steps,
         trial_limit_s=60 * trial_minutes,
@@ -116,7 +117,7 @@ def tune(  # noqa: PLR0913 - one parameter an option
         cluster=None if on is None else _ray_cluster(),
     )
     tuned = output or config.with_name(f"{config.stem}-tuned.yaml")
-    _tune_config(study, tuned, _Outputs(file=output, page=page, json=json))
+    _tune_config(study, _Outputs(file=tuned, page=page, json=json))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,7 @@ def _tune_script(study: "ScriptStudy", outputs: _Outputs) -> None:
     show(found, lambda: script_tuning_report(found), outputs.json)
 
 
-def _tune_config(study: "TuningRequest", tuned: Path, outputs: _Outputs) -> None:
+def _tune_config(study: "TuningRequest", outputs: _Outputs) -> None:
     from pitstop.report.terminal import make_console
     from pitstop.report.tuning import trial_line, tuning_report
     from pitstop.tune.configured import run_study, write_tuned
@@ -213,9 +214,9 @@ def _tune_config(study: "TuningRequest", tuned: Path, outputs: _Outputs) -> None
     console = make_console(sys.stderr)
     with _going_on(study.folder):
         tuning = run_study(study, lambda trial: console.print(trial_line(trial)))
-    gained = len(tuning.rows) > 1
-    if gained:
-        write_tuned(tuning, study, tuned)
+    written = outputs.file if len(tuning.rows) > 1 else None
+    if written is not None:
+        write_tuned(tuning, study, written)
     outputs.write_page(tuning)
     if not write_record(tuning, outputs.json):
-        make_console().print(tuning_report(tuning, str(tuned) if gained else None))
+        make_console().print(tuning_report(tuning, None if written is None else str(written)))

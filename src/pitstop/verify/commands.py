@@ -119,6 +119,7 @@ def verify_commands(wanted: WantedCommands, study: Study) -> Verification:
         PitstopError: Nothing that decides could be read from what they print.
     """
     sides: tuple[list[TrialResult], list[TrialResult]] = ([], [])
+    values: tuple[list[float], list[float]] = ([], [])
     commands = (("base", wanted.base), ("candidate", wanted.candidate))
     findings = Findings(
         base=shlex.join(wanted.base),
@@ -140,8 +141,12 @@ def verify_commands(wanted: WantedCommands, study: Study) -> Verification:
             findings = replace(findings, trials=(*findings.trials, results[-1]))
             if broken_trial(findings) is not None:
                 return conclude(findings)
-    question = _question(wanted, sides[0])
-    values = [[_value(run, question.metric, study) for run in side] for side in sides]
+            # At once: what the first run does not print, hours of others do not either.
+            metric = _metric(wanted, sides[0][0])
+            values[results is sides[1]].append(
+                _value(results[-1], metric, study.folder_of(trial) / OUTPUT)
+            )
+    question = _question(wanted, _metric(wanted, sides[0][0]), values[0])
     test = judge_noninferiority(question, *values)
     exact = compare_exactly(sides[0][0], sides[1][0])
     learns = any(falls(run.losses.values()) for run in sides[0])
@@ -163,26 +168,29 @@ def _repeats(runs: Sequence[TrialResult]) -> bool:
     return all((run.losses, run.metrics) == (runs[0].losses, runs[0].metrics) for run in runs)
 
 
-def _question(wanted: WantedCommands, base: Sequence[TrialResult]) -> Question:
+def _metric(wanted: WantedCommands, base: TrialResult) -> str:
     """Decide by what: a held-out loss before any other held-out number, before the training loss.
 
     Raises:
         PitstopError: They print nothing of the kind, or not what was asked for.
     """
-    known = list(base[0].metrics)
+    known = list(base.metrics)
     ordered = sorted(known, key=preference)
     metric = wanted.metric or next((name for name in ordered if preference(name) < 3), None)
     if metric is None or metric not in known:
         listed = ", ".join(known) or "nothing"
-        why = " ".join(base[0].notes)
+        why = " ".join(base.notes)
         raise PitstopError(
             f"what the first command printed holds no {metric or 'loss or metric'}; it was read "
             f"as: {listed}. {why}".strip()
         )
+    return metric
+
+
+def _question(wanted: WantedCommands, metric: str, base: Sequence[float]) -> Question:
     margin, source = wanted.margin, "--margin"
     if margin is None:
-        values = [value for run in base if (value := run.final(metric)) is not None]
-        margin = MARGIN_SHARE * abs(fmean(values))
+        margin = MARGIN_SHARE * abs(fmean(base))
         source = f"{MARGIN_SHARE:.0%} of the baseline's; --margin sets another"
     return Question(
         metric=metric,
@@ -218,12 +226,13 @@ def _is_of_training(name: str) -> bool:
     return _HELD_OUT.search(name) is None
 
 
-def _value(run: TrialResult, metric: str, study: Study) -> float:
+def _value(run: TrialResult, metric: str, output: Path) -> float:
     value = run.final(metric)
     if value is None:
+        listed = ", ".join(run.metrics) or "nothing"
         raise PitstopError(
-            f"{run.label} printed no {metric}, though others did; see what it printed in "
-            f"{study.folder}"
+            f"{run.label} printed no {metric}, though others did; what it printed was read as: "
+            f"{listed}; see {output}, or name with --metric what both print"
         )
     return value
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from pitstop.cli.main import app
 from pitstop.records.store import from_json
 from pitstop.records.tuning.study import Tuning
+from pitstop.tune.configured import TuningRequest
 from tests.fork_server.client import run_python
 from tests.unit.tune.planted import CONFIG, install, path_of
 
@@ -62,6 +63,37 @@ def test_who_interrupts_a_study_is_told_that_it_goes_on(
     assert answer.exit_code == 130
     said = f"kept in {tmp_path / 'train'}; the same command goes on from there"
     assert said in " ".join(answer.stderr.split())
+
+
+def studied(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[TuningRequest]:
+    """Give the studies that a command line asks for."""
+    found: list[TuningRequest] = []
+
+    def stop(study: TuningRequest, _: object) -> None:
+        found.append(study)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pitstop.tune.configured.run_study", stop)
+    CliRunner().invoke(app, ["tune", *words])
+    return found
+
+
+def test_configurations_of_one_name_have_studies_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("bev", "reid"):
+        (tmp_path / name).mkdir()
+    asked = ("bev/demo.yaml", "reid/demo.yaml", "demo.yaml")
+    folders = [str(each.folder) for name in asked for each in studied(monkeypatch, name)]
+    assert folders == ["runs/tune/bev-demo", "runs/tune/reid-demo", "runs/tune/demo"]
+
+
+def test_a_tuned_file_that_cannot_be_written_is_refused_before_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run-tuned.yaml").mkdir()
+    assert studied(monkeypatch, str(tmp_path / "run.yaml")) == []
 
 
 @pytest.mark.slow

@@ -158,3 +158,18 @@ def test_commands_that_print_a_result_and_no_loss_are_judged_by_it(tmp_path: Pat
     found = verified(tmp_path, "result 2.0:0.5 {seed}", "result 2.0:0.501 {seed}")
     assert found.statistical is not None
     assert (found.statistical.metric, found.outcome) == ("val_loss", "passes")
+
+
+def test_what_the_first_run_does_not_print_ends_the_study_at_once(tmp_path: Path) -> None:
+    with pytest.raises(PitstopError, match="holds no loss or metric"):
+        verified(tmp_path / "base", "silent 1 {seed}", "train 1 {seed}")
+    with pytest.raises(PitstopError, match=r"candidate, run 0 printed no loss.*read as: nothing"):
+        verified(tmp_path / "candidate", "train 1 {seed}", "silent 1 {seed}")
+    runs = {side: len(list(tmp_path.glob(f"{side}/*/{OUTPUT}"))) for side in ("base", "candidate")}
+    assert runs == {"base": 1, "candidate": 2}
+
+
+def test_another_name_for_the_metric_is_told(tmp_path: Path) -> None:
+    said = r"printed no val_loss, though others did; what it printed was read as: loss"
+    with pytest.raises(PitstopError, match=said):
+        verified(tmp_path, "train 1:0.5 {seed}", "train 1 {seed}")
