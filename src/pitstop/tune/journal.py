@@ -75,8 +75,8 @@ class TrialJournal:
         except (RecordError, IndexError) as error:
             raise PitstopError(f"{self._path} is no journal of trials") from error
         raise PitstopError(
-            f"{self._path} holds trials of another configuration, command or script, or of other settings; "
-            "name another folder with --work-dir, or remove it"
+            f"{self._path} holds trials of another configuration, command or script, or of "
+            "other settings; name another folder with --work-dir, or remove it"
         )
 
     def _append(self, record: object) -> None:

@@ -33,7 +33,7 @@ _TRAINING_LOSS: Final = (
 )
 _SAME_RUNS: Final = "every run of both sides prints the same numbers; all of them are one seed"
 _ONE_SEED: Final = (
-    "every run repeats the first of its side, so all of them are one seed: give each its own by "
+    "every run of a side repeats its first, so all of them are one seed: give each its own by "
     "{seed} in both commands, or do not fix it in the scripts"
 )
 
@@ -56,7 +56,7 @@ class Findings:
     learns: bool = True
     """Whether the baseline's own loss falls, as far as it was recorded."""
     one_seed: bool = False
-    """Whether every run of a side repeats its first: so many runs say no more than one."""
+    """Whether all runs of one side repeat its first: so many say no more than one."""
     is_held_out: bool = True
     """Whether the metric is of samples that were not trained on, as far as its name tells."""
     time_to_quality: TimeToQuality | None = None

@@ -173,3 +173,12 @@ def test_another_name_for_the_metric_is_told(tmp_path: Path) -> None:
     said = r"printed no val_loss, though others did; what it printed was read as: loss"
     with pytest.raises(PitstopError, match=said):
         verified(tmp_path, "train 1:0.5 {seed}", "train 1 {seed}")
+
+
+def test_a_side_that_repeats_itself_is_one_seed_beside_one_that_does_not(tmp_path: Path) -> None:
+    # Its first run is that of the other side, to the bit.
+    found = verified(tmp_path, "train 2.0 {seed}", "train 2.0 0")
+    assert found.exact is not None
+    assert not found.exact.is_equal
+    assert found.outcome == "undecided"
+    assert "every run of a side repeats its first" in found.message

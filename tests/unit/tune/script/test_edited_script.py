@@ -81,3 +81,71 @@ def edited_run(folder: Path, script: Path, seen: ScriptSeen, run: tuple[Trial, T
     copy.write_text(edits.after[script])
     variables = [word for word in run[1].overrides if word.startswith("env.")]
     return trials(folder, copy).run(variables)
+
+
+SWITCHES = """\
+import os
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+torch.autograd.set_detect_anomaly(True)
+torch.set_num_threads(1)
+data = TensorDataset(torch.randn(512, 8), torch.randn(512, 1))
+loader = DataLoader(data, 8, True, None, None, 0)
+net = torch.nn.Linear(8, 1)
+opt = torch.optim.AdamW(net.parameters(), lr=0.0)
+state = (
+    not torch.is_anomaly_enabled(),
+    torch.get_num_threads() == 2,
+    torch.backends.cudnn.benchmark,
+    torch.get_float32_matmul_precision() == "high",
+    loader.num_workers == 1,
+    loader.persistent_workers,
+    loader.prefetch_factor == 4,
+    loader.pin_memory,
+    opt.defaults["foreach"] is True,
+    os.environ.get("MALLOC_MMAP_MAX_") == "0",
+    os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
+    os.environ.get("PYTORCH_CUDA_ALLOC_CONF") == "expandable_segments:True",
+)
+code = float(sum(2**place for place, is_set in enumerate(state) if is_set))
+for x, y in loader:
+    loss = 0 * torch.nn.functional.mse_loss(net(x), y) + code
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+IN_ORDER = (
+    "anomaly_detection=false",
+    "threads=2",
+    "cudnn_benchmark=true",
+    "tf32=true",
+    "loader.workers=1",
+    "loader.persistent=true",
+    "loader.prefetch=4",
+    "loader.pin=true",
+    "optimizer=foreach",
+    "env.MALLOC_MMAP_MAX_=0",
+    "env.THP_MEM_ALLOC_ENABLE=1",
+    "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+)
+"""Changes in the order of what the script tells of itself by its loss."""
+
+
+@pytest.mark.slow
+def test_every_switch_reaches_the_script_and_its_printed_line_does_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MALLOC_MMAP_MAX_", "THP_MEM_ALLOC_ENABLE", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    script = tmp_path / "train.py"
+    script.write_text(SWITCHES)
+    runs = trials(tmp_path / "runs", script)
+    bare = runs.run(())
+    seen = from_json((tmp_path / "runs" / "seen.json").read_text(), ScriptSeen)
+    changed = runs.run(IN_ORDER)
+    assert (changed.end, changed.reason) == ("measured", "")
+    assert set(bare.losses.values()) == {0.0}
+    assert set(changed.losses.values()) == {2.0 ** len(IN_ORDER) - 1}
+    assert edited_run(tmp_path / "edited", script, seen, (bare, changed)).losses == changed.losses
