@@ -102,8 +102,9 @@ class ScriptSeen:
         return "compile()"
 
     def models_called(self, class_name: str) -> tuple[str, ...]:
-        """Name the models of a class as their script does."""
-        names = (site.name for site in self.models if site.class_name == class_name)
+        """Name the models of a class as their script does; not as one of them calls itself."""
+        sites = (site for site in self.models if site.class_name == class_name)
+        names = (site.name for site in sites if site.name != "self")
         return tuple(dict.fromkeys(names)) or (class_name,)
 
     @property

@@ -56,7 +56,9 @@ class SourceEdits:
             for parent in ast.walk(self._tree)
             for child in ast.iter_child_nodes(parent)
         }
-        self._names = {each.id for each in ast.walk(self._tree) if isinstance(each, ast.Name)}
+        names = [each for each in ast.walk(self._tree) if isinstance(each, ast.Name)]
+        self._names = {each.id for each in names}
+        self._variables = {each.id for each in names if isinstance(each.ctx, ast.Store)}
         self._statements: dict[ast.stmt, _Statement] = {}
         self._arranged: set[ast.Call] = set()
 
@@ -204,7 +206,14 @@ class SourceEdits:
 
     def _calls_of(self, line: int, models: Collection[str]) -> list[ast.Call]:
         """Give all calls of a model of which one is on a line: only its first one is noted."""
-        names = {ast.unparse(call.func) for call in self._calls(line, models.__contains__)}
+        try:
+            found = self._calls(line, models.__contains__)
+        except CannotWrite:
+            # A model that builds its own optimizer has another name there: a variable's, if one.
+            found = self._calls(line, self._variables.__contains__)
+            if len(found) != 1:
+                raise
+        names = {ast.unparse(call.func) for call in found}
         calls = self._calls(None, names.__contains__)
         return sorted(calls, key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0))
 

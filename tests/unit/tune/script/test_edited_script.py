@@ -32,6 +32,7 @@ for epoch in range(3):
 """
 EXACT = ("loader.workers=1", "loader.persistent=true", "loader.prefetch=4")
 ROUNDING = ("optimizer=fused", "autocast=bf16", "channels_last=true", "threads=2")
+COMPILED = ("compile=models",)
 VARIABLES = ("env.MALLOC_MMAP_MAX_=0",)
 
 
@@ -59,13 +60,14 @@ def test_printed_lines_train_as_the_change_from_outside_did(
     bare = runs.run(())
     seen = from_json((tmp_path / "runs" / "seen.json").read_text(), ScriptSeen)
     runs.loaders = tuple(site.place for site in seen.train_loaders)
-    changed = {words: runs.run(words) for words in ((*EXACT, *VARIABLES), ROUNDING)}
+    changed = {words: runs.run(words) for words in ((*EXACT, *VARIABLES), ROUNDING, COMPILED)}
     ends = {words: (trial.end, trial.reason) for words, trial in changed.items()}
     assert set(ends.values()) == {("measured", "")}, ends
     measure = LossMeasure(base=bare.losses, repeat_distance=0.0, seed_distance=0.0, draws=False)
     assert {words: measure.judge(words, each.losses)[0] for words, each in changed.items()} == {
         (*EXACT, *VARIABLES): True,
         ROUNDING: True,
+        COMPILED: True,
     }
     for words, trial in changed.items():
         edited = edited_run(tmp_path / words[0].partition("=")[0], script, seen, (bare, trial))

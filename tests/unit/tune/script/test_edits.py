@@ -330,3 +330,22 @@ def test_a_copy_by_cuda_does_not_wait(tmp_path: Path) -> None:
     source = "import torch\nx = x.cuda()\n"
     [line] = lines(written(tmp_path, source, ("non_blocking=true", 2, "copy")))
     assert line == "x = x.cuda(non_blocking=True)"
+
+
+@pytest.mark.parametrize(
+    ("call", "is_written"),
+    [("model(x)", True), ("criterion(model(x))", False), ("fit(x)", False), ("t.fit(x)", False)],
+)
+def test_a_model_that_builds_its_own_optimizer_is_found_where_one_variable_is_called(
+    tmp_path: Path, call: str, is_written: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import torch\nmodel, criterion, t = make()\nout = {call}\n")
+    [site] = seen().models
+    known = replace(seen(), models=(replace(site, name="self"),))
+    place = CodePlace(change="autocast=bf16", place=f"{script}:3", name="Net")
+    trial = Trial(overrides=("autocast=bf16",), end="measured", changed=(place,))
+    tuning = Tuning(source="x", rows=(), overrides=trial.overrides, trials=(trial,), stopped="")
+    found = edit_sources(tuning, known, script)
+    assert ("out = model(x).float()" in found.diff()) == is_written
+    assert known.models_called("Net") == ("Net",)
