@@ -25,7 +25,7 @@ def tuning_report(tuning: Tuning, written: str | None) -> RenderableType:
     parts += [Text(f"note: {literal(note)}") for note in tuning.notes]
     if written is not None:
         parts += [Text(), Text(f"written to {literal(written)}")]
-        parts.append(Text(f"next: pitstop verify {literal(tuning.source)} {literal(written)}"))
+        parts.append(Text(f"next: {literal(tuning.verify_command(written))}"))
     return Group(*parts)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -83,7 +83,7 @@ def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning
     if gpu is not None:
         trials = FittingTrials(trials=trials, study=study, gpu=gpu)
     journaled = JournaledTrials(journal=journal, trials=trials)
-    return Tuner(
+    tuning = Tuner(
         source=str(study.config),
         space=open_space(KNOBS, situation, partial(objection_to, study)),
         claim_of=partial(claim_of_choice, study),
@@ -95,6 +95,7 @@ def run_study(study: TuningRequest, progress: Callable[[Trial], None]) -> Tuning
         is_known=journal.has,
         progress=progress,
     ).run()
+    return replace(tuning, given=study.overrides)
 
 
 def _trials(study: TuningRequest) -> Trials:
@@ -138,7 +139,7 @@ def _head_lines(tuning: Tuning, study: TuningRequest, path: Path) -> list[str]:
     last = tuning.rows[-1]
     lines.append(f"together {speedup_text(last.cumulative_gain)}, {_pace(last)}{_memory(last)}")
     lines.append("the effective batch is as it was, so the learning rate is too")
-    lines.append(f"does it harm? pitstop verify {tuning.source} {path}")
+    lines.append(f"does it harm? {tuning.verify_command(str(path))}")
     return lines
 
 

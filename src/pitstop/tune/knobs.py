@@ -180,75 +180,23 @@ def _around(own: int, counts: list[int], key: str) -> tuple[Choice, ...]:
 # Where nothing is promised: first what gains most and takes less memory, so that trials after it
 # are short and fit; last of what changes a step the dear start of compiling.
 KNOBS: Final[tuple[Knob[Situation], ...]] = (
-    Knob(
-        name="precision",
-        choices=_precisions,
-        asked_by=("PREC001", "TENSOR001"),
-    ),
+    Knob(name="precision", choices=_precisions, asked_by=("PREC001", "TENSOR001")),
     Knob(name="kernels", choices=_kernels, asked_by=("TRAFFIC001",)),
-    Knob(
-        name="recompute",
-        choices=_recomputing,
-        ordered=True,
-        asked_by=("RECOMP001",),
-    ),
-    Knob(
-        name="micro-batch",
-        choices=_batches,
-        ordered=True,
-        asked_by=("LAUNCH001", "BATCH001"),
-    ),
+    Knob(name="recompute", choices=_recomputing, ordered=True, asked_by=("RECOMP001",)),
+    Knob(name="micro-batch", choices=_batches, ordered=True, asked_by=("LAUNCH001", "BATCH001")),
     Knob(name="channels-last", choices=_layouts),
     Knob(name="optimizer", choices=_optimizers, asked_by=("OPT001",)),
     Knob(name="compile", choices=_compiling),
     Knob(
-        name="workers",
-        choices=_workers,
-        side="run",
-        ordered=True,
-        asked_by=("DATA001", "DATA004"),
+        name="workers", choices=_workers, side="run", ordered=True, asked_by=("DATA001", "DATA004")
     ),
+    Knob(name="prefetch", choices=_prefetch, side="run", ordered=True, asked_by=("DATA001",)),
+    Knob(name="worker lives", choices=_worker_lives, side="run", asked_by=("DATA002", "COPY001")),
+    Knob(name="cache", choices=_caches, side="run", asked_by=("DATA001",)),
+    Knob(name="records", choices=_records, side="run", asked_by=("LOG001", "SYNC001")),
+    Knob(name="evaluation", choices=_evaluations, side="run", asked_by=("EVAL001",)),
+    Knob(name="checkpoints", choices=_saves, side="run", asked_by=("CKPT001",)),
     Knob(
-        name="prefetch",
-        choices=_prefetch,
-        side="run",
-        ordered=True,
-        asked_by=("DATA001",),
-    ),
-    Knob(
-        name="worker lives",
-        choices=_worker_lives,
-        side="run",
-        asked_by=("DATA002", "COPY001"),
-    ),
-    Knob(
-        name="cache",
-        choices=_caches,
-        side="run",
-        asked_by=("DATA001",),
-    ),
-    Knob(
-        name="records",
-        choices=_records,
-        side="run",
-        asked_by=("LOG001", "SYNC001"),
-    ),
-    Knob(
-        name="evaluation",
-        choices=_evaluations,
-        side="run",
-        asked_by=("EVAL001",),
-    ),
-    Knob(
-        name="checkpoints",
-        choices=_saves,
-        side="run",
-        asked_by=("CKPT001",),
-    ),
-    Knob(
-        name="perceptual cadence",
-        choices=_perceptual_cadence,
-        ordered=True,
-        asked_by=("LOSS001",),
+        name="perceptual cadence", choices=_perceptual_cadence, ordered=True, asked_by=("LOSS001",)
     ),
 )

@@ -1,5 +1,7 @@
 """What a study says on a terminal."""
 
+from dataclasses import replace
+
 from pitstop.records.tuning.study import OTHER_SEEDS, GainRow, Trial, Tuning
 from pitstop.report.terminal import make_console
 from pitstop.report.tuning import result_line, trial_line, tuning_report
@@ -65,6 +67,12 @@ def test_the_result_comes_first_and_the_next_command_last() -> None:
         "written to run-tuned.yaml",
         "next: pitstop verify run.yaml run-tuned.yaml",
     ]
+
+
+def test_settings_laid_over_the_configuration_are_verified_with_it() -> None:
+    asked = replace(tuning(FIRST), overrides=("a=2",), given=("train.steps=30", "a=1"))
+    said = "pitstop verify run.yaml 'my tuned.yaml' train.steps=30"
+    assert asked.verify_command("my tuned.yaml") == said
 
 
 def test_where_nothing_was_gained_no_file_is_named() -> None:

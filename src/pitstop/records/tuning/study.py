@@ -1,5 +1,6 @@
 """Trials of settings: what each took, how each ended, and what the chosen ones gained."""
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -102,3 +103,11 @@ class Tuning:
     left_out: tuple[str, ...] = ()
     """Choices that were not tried, each with its reason."""
     notes: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    """Settings that the user laid over the configuration; they held for every trial."""
+
+    def verify_command(self, tuned: str) -> str:
+        """Give the command that holds the tuned configuration against the given one."""
+        changed = {word.partition("=")[0] for word in self.overrides}
+        kept = [word for word in self.given if word.partition("=")[0] not in changed]
+        return shlex.join(["pitstop", "verify", self.source, tuned, *kept])

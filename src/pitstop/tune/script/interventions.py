@@ -48,10 +48,9 @@ class At:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intervention:
+class Intervention(Knob[At]):
     """One thing to change from outside."""
 
-    knob: Knob[At]
     why_not: Callable[[At], str | None]
     """Why it does not apply; None where it does."""
 
@@ -63,14 +62,14 @@ def open_script_space(at: At, allowed: frozenset[Claim]) -> Space:
     left_out: list[str] = []
     for each in INTERVENTIONS:
         why = each.why_not(at)
-        offered = () if why else each.knob.choices(at)
+        offered = () if why else each.choices(at)
         refused = {one: text for one in offered if (text := _refusal(one, at, allowed))}
         left_out += [f"{' '.join(one)}: {text}" for one, text in refused.items()]
         offered = tuple(one for one in offered if one not in refused)
         if why:
-            left_out.append(f"{each.knob.name}: {why}")
+            left_out.append(f"{each.name}: {why}")
         if len(offered) > 1:
-            knobs.append(each.knob)
+            knobs.append(each)
             choices.append(offered)
     return Space(knobs=tuple(knobs), choices=tuple(choices), left_out=tuple(left_out))
 
@@ -217,72 +216,68 @@ def _switch(*choice: str) -> Callable[[At], tuple[Choice, ...]]:
 
 INTERVENTIONS: Final[tuple[Intervention, ...]] = (
     Intervention(
-        knob=Knob(
-            name="workers",
-            choices=_workers,
-            side="run",
-            ordered=True,
-            asked_by=("DATA001", "DATA004"),
-        ),
+        name="workers",
         why_not=_needs_loader,
+        choices=_workers,
+        side="run",
+        ordered=True,
+        asked_by=("DATA001", "DATA004"),
     ),
     Intervention(
-        knob=Knob(
-            name="prefetch", choices=_prefetch, side="run", ordered=True, asked_by=("DATA001",)
-        ),
+        name="prefetch",
         why_not=_needs_loader,
+        choices=_prefetch,
+        side="run",
+        ordered=True,
+        asked_by=("DATA001",),
     ),
     Intervention(
-        knob=Knob(name="worker lives", choices=_lives, side="run", asked_by=("DATA002",)),
+        name="worker lives",
         why_not=_needs_loader,
+        choices=_lives,
+        side="run",
+        asked_by=("DATA002",),
     ),
     Intervention(
-        knob=Knob(
-            name="pinned memory",
-            choices=_switch("loader.pin=true", "non_blocking=true"),
-            asked_by=("COPY001",),
-        ),
+        name="pinned memory",
         why_not=_needs_pinning,
+        choices=_switch("loader.pin=true", "non_blocking=true"),
+        asked_by=("COPY001",),
     ),
-    Intervention(knob=Knob(name="threads", choices=_threads, ordered=True), why_not=_needs_cpu),
+    Intervention(name="threads", why_not=_needs_cpu, choices=_threads, ordered=True),
     Intervention(
-        knob=Knob(name="anomaly detection", choices=_switch("anomaly_detection=false")),
-        why_not=_needs_anomaly,
-    ),
-    Intervention(
-        knob=Knob(name="optimizer", choices=_ways, asked_by=("OPT001", "LAUNCH001")),
-        why_not=_needs_way,
+        name="anomaly detection", why_not=_needs_anomaly, choices=_switch("anomaly_detection=false")
     ),
     Intervention(
-        knob=Knob(
-            name="autocast", choices=_switch("autocast=bf16"), asked_by=("PREC001", "TENSOR001")
-        ),
+        name="optimizer", why_not=_needs_way, choices=_ways, asked_by=("OPT001", "LAUNCH001")
+    ),
+    Intervention(
+        name="autocast",
         why_not=_needs_float32,
+        choices=_switch("autocast=bf16"),
+        asked_by=("PREC001", "TENSOR001"),
     ),
     Intervention(
-        knob=Knob(name="TF32", choices=_switch("tf32=true"), asked_by=("PREC001",)),
+        name="TF32", why_not=_needs_gpu, choices=_switch("tf32=true"), asked_by=("PREC001",)
+    ),
+    Intervention(
+        name="cuDNN benchmark", why_not=_needs_gpu, choices=_switch("cudnn_benchmark=true")
+    ),
+    Intervention(
+        name="channels last", why_not=_needs_pictures, choices=_switch("channels_last=true")
+    ),
+    Intervention(name="host allocator", why_not=_needs_linux, choices=_allocators),
+    Intervention(
+        name="device allocator",
         why_not=_needs_gpu,
+        choices=_switch(*_EXPANDABLE),
+        asked_by=("MEM003",),
     ),
     Intervention(
-        knob=Knob(name="cuDNN benchmark", choices=_switch("cudnn_benchmark=true")),
-        why_not=_needs_gpu,
-    ),
-    Intervention(
-        knob=Knob(name="channels last", choices=_switch("channels_last=true")),
-        why_not=_needs_pictures,
-    ),
-    Intervention(knob=Knob(name="host allocator", choices=_allocators), why_not=_needs_linux),
-    Intervention(
-        knob=Knob(name="device allocator", choices=_switch(*_EXPANDABLE), asked_by=("MEM003",)),
-        why_not=_needs_gpu,
-    ),
-    Intervention(
-        knob=Knob(
-            name="compile",
-            choices=_switch("compile=models"),
-            asked_by=("LAUNCH001", "TRAFFIC001"),
-        ),
+        name="compile",
         why_not=_needs_no_compile,
+        choices=_switch("compile=models"),
+        asked_by=("LAUNCH001", "TRAFFIC001"),
     ),
 )
 """What is tried, the cheap before the dear where the doctor promises alike."""

@@ -207,8 +207,8 @@ def _described(
         code
         for row in tuning.rows[1:]
         for each in INTERVENTIONS
-        if each.knob.name == row.knob
-        for code in each.knob.asked_by
+        if each.name == row.knob
+        for code in each.asked_by
     }
     return ScriptTuning(
         command=tuning.source,
