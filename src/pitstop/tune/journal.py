@@ -50,7 +50,8 @@ class TrialJournal:
         for line in lines[1:]:
             trial = from_json(line, Trial)
             # What the untouched one lacked may be there now: a file, memory, time.
-            if trial.end == "measured" or trial.overrides not in ((), OTHER_SEEDS):
+            is_untouched = trial.overrides in ((), OTHER_SEEDS)
+            if trial.end in ("measured", "lost") or not is_untouched:
                 self._unused.setdefault(trial.overrides, []).append(trial)
         if not text.endswith("\n"):
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
