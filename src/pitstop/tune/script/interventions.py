@@ -14,6 +14,7 @@ from typing import Final
 from pitstop.records.tuning.script import ScriptSeen
 from pitstop.records.verify.verification import Claim
 from pitstop.tune.knobs import OWN, Choice, Knob
+from pitstop.tune.search import Side
 from pitstop.tune.space import Space
 
 ENVIRONMENT: Final = "env."
@@ -214,71 +215,36 @@ def _switch(*choice: str) -> Callable[[At], tuple[Choice, ...]]:
     return lambda _: (OWN, choice)
 
 
+def _tried(
+    name: str,
+    why_not: Callable[[At], str | None],
+    choices: Callable[[At], tuple[Choice, ...]],
+    *asked_by: str,
+    side: Side = "step",
+    ordered: bool = False,
+) -> Intervention:
+    return Intervention(
+        name=name, why_not=why_not, choices=choices, asked_by=asked_by, side=side, ordered=ordered
+    )
+
+
 INTERVENTIONS: Final[tuple[Intervention, ...]] = (
-    Intervention(
-        name="workers",
-        why_not=_needs_loader,
-        choices=_workers,
-        side="run",
-        ordered=True,
-        asked_by=("DATA001", "DATA004"),
+    _tried("workers", _needs_loader, _workers, "DATA001", "DATA004", side="run", ordered=True),
+    _tried("prefetch", _needs_loader, _prefetch, "DATA001", side="run", ordered=True),
+    _tried("worker lives", _needs_loader, _lives, "DATA002", side="run"),
+    _tried(
+        "pinned memory", _needs_pinning, _switch("loader.pin=true", "non_blocking=true"), "COPY001"
     ),
-    Intervention(
-        name="prefetch",
-        why_not=_needs_loader,
-        choices=_prefetch,
-        side="run",
-        ordered=True,
-        asked_by=("DATA001",),
-    ),
-    Intervention(
-        name="worker lives",
-        why_not=_needs_loader,
-        choices=_lives,
-        side="run",
-        asked_by=("DATA002",),
-    ),
-    Intervention(
-        name="pinned memory",
-        why_not=_needs_pinning,
-        choices=_switch("loader.pin=true", "non_blocking=true"),
-        asked_by=("COPY001",),
-    ),
-    Intervention(name="threads", why_not=_needs_cpu, choices=_threads, ordered=True),
-    Intervention(
-        name="anomaly detection", why_not=_needs_anomaly, choices=_switch("anomaly_detection=false")
-    ),
-    Intervention(
-        name="optimizer", why_not=_needs_way, choices=_ways, asked_by=("OPT001", "LAUNCH001")
-    ),
-    Intervention(
-        name="autocast",
-        why_not=_needs_float32,
-        choices=_switch("autocast=bf16"),
-        asked_by=("PREC001", "TENSOR001"),
-    ),
-    Intervention(
-        name="TF32", why_not=_needs_gpu, choices=_switch("tf32=true"), asked_by=("PREC001",)
-    ),
-    Intervention(
-        name="cuDNN benchmark", why_not=_needs_gpu, choices=_switch("cudnn_benchmark=true")
-    ),
-    Intervention(
-        name="channels last", why_not=_needs_pictures, choices=_switch("channels_last=true")
-    ),
-    Intervention(name="host allocator", why_not=_needs_linux, choices=_allocators),
-    Intervention(
-        name="device allocator",
-        why_not=_needs_gpu,
-        choices=_switch(*_EXPANDABLE),
-        asked_by=("MEM003",),
-    ),
-    Intervention(
-        name="compile",
-        why_not=_needs_no_compile,
-        choices=_switch("compile=models"),
-        asked_by=("LAUNCH001", "TRAFFIC001"),
-    ),
+    _tried("threads", _needs_cpu, _threads, ordered=True),
+    _tried("anomaly detection", _needs_anomaly, _switch("anomaly_detection=false")),
+    _tried("optimizer", _needs_way, _ways, "OPT001", "LAUNCH001"),
+    _tried("autocast", _needs_float32, _switch("autocast=bf16"), "PREC001", "TENSOR001"),
+    _tried("TF32", _needs_gpu, _switch("tf32=true"), "PREC001"),
+    _tried("cuDNN benchmark", _needs_gpu, _switch("cudnn_benchmark=true")),
+    _tried("channels last", _needs_pictures, _switch("channels_last=true")),
+    _tried("host allocator", _needs_linux, _allocators),
+    _tried("device allocator", _needs_gpu, _switch(*_EXPANDABLE), "MEM003"),
+    _tried("compile", _needs_no_compile, _switch("compile=models"), "LAUNCH001", "TRAFFIC001"),
 )
 """What is tried, the cheap before the dear where the doctor promises alike."""
 
