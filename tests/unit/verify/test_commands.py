@@ -182,3 +182,9 @@ def test_a_side_that_repeats_itself_is_one_seed_beside_one_that_does_not(tmp_pat
     assert not found.exact.is_equal
     assert found.outcome == "undecided"
     assert "every run of a side repeats its first" in found.message
+
+
+def test_more_runs_of_one_seed_are_not_asked_for(tmp_path: Path) -> None:
+    near_the_margin = verified(tmp_path, "train 2.0 {seed}", "train 2.1 0").statistical
+    assert near_the_margin is not None
+    assert (near_the_margin.outcome, near_the_margin.more_seeds) == ("undecided", None)
