@@ -15,7 +15,12 @@ from typing import Final
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.judge import JudgedRun, judge_run
 from pitstop.errors import PitstopError
-from pitstop.measure.script.launch import Interventions, first_failure, probe_environment
+from pitstop.measure.script.launch import (
+    Interventions,
+    first_failure,
+    probe_environment,
+    seen_without_steps,
+)
 from pitstop.measure.script.record_folder import ENDED_BY_US
 from pitstop.measure.script.sites import Sites, read_sites, with_training
 from pitstop.records.script import Compiled, Owners, Setup
@@ -38,6 +43,10 @@ _LINE_OF_CODE: Final = re.compile(r"[\w./+-]+\.py:\d+")
 _NOTED_WHEN_CALLED: Final = ("autocast", "channels_last")
 _MOST_REASON: Final = 300
 _NO_STEP: Final = "it ended, and no optimizer of torch's had made a step"
+_NOT_LOADED: Final = (
+    "it ended, and no Python process in it finished importing torch, or the probe was not loaded: "
+    "-I, -E, -S or a PYTHONPATH of the command's own leaves it out"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,6 +92,8 @@ class ScriptTrials:
             trial = self._read(record, overrides)
         else:
             reason = (first_failure(record) or ended.reason)[:_MOST_REASON]
+            if ended.status == "timed out" and not any(record.glob("rank-*")):
+                reason += ", before a step of an optimizer of torch's was seen"
             trial = Trial(overrides=overrides, end=ended.status, reason=reason)
         return replace(trial, took_s=ended.wall_s)
 
@@ -90,7 +101,9 @@ class ScriptTrials:
         try:
             judged = judge_run(record)
         except PitstopError as error:
-            reason = f"no training seen: {error}" if any(record.glob("rank-*")) else _NO_STEP
+            reason = _NO_STEP if seen_without_steps(record) else _NOT_LOADED
+            if any(record.glob("rank-*")):
+                reason = f"no training seen: {error}"
             return Trial(overrides=overrides, end="refused", reason=reason)
         facts, sites = judged.facts, read_sites(record)
         if facts is None or facts.steps < _FEWEST_STEPS:

@@ -150,13 +150,29 @@ def _alive(script: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_script_that_does_not_train_is_said_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import torch", "it ended, and no optimizer of torch's had made a step"),
+        ("print('hello')", "no Python process in it finished importing torch, or the probe was"),
+    ],
+)
+def test_a_script_that_does_not_train_is_said_so(tmp_path: Path, source: str, said: str) -> None:
     script = tmp_path / "idle.py"
-    script.write_text("print('hello')\n")
-    with pytest.raises(
-        PitstopError, match=r"idle.py cannot be measured as it is \(refused\): it ended, and"
-    ):
+    script.write_text(f"{source}\n")
+    with pytest.raises(PitstopError, match=r"idle.py cannot be measured as it is") as error:
         run_script_study(study(tmp_path / "study", sys.executable, str(script)), lambda _: None)
+    assert said in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_script_that_does_not_end_is_said_to_have_made_no_step(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text("import threading\nthreading.Event().wait()\n")
+    wanted = study(tmp_path / "study", sys.executable, str(script), limit_s=2.0)
+    said = r"limit of 2 s, before a step of an optimizer of torch's was seen; --trial-minutes"
+    with pytest.raises(PitstopError, match=said):
+        run_script_study(wanted, lambda _: None)
 
 
 @pytest.mark.slow
