@@ -44,6 +44,8 @@ _MEASURE: Final = re.compile(
 )
 _HELD_OUT_WORD: Final = re.compile(r"(?:^|[\W_])(val|valid|validation|eval|test)(?=$|[\W_])")
 _TAIL_BYTES: Final = 64 << 10
+# A name may begin at every letter, so the pattern takes the square of a line without numbers.
+_LONGEST_LINE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +219,7 @@ def closing_metrics(printed: str) -> dict[str, float]:
     """Give the last value of each held-out number: what is printed once, at the end, is no log."""
     found: dict[str, float] = {}
     for line in printed.lower().splitlines():
-        for match in _NAMED_NUMBER.finditer(line):
+        for match in _NAMED_NUMBER.finditer(line[:_LONGEST_LINE]):
             name = match[1].strip()
             words = _HELD_OUT_WORD.findall(line[: match.end(1)])
             if words and _MEASURE.search(name) and "train" not in name:

@@ -139,6 +139,10 @@ def test_a_result_that_is_printed_once_is_read(line: str, found: dict[str, float
     assert closing_metrics(line) == found
 
 
+def test_a_long_line_is_read_at_its_beginning_alone() -> None:
+    assert closing_metrics("val_loss 0.5 " + "a " * 32_000 + "val_acc 1") == {"val_loss": 0.5}
+
+
 def test_the_result_that_both_print_once_decides_before_the_training_loss(tmp_path: Path) -> None:
     # A lost augmentation: the training loss is better, what is held out is worse.
     found = verified(tmp_path, "train 2.0:0.5 {seed}", "train 1.0:0.9 {seed}")
