@@ -6,7 +6,7 @@ Error messages, suggestions and docs/configuration.md all come from this one lis
 import ast
 import inspect
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -74,8 +74,7 @@ def every_key(classes: Mapping[str, type[Section]]) -> dict[str, Key]:
     """List all groups and settings under the given top-level sections, in order."""
     keys: dict[str, Key] = {}
     for name, section in classes.items():
-        root = RunConfig.model_fields[name]
-        keys[name] = _group(name, section, root, RunConfig)
+        keys[name] = _group(name, section, RunConfig.model_fields[name], RunConfig)
         keys |= {key.name: key for key in _keys_of(section, name)}
     return keys
 
@@ -110,22 +109,25 @@ def _docs_in(definition: ast.ClassDef) -> dict[str, str]:
     return docs
 
 
-def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
+@cache
+def _keys_of(section: type[Section], prefix: str) -> tuple[Key, ...]:
+    keys: list[Key] = []
     for name, field in section.model_fields.items():
         key = f"{prefix}.{name}"
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield _group(key, field.annotation, field, section)
-            yield from _keys_of(field.annotation, key)
-        else:
-            yield Key(
-                name=key,
-                section=None,
-                expectation=expectation(field.annotation, field.metadata),
-                choices=_choices(field.annotation),
-                default=None if field.is_required() else field.get_default(),
-                field=field,
-                owner=section,
-            )
+            keys += _group(key, field.annotation, field, section), *_keys_of(field.annotation, key)
+            continue
+        single = Key(
+            name=key,
+            section=None,
+            expectation=expectation(field.annotation, field.metadata),
+            choices=_choices(field.annotation),
+            default=None if field.is_required() else field.get_default(),
+            field=field,
+            owner=section,
+        )
+        keys.append(single)
+    return tuple(keys)
 
 
 def _group(name: str, section: type[Section], field: FieldInfo, owner: type[Section]) -> Key:
@@ -141,9 +143,7 @@ def _group(name: str, section: type[Section], field: FieldInfo, owner: type[Sect
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
-    if get_origin(annotation) is Literal:
-        return tuple(str(choice) for choice in get_args(annotation))
-    return ()
+    return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()
 
 
 def _phrase(annotation: Any, metadata: Sequence[Any], *, plural: bool) -> str:

@@ -88,8 +88,8 @@ class SurfaceModel:
         self._points = np.array(points)
         self._ordered = tuple(ordered)
         self._mean = float(np.mean(logs))
-        same = self._same(self._points, self._points)
-        self.fits = _likely(same, np.array(logs) - self._mean)
+        alike = self._alike(self._points, self._points)
+        self.fits = _likely(alike, np.array(logs) - self._mean)
         self._shares = np.array([fit.share for fit in self.fits])
 
     @property
@@ -100,8 +100,8 @@ class SurfaceModel:
 
     def estimate(self, points: Sequence[Point]) -> Estimate:
         """Estimate points, measured or not."""
-        across = self._same(np.array(points), self._points)
-        own = [np.ones((1, 1)) for _ in self._ordered]
+        across = self._alike(np.array(points), self._points)
+        own = self._alike(self._points[:1], self._points[:1])
         logs: list[Numbers] = []
         squares: list[Numbers] = []
         for fit in self.fits:
@@ -115,7 +115,7 @@ class SurfaceModel:
     def difference(self, before: Point, after: Point) -> tuple[float, float]:
         """Give the logarithm of the time of one point over that of another, and its error."""
         both = np.array([before, after])
-        across, within = self._same(both, self._points), self._same(both, both)
+        across, within = self._alike(both, self._points), self._alike(both, both)
         logs: list[float] = []
         squares: list[float] = []
         for fit in self.fits:
@@ -133,27 +133,25 @@ class SurfaceModel:
         spread = np.maximum(squares, 0.0) + (logs - log) ** 2
         return log, np.sqrt(self._shares @ spread)
 
-    def _same(self, some: NDArray[np.int_], others: NDArray[np.int_]) -> list[Numbers]:
-        """For each axis, how alike the choices of all pairs of points are."""
-        found: list[Numbers] = []
+    def _alike(self, some: NDArray[np.int_], others: NDArray[np.int_]) -> tuple[Numbers, Numbers]:
+        """On how many axes all pairs of points are alike, and on how many pairs of axes."""
+        total = np.zeros((len(some), len(others)))
+        squares = np.zeros_like(total)
         for axis, ordered in enumerate(self._ordered):
             apart = np.abs(some[:, axis, None] - others[None, :, axis]).astype(np.float64)
-            found.append(_NEIGHBOURS**apart if ordered else (apart == 0).astype(np.float64))
-        return found
+            same = _NEIGHBOURS**apart if ordered else (apart == 0).astype(np.float64)
+            total += same
+            squares += same**2
+        return total, (total**2 - squares) / 2
 
 
-def _covariance(same: Sequence[Numbers], sizes: Sizes) -> Numbers:
+def _covariance(alike: tuple[Numbers, Numbers], sizes: Sizes) -> Numbers:
     """Add up the shared parts of points; each pair of axes once."""
-    total = np.zeros_like(same[0])
-    squares = np.zeros_like(same[0])
-    for each in same:
-        total += each
-        squares += each**2
-    pairs = (total**2 - squares) / 2
+    total, pairs = alike
     return _LEVEL**2 + sizes.part**2 * total + (sizes.pair * sizes.part) ** 2 * pairs
 
 
-def _likely(same: Sequence[Numbers], rest: Numbers) -> tuple[Fit, ...]:
+def _likely(alike: tuple[Numbers, Numbers], rest: Numbers) -> tuple[Fit, ...]:
     """Try all sizes at once; keep those with which the trials are likely."""
     tried = [
         Sizes(part=part, pair=pair, noise=noise)
@@ -161,7 +159,7 @@ def _likely(same: Sequence[Numbers], rest: Numbers) -> tuple[Fit, ...]:
     ]
     noises = np.array([sizes.noise for sizes in tried])
     size = len(rest)
-    kinds = np.stack([_covariance(same, sizes) for sizes in tried])
+    kinds = np.stack([_covariance(alike, sizes) for sizes in tried])
     roots = np.linalg.cholesky(kinds + noises[:, None, None] ** 2 * np.eye(size))
     halves = np.linalg.solve(roots, np.broadcast_to(rest[:, None], (len(noises), size, 1)))
     logs = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
