@@ -16,7 +16,7 @@ from tests.browser.chromium import Tab
 from tests.browser.records import NASTY, ranks, slow
 from tests.browser.test_pages import CONTRAST, UNTOLD
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def view_of(folder: Path) -> LiveView:

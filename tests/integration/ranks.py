@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -71,11 +72,13 @@ def launch(
     # Forked from a process that has imported torch once and started nothing.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    port = _free_port()
+    held = _held_port()
+    port: int = held.getsockname()[1]
     ranks = [
         context.Process(target=_as_rank, args=(rank, world_size, port, logs, target, args))
         for rank in range(world_size)
     ]
+    weakref.finalize(ranks[0], held.close)
     for process in ranks:
         process.start()
     return list(ranks)
@@ -162,7 +165,9 @@ def _environment(name: str) -> str:
     return os.environ[name]  # noqa: TID251 - as above
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def _held_port() -> socket.socket:
+    """Give a port that nobody else is given while this socket is open, and rank 0 may listen on."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held

@@ -86,8 +86,12 @@ def test_a_stage_that_lacks_something_is_refused_before_any_takes_time(
 def test_a_command_that_takes_too_long_is_cut_off_and_what_it_printed_stays(tmp_path: Path) -> None:
     endless = "import threading; print('begun', flush=True); threading.Event().wait()"
     lane = [Command(name="endless", words=("-c", endless)), Command(name="next", words=("-c", ""))]
-    told = run_lane(lane, tmp_path, time.monotonic() + 1.0)
-    assert told == ["endless: cut off, goes on next time", "next: not begun"]
+    # Where others take all cores, Python itself takes seconds to begin.
+    for seconds in (1.0, 10.0, 60.0):
+        told = run_lane(lane, tmp_path, time.monotonic() + seconds)
+        assert told == ["endless: cut off, goes on next time", "next: not begun"]
+        if (tmp_path / "endless.txt").read_text():
+            break
     assert (tmp_path / "endless.txt").read_text() == "begun\n"
 
 

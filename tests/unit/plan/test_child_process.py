@@ -55,7 +55,7 @@ def test_leaving_ends_children_what_they_started_and_what_was_still_to_ask(pids:
         asked += [pool.submit(ask_child, "stuck_child", Question(), Question) for _ in range(3)]
         below = started(pids)
         raise EndedError
-    _, alive = psutil.wait_procs(below, timeout=30)
+    _, alive = psutil.wait_procs(below, timeout=60)
     assert (len(below), len(asked)) == (2, 3)
     assert alive == []
     assert all("SIGKILL" in str(one.result()) for one in asked)

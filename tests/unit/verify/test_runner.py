@@ -55,7 +55,7 @@ def pids_in(folder: Path) -> list[int]:
 def is_gone(pid: int) -> bool:
     """Whether it ended; where nobody reaps, as in some containers, it stays as a zombie."""
     try:
-        gone, _ = psutil.wait_procs([psutil.Process(pid)], timeout=20)
+        gone, _ = psutil.wait_procs([psutil.Process(pid)], timeout=60)
         return bool(gone) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True

@@ -492,7 +492,7 @@ def test_bytes_of_the_host_become_batches_ahead(
 
 def until(claim: Callable[[], bool]) -> None:
     """Give other processes time to get somewhere; whether they did is for the test to say."""
-    for _ in range(500):
+    for _ in range(6_000):
         if claim():
             return
         connection.wait([], timeout=0.01)

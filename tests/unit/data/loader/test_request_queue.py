@@ -19,7 +19,7 @@ from pitstop.data.loader.request_queue import RequestQueue, with_request_queues
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not used elsewhere")
 
 # So long that only what never comes takes it.
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 # More than a pipe takes without a reader.
 MORE_THAN_A_PIPE = [bytes([number % 256]) * 1000 for number in range(200)]

@@ -46,7 +46,7 @@ def ask(page: ServedPage, path: str, *, method: str = "GET", host: str | None = 
         ) -> tuple[HTTPResponse, str]:  # fmt: skip
     place = urlsplit(page.address)
     assert place.hostname == "127.0.0.1"
-    connection = HTTPConnection("127.0.0.1", place.port or 0, timeout=20)
+    connection = HTTPConnection("127.0.0.1", place.port or 0, timeout=60)
     connection.putrequest(method, path, skip_host=True)
     connection.putheader("Host", place.netloc if host is None else host)
     connection.endheaders()
@@ -114,7 +114,7 @@ def test_two_names_are_refused_whichever_comes_first(page: ServedPage, view: Liv
     page.publish(view)
     place = urlsplit(page.address)
     for first, second in (("localhost", "evil.example"), ("evil.example", "localhost")):
-        connection = HTTPConnection("127.0.0.1", place.port or 0, timeout=20)
+        connection = HTTPConnection("127.0.0.1", place.port or 0, timeout=60)
         connection.putrequest("GET", "/view.json", skip_host=True)
         connection.putheader("Host", first)
         connection.putheader("Host", second)
@@ -161,9 +161,9 @@ def test_it_listens_on_this_machine_alone_and_closes_its_port(view: LiveView) ->
         page.publish(view)
         port = urlsplit(page.address).port or 0
         with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.2", port), timeout=5)
+            socket.create_connection(("127.0.0.2", port), timeout=60)
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
+        socket.create_connection(("127.0.0.1", port), timeout=60)
     with serving(port, refresh_s=0.0):
         pass
 

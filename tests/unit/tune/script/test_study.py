@@ -141,7 +141,7 @@ def _run_tuner(folder: Path, log: Path, kill_after_s: float | None) -> int:
 
 def _alive(script: Path) -> list[str]:
     """Give processes that run the script still, after the time that ending them takes."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         found = [" ".join(each) for each in command_lines() if str(script) in each]
         if not found or time.monotonic() > deadline:
