@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.fork_server.client import run_python, the_server
+from tests.fork_server import client
+from tests.fork_server.client import ForkServer, run_python, the_server
 
 ROOT = Path(__file__).parents[2]
 
@@ -150,7 +152,16 @@ def test_children_draw_different_numbers() -> None:
     assert not set(first) & set(second)
 
 
-def test_a_server_that_was_ended_is_replaced() -> None:
-    the_server().kill()
+def test_a_server_that_was_ended_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One that has imported nothing, and so begins at once; that of the other tests goes on.
+    monkeypatch.setattr(client, "PRELOADED", ())
+    monkeypatch.setattr(client, "the_server", cache(ForkServer))
+    ended = client.the_server()
+    ended.kill()
     assert run_python("-c", "print(1)").stdout == "1\n"
+    replacement = client.the_server()
+    assert replacement is not ended
     assert run_python("-c", "print(2)").stdout == "2\n"
+    assert client.the_server() is replacement
+    for server in (ended, replacement):
+        server.close()

@@ -164,13 +164,12 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from([*section_classes(None), "x", "base", ""]), trees))
 def test_any_tree_gives_a_configuration_or_a_config_error(tree: dict[str, object]) -> None:
     outcome(lambda: config_from(tree))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text())
 def test_any_override_gives_a_configuration_or_a_config_error(text: str) -> None:
     sound = {"model": {"kind": "vrt"}, "train": {"steps": 1}}

@@ -69,7 +69,7 @@ def read(path: Path, name: str | None = None) -> RunRecord | None:
     return None
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(damage=damaged(TEXTS))
 def test_every_number_stands_in_the_file_or_has_its_formula(
     damage: tuple[str, bytes], tmp_path_factory: pytest.TempPathFactory

@@ -257,7 +257,6 @@ def changed(record: bytes, place: int, byte: int) -> bytes:
 CHANGED = st.builds(changed, EVENTS, st.integers(10, 20), st.integers(0, 40))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     records=st.lists(st.one_of(EVENTS, CHANGED, st.binary(max_size=40)), max_size=40),
     places=st.lists(st.integers(0, 2000), max_size=2),
@@ -290,7 +289,6 @@ def test_checksums_taken_together_are_those_taken_one_by_one(length: int, count:
     assert together == [tensorboard.masked_crc(record) for record in records]
 
 
-@settings(max_examples=100, deadline=None)
 @given(counts=st.lists(st.integers(0, 30), max_size=8))
 def test_points_taken_together_are_thinned_as_those_taken_one_by_one(counts: list[int]) -> None:
     with patch.object(builder, "_MOST_POINTS", 5):

@@ -151,9 +151,7 @@ def test_a_run_cut_at_any_of_500_bytes_reads_to_its_last_whole_line(tmp_path: Pa
         assert bool(record.notes) == (not cut.endswith(b"\n") and bool(cut))
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_damaged_bytes_never_break_a_reader(tmp_path: Path, data: st.DataObject) -> None:
     source = tmp_path / "whole" / "rank-0.jsonl"

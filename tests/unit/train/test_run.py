@@ -303,6 +303,7 @@ def test_a_collection_does_not_visit_what_workers_share(tmp_path: Path) -> None:
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_the_caller_keeps_from_collections_stays_kept(tmp_path: Path) -> None:
     gc.freeze()
     train(line_config(tmp_path))

@@ -1,14 +1,17 @@
 """What choices claim of a real configuration, and what a tuned file holds."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
 from pitstop.config.load import load_config
+from pitstop.plan.dry_run.request import Answer, Request, trace_all
 from pitstop.plan.memory import Gpu
 from pitstop.records.tuning.study import GainRow, Trial, Tuning
+from pitstop.tune import configured
 from pitstop.tune.configured import (
     FittingTrials,
     TuningRequest,
@@ -81,6 +84,19 @@ def fitting(num_bytes: int) -> tuple[FittingTrials, Measured]:
     return FittingTrials(trials=inner, study=one, gpu=gpu), inner
 
 
+@cache
+def traced(request: Request) -> Answer:
+    [answer] = trace_all([request])
+    return answer
+
+
+@pytest.fixture
+def _traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace a setting in a process of its own for the first who asks: it takes seconds."""
+    monkeypatch.setattr(configured, "trace_all", lambda requests: [*map(traced, requests)])
+
+
+@pytest.mark.usefixtures("_traced_once")
 def test_what_does_not_fit_by_its_plan_is_not_run_and_said_to_lack_memory() -> None:
     trials, inner = fitting(2**20)
     larger = ("train.batch_size=4", "train.accumulate=1")
@@ -92,6 +108,7 @@ def test_what_does_not_fit_by_its_plan_is_not_run_and_said_to_lack_memory() -> N
     assert inner.asked == [("log.every_steps=50",)]
 
 
+@pytest.mark.usefixtures("_traced_once")
 def test_what_fits_by_its_plan_is_run() -> None:
     trials, inner = fitting(64 * 2**30)
     larger = ("train.batch_size=4", "train.accumulate=1")

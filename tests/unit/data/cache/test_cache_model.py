@@ -105,7 +105,6 @@ def test_a_cache_never_gives_anything_but_what_was_put() -> None:
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(array=ARRAYS, data=st.data())
 def test_any_array_and_any_window_come_back(array: np.ndarray, data: st.DataObject) -> None:
     layout = layout_of(array)

@@ -189,8 +189,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("policy", ["keep", "lru"])
-@pytest.mark.parametrize("modules", [(), ("fcntl",)], ids=["as-macos", "as-windows"])
+@pytest.mark.parametrize(
+    ("modules", "policy"),
+    [
+        pytest.param((), "keep", id="as-macos-keep"),
+        pytest.param(("fcntl",), "lru", id="as-windows-lru"),
+        pytest.param((), "lru", id="as-macos-lru", marks=pytest.mark.slow),
+        pytest.param(("fcntl",), "keep", id="as-windows-keep", marks=pytest.mark.slow),
+    ],
+)
 def test_a_system_without_linux_ways_has_the_cache_too(
     modules: tuple[str, ...], policy: Policy, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -72,7 +72,6 @@ def same(one: Any, other: Any) -> bool:
     return one == other
 
 
-@settings(max_examples=150)
 @given(batch=batches)
 def test_a_batch_of_any_make_arrives_as_it_was_sent(batch: Any) -> None:
     ring = Ring(slots=1, batch_bytes=4096)

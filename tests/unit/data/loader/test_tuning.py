@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop.data.loader.tuning import FED_SHARE, MARGIN, MOST_PREFETCH, LoaderTuner, TuningLimits
@@ -97,7 +97,6 @@ def wait_share(pipeline: Pipeline, *, steps: int = 200) -> float:
     return 1 - steps * pipeline.own_ns / (pipeline.now_ns - begun)
 
 
-@settings(max_examples=200)
 @given(busy_ms=st.integers(1, 400), own_ms=st.integers(5, 100), cores=st.integers(1, 16))
 def test_it_finds_the_fewest_workers_that_keep_up(busy_ms: int, own_ms: int, cores: int) -> None:
     pipeline = Pipeline(lambda _: busy_ms * MS, own_ms * MS, workers=1, prefetch=2)

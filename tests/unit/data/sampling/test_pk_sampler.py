@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, Subset
 
@@ -136,7 +136,6 @@ def test_a_record_comes_again_only_after_all_others_of_its_queue() -> None:
             assert len(set(rows[at : at + 7])) == 7
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     counts=st.lists(
         st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 4)), min_size=1, max_size=14

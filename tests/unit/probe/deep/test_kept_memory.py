@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pitstop_probe.deep.work_profile import WorkProfile
+from tests.fork_server.client import run_python
 
 FLOAT = 4
 BATCH = 8
@@ -209,7 +210,7 @@ def test_a_watched_script_has_it_in_its_record(tmp_path: Path) -> None:
     bare = [sys.executable, str(script)]
     doctor = [sys.executable, "-m", "pitstop", "doctor", "--detach", "--record", str(folder), "--"]
     watched = subprocess.run([*doctor, *bare], capture_output=True, text=True, check=True)
-    alone = subprocess.run(bare, capture_output=True, text=True, check=True)
+    alone = run_python(str(script))
     assert watched.stdout == alone.stdout, "to the last bit of the loss"
     lines = (folder / "rank-0.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]

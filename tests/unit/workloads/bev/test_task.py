@@ -202,8 +202,15 @@ def test_it_trains_evaluates_writes_and_draws(world_root: Path, tmp_path: Path, 
     assert [len(row.cells) for row in drawn.rows] == [3, 3]
 
 
-@pytest.mark.parametrize("policy", ["keep", "epoch"])
-@pytest.mark.parametrize("kind", ["mono", "surround"])
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("mono", "keep"),
+        ("surround", "epoch"),
+        pytest.param("mono", "epoch", marks=pytest.mark.slow),
+        pytest.param("surround", "keep", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_keeps_its_images_in_the_cache_of_its_host(
     world_root: Path, tmp_path: Path, kind: str, policy: str
 ) -> None:

@@ -130,8 +130,9 @@ def test_weights_from_a_file_are_loaded(root: Path, tmp_path: Path) -> None:
     torch.save(saved.state_dict(), tmp_path / "weights.pt")
     torch.manual_seed(2)
     loaded = task_of(root, f"model.weights={tmp_path / 'weights.pt'}").build_model()
+    wanted = saved.state_dict()
     for name, value in loaded.state_dict().items():
-        assert torch.equal(value, saved.state_dict()[name]), name
+        assert torch.equal(value, wanted[name]), name
 
 
 @pytest.mark.parametrize("kind", ["vrt", "vrt_spike"])
@@ -361,7 +362,8 @@ def test_published_weights_start_the_backbone_of_a_model_with_spikes(
     saved = task_of(root).build_model().state_dict()
     torch.save({"params": saved}, tmp_path / "vrt.pth")
     model = spike_task(root, f"model.weights={tmp_path / 'vrt.pth'}").build_model()
-    assert all(torch.equal(model.state_dict()[name], value) for name, value in saved.items())
+    state = model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in saved.items())
 
 
 def test_lpips_is_a_metric_where_its_files_are_given(root: Path, tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ def cases(draw: st.DrawFn, numbers: st.SearchStrategy[float] = SMALL) -> Case:
     )
 
 
-@settings(max_examples=300, deadline=None)
+# Half as many again as others get: ties of all kinds are rare.
+@settings(max_examples=settings().max_examples * 3 // 2)
 @given(case=cases())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_scores_are_those_of_sorting_every_row_with_ties_by_place(
@@ -127,7 +128,6 @@ def test_scores_are_those_of_sorting_every_row_with_ties_by_place(
     assert_equal(rank_case(case, dtype=dtype), oracle(case))
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases(st.floats(-1, 1, allow_subnormal=False).filter(lambda x: x == 0 or abs(x) > 1e-6)))
 def test_scores_of_any_similarities_are_those_of_sorting_them(case: Case) -> None:
     similarities = [

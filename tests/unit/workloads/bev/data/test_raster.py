@@ -108,7 +108,6 @@ halves = st.tuples(st.integers(-20, 44), st.integers(-20, 48)).map(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.booleans(), min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 3), st.lists(halves, max_size=6)), max_size=6),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pitstop.workloads.bev.data.augment import Chance, random_ground
@@ -144,7 +144,6 @@ def layer_of(shapes: list[list[np.ndarray]]) -> MapLayer:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(polygons, polygons)
 def test_holes_are_taken_from_their_own_polygon(
     first: list[list[np.ndarray]], second: list[list[np.ndarray]]

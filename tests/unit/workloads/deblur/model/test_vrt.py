@@ -195,8 +195,9 @@ def test_a_checkpoint_loads_bare_or_under_params(
     source, target = random_vrt(TINY), VRT(**TINY)
     torch.save(wrap(source.state_dict()), tmp_path / "weights.pth")
     load_checkpoint(target, tmp_path / "weights.pth")
+    wanted = source.state_dict()
     for name, value in target.state_dict().items():
-        assert torch.equal(value, source.state_dict()[name]), name
+        assert torch.equal(value, wanted[name]), name
 
 
 def test_a_checkpoint_that_lacks_an_entry_is_refused_by_its_name(tmp_path: Path) -> None:
