@@ -262,7 +262,7 @@ def memories_open() -> int:
     return sum("pitstop-cache" in link.name for link in links)
 
 
-@pytest.mark.parametrize("policy", ["keep", "lru"])
+@pytest.mark.parametrize("policy", [pytest.param("keep", marks=pytest.mark.slow), "lru"])
 def test_ten_kills_under_load_leave_no_hang_no_wrong_byte_no_memory(policy: Policy) -> None:
     before = memories_open()
     with SharedCache(BUDGET, policy) as cache:

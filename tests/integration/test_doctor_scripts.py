@@ -53,7 +53,6 @@ FRAMEWORKS = {
 _TORCH_DIED_LEAVING = "terminate called without an active exception"
 
 
-@pytest.mark.quiet
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_framework_is_measured_without_a_change_to_its_script(name: str) -> None:
     framework = FRAMEWORKS[name]

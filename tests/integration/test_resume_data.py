@@ -64,7 +64,7 @@ def read_on(loader: Loader[Tensor], *, until: int | None = None) -> list[list[li
 
 @pytest.mark.parametrize(
     ("workers", "prefetch"),
-    [(0, 2), (2, 1), (2, 3), pytest.param(4, 2, marks=pytest.mark.slow)],
+    [(0, 2), (2, 3), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 1), (4, 2)))],
 )
 @pytest.mark.parametrize("start_epoch", range(EPOCHS))
 def test_every_resume_point_continues_the_uninterrupted_run(

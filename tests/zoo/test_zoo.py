@@ -142,6 +142,8 @@ def timed_by_stopwatch(folder: Path, text: str) -> Run:
     return zoo.run(Row(name="any", script=str(script)), "stopwatch")
 
 
+@pytest.mark.slow
+@pytest.mark.quiet
 def test_the_stopwatch_tells_apart_what_lies_outside_steps(tmp_path: Path) -> None:
     run = timed_by_stopwatch(tmp_path, ONCE_AN_EPOCH)
     seen, own = run.timed, json.loads(run.stdout)
@@ -156,6 +158,8 @@ def test_the_stopwatch_tells_apart_what_lies_outside_steps(tmp_path: Path) -> No
     assert json.dumps(seen)
 
 
+@pytest.mark.slow
+@pytest.mark.quiet
 def test_the_stopwatch_sees_the_steps_that_are_made_in_the_call_of_a_module(tmp_path: Path) -> None:
     seen = timed_by_stopwatch(tmp_path, META).timed
     assert seen["steps"] == 30

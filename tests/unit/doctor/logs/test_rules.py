@@ -156,6 +156,7 @@ def test_less_than_a_tenth_is_no_drift(change: float) -> None:
 FALSE_ALARMS = 0.0025
 
 
+@pytest.mark.slow
 def test_noise_without_a_change_is_hardly_ever_a_drift() -> None:
     series, alarms = 2_000, 0
     for seed in range(series):

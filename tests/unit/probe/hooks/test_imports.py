@@ -79,7 +79,13 @@ print("attached:", current() is not None)
 """
 
 
-@pytest.mark.parametrize("first", ["importlib.util.find_spec('torch')", "import transformers"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "importlib.util.find_spec('torch')",
+        pytest.param("import transformers", marks=pytest.mark.slow),
+    ],
+)
 def test_a_script_that_asks_for_torch_before_it_imports_it_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:

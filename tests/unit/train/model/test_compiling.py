@@ -258,8 +258,15 @@ def test_neither_forward_nor_backward_is_compiled_with_padded_strides() -> None:
     assert seen == [(False, False)] * 2
 
 
-@pytest.mark.parametrize("policy", ["full", "selective"])
-@pytest.mark.parametrize("scope", ["regions", "whole"])
+@pytest.mark.parametrize(
+    ("scope", "policy"),
+    [
+        ("regions", "selective"),
+        ("whole", "full"),
+        pytest.param("regions", "full", marks=pytest.mark.slow),
+        pytest.param("whole", "selective", marks=pytest.mark.slow),
+    ],
+)
 def test_recompute_goes_together_with_compiling(scope: str, policy: Any) -> None:
     plain, model = build(), build()
     inputs = torch.ones(64, DIM)
