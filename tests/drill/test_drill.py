@@ -15,6 +15,7 @@ import pytest
 from pitstop.records.store import read_run
 from pitstop.train.state.checkpoint import find_newest_whole
 from tests.drill.workload import CONFIG, install
+from tests.integration.ranks import held_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,11 +67,14 @@ def test_ranks_whose_launcher_is_killed_save_and_leave(tmp_path: Path) -> None:
     train = ["-m", "pitstop", "train", str(tmp_path / "line.yaml"), "--work-dir", str(tmp_path)]
     train += ["checkpoint.every_steps=1000000", "eval.every_steps=1000000", "loader.workers=2"]
     path = os.pathsep.join([str(tmp_path / "site"), str(ROOT / "src"), str(ROOT)])
-    with subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, "29577", *train],
-        env={**os.environ, "PYTHONPATH": path},  # noqa: TID251 - handed on
-        stdout=subprocess.DEVNULL,
-    ) as launcher:
+    with (
+        held_port() as held,
+        subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER, str(held.getsockname()[1]), *train],
+            env={**os.environ, "PYTHONPATH": path},  # noqa: TID251 - handed on
+            stdout=subprocess.DEVNULL,
+        ) as launcher,
+    ):
         record = tmp_path / "run" / "rank-0.jsonl"
         while not (record.exists() and b"\n[" in record.read_bytes()):
             assert launcher.poll() is None

@@ -72,7 +72,7 @@ def launch(
     # Forked from a process that has imported torch once and started nothing.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    held = _held_port()
+    held = held_port()
     port: int = held.getsockname()[1]
     ranks = [
         context.Process(target=_as_rank, args=(rank, world_size, port, logs, target, args))
@@ -114,6 +114,14 @@ def train_larger_line(folder: Path, settings: Mapping[str, object], doom: Doom |
         task=LargerLine(mine),
         resume="auto",
     ).run()
+
+
+def held_port() -> socket.socket:
+    """Give a port that nobody else is given while this socket is open, and rank 0 may listen on."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def _as_rank(
@@ -163,11 +171,3 @@ def _count_flushes(doom: Doom) -> None:
 
 def _environment(name: str) -> str:
     return os.environ[name]  # noqa: TID251 - as above
-
-
-def _held_port() -> socket.socket:
-    """Give a port that nobody else is given while this socket is open, and rank 0 may listen on."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held
