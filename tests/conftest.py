@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -49,6 +50,16 @@ def pytest_collection_finish() -> None:
     # To count what is frozen Python walks all of it, and each training asks: 70 ms every time.
     frozen = _count_frozen()
     gc.get_freeze_count = lambda: frozen
+
+
+def pytest_unconfigure() -> None:
+    """Let locks end in silence that nobody holds and that outlive the modules they look into.
+
+    torch's compiler makes one as it is imported, to the end of the process. There it may be let go
+    of after its module was cleared, and its end complains of that.
+    """
+    if "filelock" in sys.modules:
+        del sys.modules["filelock"].BaseFileLock.__del__
 
 
 @pytest.fixture
