@@ -7,7 +7,7 @@ import pytest
 from tests.integration.shared_runs import shared_doctor
 from tests.scripts.corpus import FOLDER, command
 
-pytestmark = [pytest.mark.slow, pytest.mark.quiet]
+pytestmark = pytest.mark.slow
 
 STAND_IN = """
 class Slow:
@@ -38,9 +38,15 @@ def finding(script: str, code: str, *args: str) -> str:
 @pytest.mark.parametrize(
     ("script", "code", "args"),
     [
-        ("slow/evaluate_often.py", "EVAL001", ("--eval-every", "4")),
-        ("slow/save_often.py", "CKPT001", ("--save-every", "4")),
-        ("slow/optimizer_loop.py", "OPT001", ("--update", "loop")),
+        *(
+            # Beside those who compare the times of the same runs, made once.
+            pytest.param(*each, marks=pytest.mark.quiet)
+            for each in (
+                ("slow/evaluate_often.py", "EVAL001", ("--eval-every", "4")),
+                ("slow/save_often.py", "CKPT001", ("--save-every", "4")),
+                ("slow/optimizer_loop.py", "OPT001", ("--update", "loop")),
+            )
+        ),
         ("advice/costly_loss.py", "LOSS001", ("frozen",)),
     ],
 )

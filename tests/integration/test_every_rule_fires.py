@@ -56,7 +56,10 @@ def test_every_script_is_there(case: Fires) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=case.code, marks=[] if case.by_counts else [pytest.mark.quiet])
+        # Of what is timed by hand most has no name, whatever else runs.
+        pytest.param(
+            case, id=case.code, marks=[] if case.by_counts or case.by_hand else pytest.mark.quiet
+        )
         for case in FIRES
         if case.device == "cpu"
     ],
