@@ -42,5 +42,8 @@ def test_what_was_there_is_frozen_and_freed_again() -> None:
         assert gc.get_freeze_count() > 10_000
         with long_lived_frozen():  # by whoever is called: nothing changes, in or after it
             frozen = gc.get_freeze_count()
-        assert gc.get_freeze_count() == frozen
+            new: list[list[int]] = [[] for _ in range(1_000)]
+        # What is frozen may end; what is new is frozen by neither.
+        assert frozen - 500 < gc.get_freeze_count() <= frozen
+        assert len(new) == 1_000
     assert gc.get_freeze_count() == before
