@@ -1,4 +1,4 @@
-"""What must be found first on a GPU, by the stopwatch alone; the rule stood before the first run.
+"""What must be found first, by the stopwatch alone; the rule stood before the first run on a GPU.
 
 With w the wall clock of a step and b the time in which the device is busy, taking t away from the
 host leaves max(w - t, b). So each thing that may hold a step back has a share of the whole time
@@ -11,6 +11,8 @@ starts of their own loaders (EVAL001), checkpoints (CKPT001), passes of training
 steps took longer than ordinary ones beside counts where the findings on steps count it: Python
 (HOST001), waits for the device (SYNC001), copies to it (COPY001). OUTSIDE001 is none of these: only
 a script that calls `clock.outside_step` can have it.
+
+Without a GPU nothing is busy but the host, so what goes with each thing is its own time.
 """
 
 from collections.abc import Mapping
@@ -47,6 +49,10 @@ OUTSIDE: Mapping[str, tuple[str, ...]] = {
 }
 """Where a finding counts what the stopwatch clocks outside ordinary steps."""
 
+NO_DEVICE: Mapping[str, float] = dict.fromkeys(
+    ("busy", "kernels", "products", "fp32", "update", "copies", "other", "waits"), 0.0
+)
+
 NEAR = 0.75
 SHORT_KERNEL_US = 50.0
 MANY_KERNELS = 100.0
@@ -61,7 +67,8 @@ def shares_of(timed: Mapping[str, Any]) -> dict[str, float]:
     outside: Mapping[str, float] = timed["outside"]
     host: Mapping[str, float] = timed["shares"]
     inside = 1.0 - sum(outside.values())
-    device = {name: value / timed["step_us"] for name, value in timed["device"].items()}
+    did: Mapping[str, float] = timed["device"] or NO_DEVICE
+    device = {name: value / timed["step_us"] for name, value in did.items()}
     idle = max(0.0, 1.0 - device["busy"])
     rest = max(0.0, 1.0 - sum(host.values()))
     waits = max(host.get("wait", 0.0), device["waits"] - host.get("copy", 0.0))
@@ -71,7 +78,7 @@ def shares_of(timed: Mapping[str, Any]) -> dict[str, float]:
         "SYNC001": min(max(0.0, waits), idle),
         "HOST001": min(rest, idle),
         "OPT001": max(min(_updating(host), idle), device["update"]),
-        "LAUNCH001": _launching(timed, host, rest=rest, waits=waits),
+        "LAUNCH001": _launching(did, timed["step_us"], host, rest=rest, waits=waits),
     }
     if device["busy"] >= 0.5:
         kernels = device["products"] + device["update"] + device["other"]
@@ -86,7 +93,7 @@ def shares_of(timed: Mapping[str, Any]) -> dict[str, float]:
 
 def expected_first(timed: Mapping[str, Any]) -> tuple[str, ...]:
     """Codes of which one must stand first; empty where the stopwatch says too little."""
-    if not timed.get("device") or not timed.get("step_us"):
+    if not timed.get("step_us"):
         return ()
     shares = shares_of(timed)
     worth = {code: share for code, share in shares.items() if share >= LIMITS[code]}
@@ -100,10 +107,14 @@ def expected_first(timed: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _launching(
-    timed: Mapping[str, Any], host: Mapping[str, float], *, rest: float, waits: float
+    device: Mapping[str, float],
+    step_us: float,
+    host: Mapping[str, float],
+    *,
+    rest: float,
+    waits: float,
 ) -> float:
     """Share of the step in which the host launches and the device has nothing to do."""
-    device, step_us = timed["device"], timed["step_us"]
     kernels = device["kernels"]
     if kernels < MANY_KERNELS or device["busy"] / kernels >= SHORT_KERNEL_US:
         return 0.0

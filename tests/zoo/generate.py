@@ -243,11 +243,179 @@ def no_weights(path: Path) -> None:
     torch.save({"net": {}}, path)
 
 
+def sentences(path: Path, count: int = 2560, vocabulary_size: int = 500) -> None:
+    """One file of sentences."""
+    rng = np.random.default_rng(0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = rng.integers(0, vocabulary_size, (count, 20))
+    lines = [" ".join(f"w{word}" for word in sentence) for sentence in drawn]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def treebank(path: Path) -> None:
+    """Three files of words: 10,000 with the end of a line, as the Penn treebank has."""
+    rng = np.random.default_rng(0)
+    vocabulary = np.array(["the", "meaning", "of", *(f"w{number}" for number in range(9996))])
+    path.mkdir(parents=True, exist_ok=True)
+    for name, drawn in (("train", vocabulary), ("valid", vocabulary[:500]), ("test", vocabulary)):
+        shuffled = rng.permutation(drawn)
+        text = [" ".join(shuffled[at : at + 20]) for at in range(0, len(shuffled), 20)]
+        (path / f"{name}.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+def molecules(path: Path, count: int = 188, atoms: int = 18) -> None:
+    """Rings of atoms of seven kinds in two classes, in the files of a TU dataset."""
+    rng = np.random.default_rng(0)
+    path.mkdir(parents=True, exist_ok=True)
+    first = np.arange(count).repeat(atoms) * atoms
+    place = np.tile(np.arange(atoms), count)
+    bonds = np.stack([first + place + 1, first + (place + 1) % atoms + 1], axis=1)
+    columns = {
+        "A": [f"{one}, {other}" for one, other in np.concatenate([bonds, bonds[:, ::-1]])],
+        "graph_indicator": np.arange(1, count + 1).repeat(atoms),
+        "graph_labels": rng.choice([-1, 1], count),
+        "node_labels": rng.integers(0, 7, count * atoms),
+    }
+    for name, values in columns.items():
+        written = "\n".join(str(value) for value in values)
+        (path / f"MUTAG_{name}.txt").write_text(written + "\n", encoding="utf-8")
+
+
+def ratings(path: Path, count: int = 40000) -> None:
+    """Ratings of films by users."""
+    rng = np.random.default_rng(0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = rng.integers(1, (2000, 1500, 6), (count, 3))
+    lines = [f"{user}::{film}::{stars}::978300760" for user, film, stars in drawn]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def clips(path: Path, count: int = 64) -> None:
+    """Ten seconds of noise each, packed, with 527 labels, and the lists that name them."""
+    h5py: Any = importlib.import_module("h5py")
+
+    rng = np.random.default_rng(0)
+    (path / "indexes").mkdir(parents=True, exist_ok=True)
+    names = [f"Y{number:05d}.wav".encode() for number in range(count)]
+    packed = path / "clips.h5"
+    targets = rng.random((count, 527)) < 0.5
+    with h5py.File(packed, "w") as file:
+        file["audio_name"], file["target"] = names, targets
+        file["waveform"] = rng.integers(-3000, 3000, (count, 320_000), np.int16)
+    for name, kept in (("balanced_train", count), ("eval", count // 4)):
+        with h5py.File(path / "indexes" / f"{name}.h5", "w") as file:
+            file["audio_name"], file["target"] = names[:kept], targets[:kept]
+            file["hdf5_path"] = [str(packed.resolve()).encode()] * kept
+            file["index_in_hdf5"] = np.arange(kept)
+
+
+def rays(path: Path, count: int = 20, side: int = 100) -> None:
+    """Rays and colours of pictures, each in a file that torch saved."""
+    import torch
+
+    torch.manual_seed(0)
+    for part in ("train", "val"):
+        (path / part).mkdir(parents=True, exist_ok=True)
+        for number in range(count if part == "train" else 2):
+            length = side if part == "train" else side // 2
+            origins = torch.tensor([0.0, 0.0, 4.0]).expand(length, length, 3).contiguous()
+            directions = torch.randn(length, length, 3)
+            view = {
+                "height": length,
+                "width": length,
+                "focal_length": 1.4 * length,
+                "target": torch.rand(length, length, 4),
+            }
+            if part == "train":
+                view["ray_bundle"] = torch.stack([origins, directions])
+            else:
+                view |= {"ray_origins": origins, "ray_directions": directions}
+            torch.save(view, path / part / f"{number:04d}.data")
+
+
+def radiance(path: Path) -> None:
+    """Settings of a small radiance field, which reads the rays beside them."""
+    network = {
+        "type": "FlexibleNeRFModel",
+        "num_encoding_fn_xyz": 10,
+        "include_input_xyz": True,
+        "log_sampling_xyz": True,
+        "use_viewdirs": True,
+        "num_encoding_fn_dir": 4,
+        "include_input_dir": True,
+        "log_sampling_dir": True,
+    }
+    sampling = {
+        "num_random_rays": 256,
+        "chunksize": 16384,
+        "perturb": True,
+        "num_coarse": 16,
+        "num_fine": 16,
+        "white_background": False,
+        "radiance_field_noise_std": 0.2,
+        "lindisp": False,
+    }
+    settings = {
+        "experiment": {
+            "id": "zoo",
+            "logdir": "logs",
+            "randomseed": 42,
+            "train_iters": 120,
+            "validate_every": 100,
+            "save_every": 5000,
+            "print_every": 10,
+        },
+        "dataset": {
+            "type": "blender",
+            "basedir": str(path.parent),
+            "cachedir": str(path.parent),
+            "no_ndc": True,
+            "near": 2,
+            "far": 6,
+        },
+        "models": {"coarse": network, "fine": network},
+        "optimizer": {"type": "Adam", "lr": 5.0e-3},
+        "scheduler": {"lr_decay": 250, "lr_decay_factor": 0.1},
+        "nerf": {"use_viewdirs": True, "train": sampling, "validation": sampling},
+    }
+    path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def distilbert(path: Path) -> None:
+    """A small DistilBERT with a tokenizer of words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import (
+        DistilBertConfig,
+        DistilBertForSequenceClassification,
+        PreTrainedTokenizerFast,
+    )
+
+    vocabulary = {"[PAD]": 0, "[UNK]": 1} | {f"w{number}": number + 2 for number in range(2000)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]"
+    ).save_pretrained(path)
+    small = DistilBertConfig(vocab_size=2002, dim=128, hidden_dim=512, n_layers=2, n_heads=4)
+    DistilBertForSequenceClassification(small).save_pretrained(path)
+
+
+def reviews(path: Path, count: int = 640) -> None:
+    """Texts with a label each: for training, validation and testing."""
+    rng = np.random.default_rng(0)
+    for name, rows in (("train", count), ("validation", count // 4), ("test", count // 4)):
+        texts = [" ".join(f"w{word}" for word in rng.integers(0, 2000, 300)) for _ in range(rows)]
+        lines = [f"{text},{rng.integers(2)}" for text in texts]
+        written = "\n".join(["text,label", *lines]) + "\n"
+        (path / f"{name}.csv").write_text(written, encoding="utf-8")
+
+
 KINDS: Mapping[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
         *(words, text, tokens, stories, bytes_gz, sines, cora, pets, masks, people, patches),
         *(characters, spectra, hours, boxes, language_model, alphabets, no_weights),
+        *(sentences, treebank, molecules, ratings, clips, rays, radiance, distilbert, reviews),
     )
 }
 

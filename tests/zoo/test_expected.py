@@ -43,6 +43,13 @@ def test_a_wait_behind_which_the_device_is_busy_can_not_go() -> None:
     assert expected_first(seen) == ("healthy",)
 
 
+def test_without_a_gpu_each_thing_costs_its_own_time() -> None:
+    seen = timed({"data": 0.3, "forward": 0.3, "backward": 0.3}) | {"device": None}
+    assert shares_of(seen)["DATA001"] == pytest.approx(0.3)
+    assert expected_first(seen) == ("DATA001",)
+    assert expected_first(seen | {"outside": {"evaluation": 0.6}}) == ("EVAL001",)
+
+
 def test_many_short_kernels_on_an_idle_device_are_launches() -> None:
     seen = timed({"forward": 0.4, "backward": 0.5, "data": 0.05}, busy=300, kernels=200, other=300)
     assert expected_first(seen)[:2] == ("LAUNCH001", "BATCH001")
