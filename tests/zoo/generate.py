@@ -252,17 +252,6 @@ def sentences(path: Path, count: int = 2560, vocabulary_size: int = 500) -> None
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def treebank(path: Path) -> None:
-    """Three files of words: 10,000 with the end of a line, as the Penn treebank has."""
-    rng = np.random.default_rng(0)
-    vocabulary = np.array(["the", "meaning", "of", *(f"w{number}" for number in range(9996))])
-    path.mkdir(parents=True, exist_ok=True)
-    for name, drawn in (("train", vocabulary), ("valid", vocabulary[:500]), ("test", vocabulary)):
-        shuffled = rng.permutation(drawn)
-        text = [" ".join(shuffled[at : at + 20]) for at in range(0, len(shuffled), 20)]
-        (path / f"{name}.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
-
-
 def molecules(path: Path, count: int = 188, atoms: int = 18) -> None:
     """Rings of atoms of seven kinds in two classes, in the files of a TU dataset."""
     rng = np.random.default_rng(0)
@@ -317,7 +306,7 @@ def rays(path: Path, count: int = 20, side: int = 100) -> None:
     for part in ("train", "val"):
         (path / part).mkdir(parents=True, exist_ok=True)
         for number in range(count if part == "train" else 2):
-            length = side if part == "train" else side // 2
+            length = side if part == "train" else side // 3
             origins = torch.tensor([0.0, 0.0, 4.0]).expand(length, length, 3).contiguous()
             directions = torch.randn(length, length, 3)
             view = {
@@ -346,7 +335,7 @@ def radiance(path: Path) -> None:
         "log_sampling_dir": True,
     }
     sampling = {
-        "num_random_rays": 256,
+        "num_random_rays": 128,
         "chunksize": 16384,
         "perturb": True,
         "num_coarse": 16,
@@ -396,7 +385,7 @@ def distilbert(path: Path) -> None:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]"
     ).save_pretrained(path)
-    small = DistilBertConfig(vocab_size=2002, dim=128, hidden_dim=512, n_layers=2, n_heads=4)
+    small = DistilBertConfig(vocab_size=2002, dim=64, hidden_dim=256, n_layers=1, n_heads=4)
     DistilBertForSequenceClassification(small).save_pretrained(path)
 
 
@@ -415,7 +404,7 @@ KINDS: Mapping[str, Callable[..., None]] = {
     for function in (
         *(words, text, tokens, stories, bytes_gz, sines, cora, pets, masks, people, patches),
         *(characters, spectra, hours, boxes, language_model, alphabets, no_weights),
-        *(sentences, treebank, molecules, ratings, clips, rays, radiance, distilbert, reviews),
+        *(sentences, molecules, ratings, clips, rays, radiance, distilbert, reviews),
     )
 }
 
