@@ -309,12 +309,7 @@ def _part_change(name: str, first: Facts, second: Facts) -> PartChange:
     far = before is not None and after is not None and abs(after - before) >= least_s
     sure = low is not None and high is not None and (low > 0 or high < 0)
     return PartChange(
-        part=name,
-        before_s=before,
-        after_s=after,
-        low_s=low,
-        high_s=high,
-        beyond_noise=far and sure,
+        part=name, before_s=before, after_s=after, low_s=low, high_s=high, beyond_noise=far and sure
     )
 
 

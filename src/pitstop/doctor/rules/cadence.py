@@ -18,8 +18,14 @@ from pitstop.doctor.numbers import spill, spread_ms
 from pitstop.doctor.outside_steps import total_us
 from pitstop.doctor.rules.bounded import bounded_finding
 from pitstop.doctor.rules.device import hidden_sync_share
-from pitstop.doctor.rules.loader_advice import VECTORISE, if_it_loads
-from pitstop.doctor.rules.places import places_of, steps_environments, works_on_gradients
+from pitstop.doctor.rules.fitting import EVALUATION_WORKERS
+from pitstop.doctor.rules.loader_advice import VECTORISE, cores_taken, if_it_loads
+from pitstop.doctor.rules.places import (
+    acts_between_updates,
+    places_of,
+    steps_environments,
+    works_on_gradients,
+)
 from pitstop.doctor.rules.remedies import remedy_for
 from pitstop.doctor.thresholds import HOST_WORTH, WORTH_A_WARNING, is_sure, severity_of
 from pitstop.records.script import HostLines
@@ -40,6 +46,8 @@ _CLIP: Final = (
     "gradients by one call: torch.nn.utils.clip_grad_norm_(model.parameters(), LIMIT), which "
     "gives their norm as well"
 )
+
+_ACTING: Final = "acting in environments takes much of the run"
 
 # Names that have a rule of their own.
 _NAMED: Final = ("evaluation", "checkpoint", "epoch boundary", "compile", *_LOG_NAMES)
@@ -67,7 +75,12 @@ class Sampled:
 
 def evaluation(facts: Facts) -> Finding | None:
     """Report a run that spends a tenth of its time or more on evaluations."""
-    return _cadence(facts, "evaluation", "EVAL001", "evaluating takes much of the run")
+    if acts_between_updates(facts):
+        return None
+    found = _cadence(facts, "evaluation", "EVAL001", "evaluating takes much of the run")
+    if found is None or cores_taken(facts) is None:
+        return found
+    return replace(found, remedy=tuple(fix for fix in found.remedy if fix != EVALUATION_WORKERS))
 
 
 def checkpoint(facts: Facts) -> Finding | None:
@@ -197,10 +210,12 @@ def _logging_lines(facts: Facts, found: list[HostTime]) -> Sampled:
 
 
 def host_work(facts: Facts) -> Finding | None:
-    """Report Python between the parts of the step, naming the lines that cost most."""
-    whole = facts.share("host")
-    if whole is None:
-        return None
+    """Report Python between the parts of the step, naming the lines that cost most.
+
+    A policy that acts between updates counts here, as one does that acts within its steps.
+    """
+    whole = facts.share("host") or 0.0
+    acting = (facts.whole_share("evaluation") or 0.0) if acts_between_updates(facts) else 0.0
     host = lines_of_part(facts, "host")
     share, error, evidence, loads = whole, 0.0, [], not facts.is_engine_run
     if host is not None:
@@ -215,18 +230,18 @@ def host_work(facts: Facts) -> Finding | None:
         loads = loads and any(may_load(facts, line) for line in own[:1])
     elif (hidden := hidden_sync_share(facts)) is not None:
         share = max(0.0, whole - hidden)
-    else:
+    elif not acting:
         return None
     bound = facts.waste("host", share)
     most = facts.waste("host", min(whole, share + 2 * error))
     if bound is None or most is None:
         return None
-    sure = bound.share - 2 * error - _watching_share(facts)
+    sure = bound.share + acting - 2 * error - _watching_share(facts)
     if not is_sure(facts, "host", sure, least=HOST_WORTH):
         return None
     fix = remedy_for(facts, "HOST001")
     fix = fix if evidence else (_LONGER, *fix[1:])
-    if steps_environments(facts, "host"):
+    if acting or steps_environments(facts, "host"):
         fix, loads = (VECTORISE, *fix), False
     elif works_on_gradients(facts, "host"):
         fix, loads = (_CLIP, *fix), False
@@ -234,12 +249,19 @@ def host_work(facts: Facts) -> Finding | None:
     first = f"Python outside the parts of the step took {share_text(share, both)} of {facts.steps}"
     return Finding(
         code="HOST001",
-        severity=severity_of(bound.share),
-        summary="other Python code takes much of the step",
-        evidence=(f"{first} steps", *evidence),
-        bound=replace(most, error=both),
+        severity=severity_of(bound.share + acting),
+        summary=_ACTING if acting > share else "other Python code takes much of the step",
+        evidence=(*_acted(facts, acting), f"{first} steps", *evidence),
+        bound=replace(most, share=min(1.0, most.share + acting), error=both),
         remedy=_with_loading(facts, fix) if loads else fix,
     )
+
+
+def _acted(facts: Facts, share: float) -> tuple[str, ...]:
+    if not share:
+        return ()
+    said = f"{share_text(share)} in passes of a model set to evaluate, which step environments"
+    return said, *places_of(facts, "evaluation")
 
 
 def _with_loading(facts: Facts, fix: tuple[str, ...]) -> tuple[str, ...]:

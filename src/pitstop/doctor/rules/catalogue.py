@@ -10,17 +10,7 @@ from typing import Final
 
 from pitstop.doctor.facts import Facts
 from pitstop.doctor.ranks.together import Ranks
-from pitstop.doctor.rules import (
-    cadence,
-    compute,
-    data,
-    device,
-    machine,
-    memory,
-    ranks,
-    run,
-    stall,
-)
+from pitstop.doctor.rules import cadence, compute, data, device, machine, memory, ranks, run, stall
 from pitstop.records.verdict import Finding
 
 Rule = Callable[[Facts], Finding | None]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from pitstop.doctor.facts import Facts
+from pitstop.doctor.host_lines import lines_of_part
 from pitstop.doctor.rules.places import mentions
 from pitstop.records.script import HostLines, LoaderSetup
 
@@ -33,6 +34,7 @@ FROZEN_HALF: Final = (
 )
 FROZEN_LAYERS: Final = "use fewer of its layers, or a crop of the images"
 BARS: Final = "tqdm(..., mininterval=1.0); set_postfix(refresh=False)"
+MOVED_OUT: Final = "move the lines above out of the loop, or run them every 50 steps"
 LOG_FILE: Final = "keep the log file open; write to it from a queue or once every 50 steps"
 HALF_BYTES: Final = "halve the bytes: with torch.autocast('cuda', dtype=torch.bfloat16):"
 
@@ -61,6 +63,20 @@ def _evaluation_workers(facts: Facts) -> str | None:
 
 def _lacks_workers(loader: LoaderSetup) -> bool:
     return not loader.workers or not loader.persistent
+
+
+def _moved_out(facts: Facts) -> str:
+    host, found = lines_of_part(facts, "host"), facts.readings.last(HostLines)
+    if host is None or found is None:
+        return MOVED_OUT
+    first = host.lines[0]
+    places = [
+        line.part for line in found.lines if (line.file, line.line) == (first.file, first.line)
+    ]
+    # Where its passes and updates are, too, a package's loop runs below that line.
+    if not {"backward", "optimizer"}.issubset(places):
+        return MOVED_OUT
+    return "the call above makes the steps itself: check its settings and callbacks"
 
 
 def _frozen_half(facts: Facts) -> str | None:
@@ -107,6 +123,7 @@ FITTED: Final[Mapping[str, Callable[[Facts], str | None]]] = {
         LARGER_BATCH, "a larger batch; with accumulation, fewer micro-batches"
     ),
     EVALUATION_WORKERS: _evaluation_workers,
+    MOVED_OUT: _moved_out,
     LOSS_LOOPS: lambda facts: None if _frozen(facts) else LOSS_LOOPS,
     FROZEN_HALF: _frozen_half,
     FROZEN_LAYERS: _frozen_layers,

@@ -57,7 +57,7 @@ def host_growth(facts: Facts) -> Finding | None:
     evidence = [
         f"{bytes_text(growth.rate * 3600)} an hour (± {bytes_text(growth.error * 3600)}), "
         f"{bytes_text(growth.total)} so far, "
-        f"in {count_text(len(readings), 'reading')}",
+        f"in {count_text(len(readings), 'reading')}"
     ]
     if own_share is not None:
         evidence.append(f"{share_text(own_share)} of it in the training process itself")

@@ -49,6 +49,17 @@ def _is_about(facts: Facts, part: str, pattern: re.Pattern[str]) -> bool:
     return mentions([line for line in lines if line.samples >= _WORTH_NAMING * samples], pattern)
 
 
+def acts_between_updates(facts: Facts) -> bool:
+    """Whether a policy that is set to evaluate collects what the next updates train on.
+
+    Who trains by acting steps environments somewhere: if in no step, then there.
+    """
+    found = facts.readings.last(HostLines)
+    within = () if found is None else found.lines
+    between = _lines_of(facts, "evaluation")
+    return mentions(between, _ENVIRONMENT) and not mentions(within, _ENVIRONMENT)
+
+
 def mentions(lines: Iterable[HostLine], pattern: re.Pattern[str]) -> bool:
     """Whether a line, or what it called, speaks of something."""
     return any(pattern.search(text) for line in lines for text in (line.text, line.calls or ""))

@@ -15,6 +15,7 @@ from pitstop.doctor.rules.fitting import (
     LARGER_LAUNCHES,
     LOG_FILE,
     LOSS_LOOPS,
+    MOVED_OUT,
     PINNED,
     SAME_SHAPES,
     fitted,
@@ -26,6 +27,10 @@ class Remedy(NamedTuple):
 
     settings: tuple[str, ...]
     code: tuple[str, ...]
+
+
+def _always(line: str) -> Remedy:
+    return Remedy((line,), (line,))
 
 
 # Stands for what fits the script's own optimizers, where these are known.
@@ -142,18 +147,11 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "log less often: raise log.every_steps, log.progress_every_steps",
             "log.memory_every_steps, log.norm_every_steps, log.tensorboard: false",
         ),
-        (
-            "if step % 50 == 0: around the lines above",
-            BARS,
-            LOG_FILE,
-        ),
+        ("if step % 50 == 0: around the lines above", BARS, LOG_FILE),
     ),
     "HOST001": Remedy(
         ("check the lines above: they run in every step",),
-        (
-            "move the lines above out of the loop, or run them every 50 steps",
-            "replace loops over samples or pixels by operations on whole tensors",
-        ),
+        (MOVED_OUT, "replace loops over samples or pixels by operations on whole tensors"),
     ),
     "LOSS001": Remedy(
         (
@@ -168,8 +166,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
         ),
     ),
     "MEM002": Remedy(
-        ("lower cache.budget",),
-        ("lower the cache's size, or share one cache between all workers",),
+        ("lower cache.budget",), ("lower the cache's size, or share one cache between all workers",)
     ),
     "MEM003": Remedy(
         (
@@ -182,10 +179,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "remove torch.cuda.empty_cache() from the loop",
         ),
     ),
-    "SHARE001": Remedy(
-        ("stop the other job, or run this one where cores are free",),
-        ("stop the other job, or run this one where cores are free",),
-    ),
+    "SHARE001": _always("stop the other job, or run this one where cores are free"),
     "COMPILE001": Remedy(
         (
             "keep shapes the same: loader.drop_last: true, one crop size; no train.crop_schedule",
@@ -223,15 +217,9 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
     ),
     "BATCH001": Remedy(
         ("raise train.batch_size and lower train.accumulate by the same factor",),
-        (
-            LARGER_BATCH,
-            "a larger effective batch changes training: rescale the learning rate",
-        ),
+        (LARGER_BATCH, "a larger effective batch changes training: rescale the learning rate"),
     ),
-    "CLOCK001": Remedy(
-        ("check the host's cooling and power supply, or use another device",),
-        ("check the host's cooling and power supply, or use another device",),
-    ),
+    "CLOCK001": _always("check the host's cooling and power supply, or use another device"),
     "NAN001": Remedy(
         (
             "train.precision: bf16 instead of fp16, train.clip.norm, a lower optimizer.lr",
@@ -251,10 +239,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "see what it costs: `pitstop tune -- CMD` runs the script without it, in turns",
         ),
     ),
-    "TIME001": Remedy(
-        ("name the missing parts with spans and run again",),
-        ("name the missing parts with spans and run again",),
-    ),
+    "TIME001": _always("name the missing parts with spans and run again"),
     "STALL001": Remedy(
         (
             "check that line, and what the host did at that time: storage, swapping, other jobs",
@@ -265,10 +250,7 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
             "measure more steps to see whether it recurs: `pitstop doctor --steps 1000 -- CMD`",
         ),
     ),
-    "OUTSIDE001": Remedy(
-        ("do less of it, or less often",),
-        ("do less of it, or less often",),
-    ),
+    "OUTSIDE001": Remedy(("do less of it, or less often",), ("do less of it, or less often",)),
 }
 
 

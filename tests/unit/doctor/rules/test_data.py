@@ -187,7 +187,8 @@ def test_workers_without_work_are_not_told_to_be_more() -> None:
     idle = replace(WORKER, alive_us=4_000_000)
     found = data_wait(facts(STARVED, readings=[ON_CPU, idle, load()]))
     assert found is not None
-    assert "prefetch_factor" in found.remedy[0]
+    # Without a GPU, SETTING001 tells to remove pin_memory.
+    assert found.remedy[0] == "prefetch more: DataLoader(..., prefetch_factor=4)"
 
 
 def test_a_wait_for_a_turn_on_a_crowded_host_is_not_the_scripts_fault() -> None:

@@ -36,6 +36,9 @@ FULL = {"usable_cores": 2.0, "host_cpu_cores": 2.0}
 BY_OTHERS = load(tree_cpu_cores=0.3, **FULL)
 BY_US = load(tree_cpu_cores=2.0, **FULL)
 
+ENV = "observation, *_ = self.env.step(action)"
+COLLECTS: dict[str, Any] = {"apart": {"evaluation": dict.fromkeys(range(9, 100, 10), 50_000)}}
+
 
 def found(finding: Finding | None) -> Finding:
     assert finding is not None
@@ -73,6 +76,14 @@ def test_workers_are_not_advised_where_no_core_is_free(reading: Any, who: str) -
     assert "num_workers=15" in free
 
 
+def test_an_evaluation_is_not_given_workers_where_no_core_is_free() -> None:
+    setup = replace(ON_CPU, loaders=(replace(LOADER, trains=False, workers=0),))
+    crowded = facts(STARVED, readings=[setup, BY_OTHERS], **COLLECTS)
+    assert not any("workers" in line for line in found(evaluation(crowded)).remedy)
+    free = facts(STARVED, readings=[setup, load()], **COLLECTS)
+    assert any("workers of its own" in line for line in found(evaluation(free)).remedy)
+
+
 def test_an_environment_that_is_stepped_is_told_of_many_at_once() -> None:
     acting = host_lines(host_line("observation, *_ = env.step(action)", 400))
     advice = found(host_work(facts(BUSY_HOST, readings=[NO_LOADER, acting]))).remedy
@@ -89,6 +100,40 @@ def test_gradients_by_hand_are_not_taken_for_a_batch_that_is_made() -> None:
     advice = found(host_work(facts(BUSY_HOST, readings=[NO_LOADER, host_lines(line)]))).remedy
     assert "clip_grad_norm_" in advice[0]
     assert "next batch" not in str(advice)
+
+
+def test_acting_between_updates_is_no_evaluation() -> None:
+    # As in PPO: a policy that is set to evaluate collects what the next updates train on.
+    passes = host_line("model.learn(steps)", 54, part="evaluation")
+    acting = host_lines(host_line("loss", 60, part="loss"), host_line("x", 20))
+    acting = replace(acting, outside=(passes, host_line(ENV, 7, part="evaluation")))
+    run = facts(STARVED, readings=[NO_LOADER, acting], **COLLECTS)
+    assert evaluation(run) is None
+    other = found(host_work(run))
+    assert "gymnasium.make_vec" in other.remedy[0]
+    share = 450_000 / (450_000 + 90 * 10_000)
+    assert other.bound is not None
+    assert other.bound.share == pytest.approx(share)
+    assert "33.3% in passes of a model set to evaluate, which step environments" in other.evidence
+
+
+def test_a_policy_that_acts_in_its_steps_is_evaluated_between_them() -> None:
+    acting = host_lines(host_line("y, *_ = env.step(action)", 40))
+    acting = replace(acting, outside=(host_line(ENV, 30, part="evaluation"),))
+    run = facts(BUSY_HOST, readings=[NO_LOADER, acting], **COLLECTS)
+    assert found(evaluation(run)).code == "EVAL001"
+    assert "set to evaluate" not in str(found(host_work(run)).evidence)
+
+
+def test_nobody_is_told_to_move_the_call_that_makes_all_steps() -> None:
+    call = "model.learn(total_timesteps)"
+    lines = [host_line(call, 90, part=part) for part in ("host", "backward", "optimizer")]
+    advice = found(host_work(facts(BUSY_HOST, readings=[NO_LOADER, host_lines(*lines)]))).remedy
+    assert not any("move the lines above" in line for line in advice)
+    assert any("its settings and callbacks" in line for line in advice)
+    own = host_lines(host_line("metric(y)", 90), *lines[1:])
+    advice = found(host_work(facts(BUSY_HOST, readings=[NO_LOADER, own]))).remedy
+    assert any("move the lines above" in line for line in advice)
 
 
 def test_another_device_is_advised_only_where_a_stranger_is_on_this_one() -> None:
