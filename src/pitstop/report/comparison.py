@@ -53,11 +53,7 @@ def _throughput_text(throughput: RunThroughput) -> str:
 
 
 def _cells(change: PartChange) -> list[str]:
-    cells = [
-        literal(change.part),
-        seconds_text(change.before_s),
-        seconds_text(change.after_s),
-    ]
+    cells = [literal(change.part), seconds_text(change.before_s), seconds_text(change.after_s)]
     if change.before_s is None or change.after_s is None:
         return [*cells, "", "", ""]
     within = signed_range_text(change.low_s, change.high_s)

@@ -190,8 +190,9 @@ def _is_handed_over_late(loader: LoaderFacts) -> bool:
 def _prefetch_text(facts: Facts) -> str:
     if facts.is_engine_run:
         return "prefetch more: raise loader.prefetch; loader.pin: true"
-    pinned = ", pin_memory=True" if facts.on_gpu else ""
-    return f"prefetch more: DataLoader(..., prefetch_factor=4{pinned})"
+    if facts.on_gpu:
+        return "prefetch more: DataLoader(..., prefetch_factor=4, pin_memory=True)"
+    return "prefetch more: DataLoader(..., prefetch_factor=4)"
 
 
 def _cache_text(facts: Facts) -> str:
