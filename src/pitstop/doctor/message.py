@@ -89,6 +89,6 @@ def _stalled(facts: Facts) -> str:
     share = _WORTH_A_CLAUSE * (facts.total_us + lost_us)
     if lost_us < max(WORTH_A_LINE_US, share):
         return ""
-    steps = f"step{'s' if len(facts.stalls) > 1 else ''} "
-    steps += listing([stall.step for stall in facts.stalls])
-    return f"; also, {steps} stalled for {us_text(lost_us)} (not included above)"
+    steps = list(dict.fromkeys(stall.step for stall in facts.stalls))  # one may stall in two parts
+    said = f"step{'s' if len(steps) > 1 else ''} {listing(steps)}"
+    return f"; also, {said} stalled for {us_text(lost_us)} (not included above)"

@@ -166,6 +166,15 @@ def test_the_line_that_stalled_is_named_and_its_looks_blame_nobody() -> None:
     assert verdict.message.endswith("; also, step 60 stalled for 25.0 s (not included above)")
 
 
+def test_a_step_that_stalled_in_two_parts_is_named_once() -> None:
+    times = parts(1)
+    times["host"] = noisy(4_000, STEPS, 9)
+    times["host"][60] += 12e6
+    times["forward"][60] += 13e6
+    verdict = examine(run_of(rank(times, steps=STEPS, readings=[ON_CPU])))
+    assert verdict.message.endswith("; also, step 60 stalled for 25.0 s (not included above)")
+
+
 def test_a_stall_in_a_step_that_was_not_sampled_says_so() -> None:
     times = parts(1)
     times["host"][61] += 25e6
