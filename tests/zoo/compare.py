@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 _NUMBER = re.compile(r"-?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?%?")
 _SPACES = re.compile(r"\s+")
-_BAR = re.compile("[━╸╺█▉▊▋▌▍▎▏]+")
-"""Of a progress bar, which is as long as the numbers beside it leave room for."""
+_BAR = re.compile("[━╸╺█▉▊▋▌▍▎▏]+|-{4,}")
+"""Of a progress bar or the head of a column, which are as long as the numbers beside them."""
 
 _TIME = re.compile(r"(?:#(?:us|ms|s|m|h|D)(?![a-z]))+")
 """A duration, which is written in more units when it is longer."""

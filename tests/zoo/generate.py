@@ -372,6 +372,7 @@ def radiance(path: Path) -> None:
 
 def distilbert(path: Path) -> None:
     """A small DistilBERT with a tokenizer of words."""
+    import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import (
         DistilBertConfig,
@@ -385,6 +386,7 @@ def distilbert(path: Path) -> None:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]"
     ).save_pretrained(path)
+    torch.manual_seed(0)
     small = DistilBertConfig(vocab_size=2002, dim=64, hidden_dim=256, n_layers=1, n_heads=4)
     DistilBertForSequenceClassification(small).save_pretrained(path)
 

@@ -68,6 +68,10 @@ def test_losses_and_steps_are_found_in_what_scripts_print() -> None:
     assert true_steps(r"step (\d+)", "done") is None
 
 
+def test_a_column_is_as_wide_as_its_numbers() -> None:
+    assert same_output(["loss     dur\n------  -----"], "loss     dur\n------  ------") is True
+
+
 def test_parts_are_compared_in_what_a_stopwatch_can_time() -> None:
     said = grouped({"data": 0.2, "loss": 0.1, "forward": 0.2, "backward": 0.4, "optimizer": 0.1})
     clock = stopwatch_groups({"data": 0.25, "forward": 0.25, "backward": 0.4, "optimizer": 0.1})

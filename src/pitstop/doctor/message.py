@@ -90,5 +90,6 @@ def _stalled(facts: Facts) -> str:
     if lost_us < max(WORTH_A_LINE_US, share):
         return ""
     steps = list(dict.fromkeys(stall.step for stall in facts.stalls))  # one may stall in two parts
-    said = f"step{'s' if len(steps) > 1 else ''} {listing(steps)}"
+    said = f"step{'s' if len(steps) > 1 else ''} "
+    said += listing(steps)
     return f"; also, {said} stalled for {us_text(lost_us)} (not included above)"
