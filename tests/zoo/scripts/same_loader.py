@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 PASSES, BATCHES = 10, 12
-BATCH_S, TRAINING_S, EVALUATING_S = 0.003, 0.010, 0.002
+BATCH_S, TRAINING_S, EVALUATING_S = 0.003, 0.015, 0.002
 
 
 class Numbers(Dataset[torch.Tensor]):
