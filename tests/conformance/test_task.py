@@ -147,7 +147,12 @@ CASES = (
         on_host=frozenset({"calibration"}),
         lacks_classes=True,
     ),
-    Case(name="reid", configure=small_reid, batch_size=4),
+    Case(
+        name="reid",
+        configure=small_reid,
+        batch_size=4,
+        on_host=frozenset({"present_on_host"}),
+    ),
     Case(name="deblur", configure=small_deblur, batch_size=2),
     Case(
         name="deblur with spikes",

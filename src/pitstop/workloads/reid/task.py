@@ -164,13 +164,15 @@ class ReidTask:
         kinds = len(MODALITIES)
         captions = torch.zeros(batch_size, self._model.text_len, dtype=torch.int64)
         captions[:, -1] = self._words()[1]
+        present = torch.ones(batch_size, kinds, dtype=torch.bool)
         return ReidBatch(
             images=torch.zeros(batch_size, kinds - 1, 3, height, width, dtype=torch.uint8),
-            present=torch.ones(batch_size, kinds, dtype=torch.bool),
+            present=present,
             tokens=captions,
             persons=torch.arange(batch_size) // max(1, self._data.records_per_id),
             cameras=torch.zeros(batch_size, dtype=torch.int64),
             rows=torch.arange(batch_size),
+            present_on_host=present,
         )
 
     def samples_in(self, batch: ReidBatch) -> int:
@@ -189,7 +191,7 @@ class ReidTask:
         """Encode each image and caption by itself; what a record holds has nothing in common."""
         assert isinstance(model, ReidModel)
         encode = model.encode_with_mirror if self._data.flip_test else model.encode
-        tokens = encode(batch.images, batch.readable_present, batch.tokens)
+        tokens = encode(batch.images, batch.present_on_host, batch.tokens)
         return ItemTokens(tokens=tokens, rows=batch.rows)
 
     def loss(self, output: ReidOutput, batch: ReidBatch, step: int) -> Loss:

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -320,8 +321,10 @@ def end_group(loader: Loader[Tensor]) -> list[int]:
     # The fork server, where there is one, is a child too. One that others started may end by this.
     ending = [child.pid for child in psutil.Process().children() if is_ending_server(child)]
     for child in psutil.Process().children(recursive=True):
-        child.send_signal(signal.SIGTERM)
-        child.send_signal(signal.SIGINT)
+        # One that an earlier test left may end meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            child.send_signal(signal.SIGTERM)
+            child.send_signal(signal.SIGINT)
     read = [int(first[0, 1]), *(int(batch[0, 1]) for batch, _ in batches)]
     # A server that is asked for workers while it ends gives none; not reaped, for others ask too.
     for pid in ending:

@@ -55,4 +55,5 @@ def random_batch(count: int, *, seed: int = 0, people: int = 5) -> ReidBatch:
         persons=torch.arange(count) % people,
         cameras=torch.full((count,), -1),
         rows=torch.arange(count),
+        present_on_host=present,
     )

@@ -47,26 +47,23 @@ class ReidBatch:
     """int64 (B,), -1 where not known."""
     rows: Tensor
     """int64 (B,), places in the dataset."""
-    present_on_host: Tensor | None = None
-    """`present` as it was before the batch went to a device; None where it did not."""
-
-    @property
-    def readable_present(self) -> Tensor:
-        """`present` where reading it waits for no device."""
-        return self.present if self.present_on_host is None else self.present_on_host
+    present_on_host: Tensor
+    """`present` where it can be read without waiting for a device; it never leaves the host."""
 
     def to(self, device: torch.device) -> "ReidBatch":
         """Bring the batch to a device without waiting for the copies."""
-        return replace(on_device(self, device), present_on_host=self.readable_present)
+        return replace(on_device(self, device), present_on_host=self.present_on_host)
 
 
 def collate(samples: list[ReidSample]) -> ReidBatch:
     """Put records side by side."""
+    present = torch.stack([sample.present for sample in samples])
     return ReidBatch(
         images=torch.stack([sample.images for sample in samples]),
-        present=torch.stack([sample.present for sample in samples]),
+        present=present,
         tokens=torch.stack([sample.tokens for sample in samples]),
         persons=torch.tensor([sample.person for sample in samples], dtype=torch.int64),
         cameras=torch.tensor([sample.camera for sample in samples], dtype=torch.int64),
         rows=torch.tensor([sample.row for sample in samples], dtype=torch.int64),
+        present_on_host=present,
     )

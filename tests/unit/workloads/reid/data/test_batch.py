@@ -42,5 +42,5 @@ def test_every_field_goes_to_the_device_and_the_mask_can_still_be_read() -> None
     moved = batch.to(torch.device("meta"))
     names = {item.name for item in fields(ReidBatch)} - {"present_on_host"}
     assert all(getattr(moved, name).is_meta for name in names)
-    assert batch.readable_present is batch.present
-    assert moved.readable_present is batch.present
+    assert moved.present_on_host is batch.present_on_host
+    assert batch.present_on_host.equal(batch.present)
