@@ -22,8 +22,10 @@ Groups: ``step``, ``total``, ``epoch``, ``epochs``, ``stamp``, ``elapsed`` (seco
 ``step_s``, ``step_ms`` (a printed time of one step), ``data_s``, ``data_ms`` (a printed wait for
 data), ``rate`` (printed samples/s), ``steps_per_s``. ``batch`` and ``ranks`` are of the run where
 the text names them; ``known`` holds facts that other lines of the text give, with a comment on how.
-What pitstop states and the description does not have is wrong. A log without training records that
-count anything has ``nothing = true``: there, only a refusal is right.
+What pitstop states and the description does not have is wrong. Of a format that no tool defines it
+quotes lines: some of them must be those of the description, by their number and the first and last
+count on them, else the log was not read. A log without training records that count anything has
+``nothing = true``: there, no time of a step and no number of records is right.
 """
 
 import argparse
@@ -65,6 +67,8 @@ class Facts:
     is_coarse: bool = False
     data_s: float | None = None
     rate: float | None = None
+    printed: list[tuple[float, float]] = field(default_factory=list)
+    """First and last count as printed, of the step and of the epoch."""
     batch_size: int | None = None
     world_size: int | None = None
     doubts: list[str] = field(default_factory=list)
@@ -112,6 +116,9 @@ def _facts(rows: list[dict[str, Any]], description: dict[str, Any]) -> Facts:
         facts.doubts.append("the description matches no line")
         return facts
     facts.total_epochs = _common(rows, "epochs")
+    for name in ("step", "epoch"):
+        if name in rows[0]:
+            facts.printed.append((_number(rows[0][name]), _number(rows[-1][name])))
     epochs = [_number(row["epoch"]) for row in rows if "epoch" in row]
     if epochs:
         facts.first_epoch, facts.last_epoch = min(epochs), max(epochs)
@@ -287,13 +294,28 @@ def _compare_rest(facts: Facts, said: dict[str, Any]) -> list[str]:
     ]
 
 
+def is_quoted(facts: Facts, said: dict[str, Any]) -> bool:
+    """Whether the lines of the description are among those quoted: as many, from and to the same.
+
+    A few more or less are lines that one of the two takes for others: the head of a bar, a repeat.
+    """
+    near = _NEAR * facts.records + 2
+    return any(
+        abs(field["lines"] - facts.records) <= near
+        and (field["first"], field["last"]) in facts.printed
+        for kind in said["quoted"]
+        for field in kind["fields"]
+    )
+
+
 def judge(path: Path, description: dict[str, Any], command: str) -> tuple[str, list[str]]:
     """Give a log's result: right, misread or refused, and why."""
     said = answer(path, command)
     if isinstance(said, str):
         return "refused", [said]
     if description.get("nothing"):
-        return "misread", [f"states {said['records']} records where nothing is counted"]
+        is_stated = said["records"] is not None or said["step"] is not None
+        return ("misread" if is_stated else "right"), ["nothing is counted there"]
     facts = recompute(path, description)
     for name, value in description.get("known", {}).items():
         setattr(facts, name, value)
@@ -303,6 +325,8 @@ def judge(path: Path, description: dict[str, Any], command: str) -> tuple[str, l
         f"total {said['total_steps']}, step {(said['step'] or {}).get('middle')}",
         f"text {facts}",
     ]
+    if not wrong and said["quoted"] and not is_quoted(facts, said):
+        return "refused", ["the lines of the description are not quoted", *shown]
     return ("misread" if wrong else "right"), [*wrong, *shown]
 
 

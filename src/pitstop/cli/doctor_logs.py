@@ -80,10 +80,10 @@ def doctor_logs(  # noqa: PLR0913 - one parameter an option
 def explain_logs(
     paths: Sequence[Path], *, step: str | None, time: str | None, unit: str | None
 ) -> int:
-    """Show which lines of logs became what, as the general reader takes them.
+    """Show which lines of logs are quoted and which count steps, as the general reader takes them.
 
     Raises:
-        RecordError: A file cannot be read, or nothing in it counts steps or epochs.
+        RecordError: A file cannot be read, or no lines in it repeat that print a loss or count.
     """
     import typer
 
@@ -98,12 +98,14 @@ def explain_logs(
         hints = said if any((step, time, unit)) else dialect_of(path) or said
         _, understood = read_general(path, hints)
         typer.echo(f"{literal(str(path))}: {understood.lines} lines")
-        for count, what, line in understood.became:
-            typer.echo(f"{count:8}  {what:18} {literal(line[:100])}")
-        for name, role, confidence, evidence in understood.fields:
-            typer.echo(f"{literal(name)}: {role} ({confidence:.0%} sure: {evidence})")
-        for name, evidence, line in understood.not_understood:
-            typer.echo(f"not understood: {literal(name)}, e.g. {literal(line[:100])} ({evidence})")
+        for kind in understood.quoted:
+            typer.echo(f"{kind.lines:8}  quoted: {literal(kind.example[:100])}")
+            for one in kind.fields:
+                typer.echo(f"          {literal(one.name)}: {one.role}, on {one.lines} lines")
+        if (rest := understood.unquoted) is not None:
+            typer.echo(f"{rest.lines:8}  not quoted, e.g. {literal(rest.example[:100])}")
+        timed = understood.counter[:100] or "none: name a count with --step"
+        typer.echo(f"lines whose count is of steps: {literal(timed)}")
         if said == hints and (kept := as_dialect(said)):
             typer.echo(f"to keep this, write into {literal(str(path))}.dialect:\n{kept}", nl=False)
     return 0

@@ -445,10 +445,6 @@ class LogBuilder:
             self.is_steps_known = False
             self.note(text)
 
-    def other_work(self) -> None:
-        """Say that the next training record may hold more than its steps, and no event is known."""
-        self._pending |= AFTER_EVAL
-
     def mark(self, at: float) -> None:
         """Say that the next training record's time counts from here (an epoch or the run began)."""
         self._mark_s = at

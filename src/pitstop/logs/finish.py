@@ -31,6 +31,7 @@ from pitstop.logs.builder import (
 from pitstop.logs.reader import Reader
 from pitstop.logs.rows import Mask, Rows
 from pitstop.records.logs.windows import (
+    THINNED,
     ColumnNote,
     Disagreement,
     Kind,
@@ -368,12 +369,11 @@ def _compare(builder: LogBuilder, reader: Reader, rows: Rows) -> list[Disagreeme
     if not len(bad) or len(bad) < 0.1 * len(plain):
         return []
     row = int(bad[np.argmax(ratio[bad])])
-    meant = "moving average" if reader.step == "EMA" else reader.step
     return [
         Disagreement(
-            code="smoothed rate" if reader.step == "EMA" else "mean hides spikes",
+            code="mean hides spikes",
             message=(
-                f"the printed time of a step is a {meant}: it says "
+                f"the printed time of a step is a {reader.step}: it says "
                 f"{printed[row]:.4g} s where the log's own {reader.rebuild} gives "
                 f"{rebuilt[row]:.4g} s"
             ),
@@ -442,8 +442,6 @@ def _events(builder: LogBuilder, rows: Rows, reader: Reader) -> tuple[Event, ...
         name = next(name for flag, name in _MARKED if rows.flags[row] & flag)
         if not excess > 0:
             continue
-        if name != "start-up" and not reader.times_events:
-            continue  # an evaluation that is not printed may lie between two epochs
         if name in waiting:
             _give_duration(waiting[name], row, excess)
         elif excess > max(steady, _SHORTEST_EVENT_S):
@@ -520,14 +518,13 @@ def _source(
     if builder.joined:
         notes.append("very many records: neighbours were joined, their means weighted by steps")
     if any(series.stride > 1 for series in builder.series.values()):
-        notes.append("very many values: only every second, fourth, ... point of a curve is kept")
+        notes.append(f"{THINNED}only every second, fourth, ... point of a curve is kept")
     return LogSource(
         format=reader.name,
         confidence=confidence,
         defined_by=reader.defined_by,
         version=builder.version,
         is_count_defined=reader.is_count_defined,
-        count_name=reader.count_name,
         files=(file,),
         batch_size=builder.batch_size,
         batch_size_from=builder.batch_size_from,
@@ -612,9 +609,7 @@ def _column_notes(builder: LogBuilder, reader: Reader) -> dict[str, ColumnNote]:
         "at_s": _note("last step", "rebuilt", "timestamp - first timestamp"),
         "step_s": step,
         "printed_step_s": _note(reader.step, "printed", joined or reader.step_formula),
-        "data_s": _note(
-            reader.data, "rebuilt" if data_formula else "printed", data_formula or reader.data_name
-        ),
+        "data_s": _note(reader.data, "rebuilt" if data_formula else "printed", data_formula),
         "samples_per_s": _note(reader.rate, "printed", joined),
         "lr": _note("last step", "printed"),
         "memory_bytes": _note("total", "printed", reader.memory_formula),

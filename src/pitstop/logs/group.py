@@ -161,7 +161,6 @@ def _joined_source(lead: LogSource, others: Sequence[LogSource]) -> LogSource:
         defined_by="; ".join(dict.fromkeys(log.defined_by for log in every)),
         is_count_defined=any(log.is_count_defined for log in every),
         mentions=tuple(dict.fromkeys(name for log in every for name in log.mentions)),
-        count_name=next((log.count_name for log in every if log.count_name), ""),
         files=tuple(dict.fromkeys(file for log in every for file in log.files)),
         settings={k: v for log in reversed(every) for k, v in log.settings.items()},
         disagreements=tuple(item for log in every for item in log.disagreements),

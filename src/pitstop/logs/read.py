@@ -15,7 +15,6 @@ from pitstop.errors import RecordError
 from pitstop.logs.builder import LogBuilder
 from pitstop.logs.finish import finish
 from pitstop.logs.formats import (
-    bars,
     fastreid,
     huggingface,
     kair,
@@ -27,8 +26,8 @@ from pitstop.logs.formats import (
     transreid,
 )
 from pitstop.logs.general.dialect import dialect_of
-from pitstop.logs.general.read import FieldHints, believed, read_general, read_if_sure
-from pitstop.logs.general.tell import NAME as GENERAL
+from pitstop.logs.general.read import NAME as GENERAL
+from pitstop.logs.general.read import FieldHints, read_bar, read_general
 from pitstop.logs.group import Read, group, join
 from pitstop.logs.lines import (
     Note,
@@ -57,7 +56,6 @@ READERS: Final[tuple[Reader, ...]] = (
     *llm.READERS,
     *huggingface.READERS,
     *tables.READERS,
-    *bars.READERS,
     *tensorboard.READERS,
 )
 OWN: Final = "pitstop"
@@ -66,10 +64,8 @@ OWN: Final = "pitstop"
 _SURE_ENOUGH = 0.5
 _STANDARD_INPUT = "-"
 _KEPT_AS = "standard-input.log"
-_SAME = 0.02
 _WHOLE = (b"}", b"]")
 """How a line ends that is whole though the file ends with it: JSON, a drawing of a bar."""
-_FEW_DRAWINGS = 3
 _DAMAGE: Final = (*DAMAGE, struct.error)
 _SUFFIXES = frozenset((".log", ".txt", ".json", ".csv", ".out", ".err", ".gz", ".jsonl"))
 _PRINTED: Final = {
@@ -272,42 +268,26 @@ def _read(
     chosen = [(forced, 1.0)] if forced is not None else _chosen(lines)
     if is_picked:
         chosen = [pair for pair in chosen if pair[1] >= _SURE_ENOUGH]
-    found = _by_one_total(path, chosen, _read_as(path, chosen)) if chosen else []
+    found = _read_as(path, chosen) if chosen else []
     records = [rank for rank in found if _has_records(rank)]
+    if records and chosen[0][0].is_binary:
+        return join(records)
     if records:
-        joined = join(records)
-        if not chosen[0][0].is_binary:
-            found = _with_unread(lines, joined if forced is not None else _checked(path, joined))
-            return _with_memory(path, lines, found)
-        return joined
+        found = join([*records, *_bar_of(path, records)])
+        return _with_memory(path, lines, _with_unread(lines, found))
     if is_picked:
         return None
     if (why := _why_not(path, lines, chosen, forced)) is not None:
         raise RecordError(why)
-    return _with_memory(path, lines, _with_unread(lines, read_if_sure(path)))
+    return _with_memory(path, lines, read_general(path)[0])
 
 
-def _by_one_total(
-    path: Path, chosen: Sequence[tuple[Reader, float]], found: list[RankRecord]
-) -> list[RankRecord]:
-    """Read the bar that the Trainer's dicts stand beside, where another one was taken for it.
-
-    Without that bar in the file, what bars say is left out.
-    """
-    by_name = {reader.name: place for place, (reader, _) in enumerate(chosen)}
-    here, there = by_name.get(bars.BARS.name), by_name.get(huggingface.HF_CONSOLE.name)
-    total = None if there is None else _announced(found[there])
-    if here is None or total is None or _announced(found[here]) == total:
-        return found
-    (other,) = _read_as(path, [(bars.without_name(total), chosen[here][1])])
-    kept = [] if _announced(other) != total else [other]
-    return [*kept, *(rank for place, rank in enumerate(found) if place != here)]
-
-
-def _announced(rank: RankRecord) -> int | None:
-    """Steps to which the bar that was read counts."""
-    assert rank.windows is not None, "a log's record has a table"
-    return rank.windows.log.total_steps or rank.windows.log.steps_per_epoch
+def _bar_of(path: Path, records: Sequence[RankRecord]) -> list[RankRecord]:
+    """Time the Trainer's steps by the bar that it draws around its dicts."""
+    logs = [rank.windows.log for rank in records if rank.windows is not None]
+    totals = [log.total_steps for log in logs if log.format == huggingface.HF_CONSOLE.name]
+    found = [read_bar(path, total) for total in totals if total is not None]
+    return [bar for bar in found if bar is not None]
 
 
 def _with_memory(path: Path, sampled: list[bytes], found: RankRecord) -> RankRecord:
@@ -330,38 +310,6 @@ def _with_memory(path: Path, sampled: list[bytes], found: RankRecord) -> RankRec
 def _no_note(text: str) -> None:
     """Leave out what the first pass over the file noted."""
     del text
-
-
-def _checked(path: Path, found: RankRecord) -> RankRecord:
-    """Hold what bars alone say against the general reader: which bar is the training's is a guess.
-
-    Raises:
-        RecordError: There are several bars, and the general reader does not know either.
-    """
-    assert found.windows is not None, "a log's record has a table"
-    log = found.windows.log
-    formats = set(log.format.split(" + "))
-    is_around = "Hugging Face console" in formats and log.total_steps is not None
-    if bars.BARS.name not in formats or bars.ITER_LINES.name in formats or is_around:
-        return found  # a bar of the Trainer that never begins anew goes around the others
-    is_one = not any(note.startswith((bars.LEFT_OUT, bars.SEVERAL)) for note in log.notes)
-    is_one = is_one and len(found.windows) > _FEW_DRAWINGS
-    try:
-        other, understood = read_general(path)
-    except RecordError:
-        if is_one and not (found.windows.epoch > 0).any():
-            return found  # begun anew, it may be another epoch or another process
-        raise
-    is_mixed = any(note.startswith(bars.SEVERAL) for note in log.notes)
-    agrees = _agrees(found, other) and not is_mixed
-    if len(formats) > 1:
-        return found if is_one or agrees else other
-    is_one = is_one and not _draws_epochs(found, other)
-    is_one = is_one and (agrees or not _counts_beside_a_loss(found, other))
-    is_same = len(found.attempts) == len(other.attempts) and (is_one or agrees)
-    if is_same and not understood.doubt:
-        return found
-    return believed(path, other, understood)
 
 
 def _with_unread(lines: list[bytes], found: RankRecord) -> RankRecord:
@@ -393,36 +341,6 @@ def _line_at(text: bytes, place: int) -> str:
     """Give the line in which a place lies, to be quoted."""
     line = text[text.rfind(b"\n", 0, place) + 1 :].partition(b"\n")[0]
     return line.decode("utf-8", "replace").strip()[:160]
-
-
-def _draws_epochs(bar: RankRecord, other: RankRecord) -> bool:
-    """Whether a bar counts as far as other lines count epochs."""
-    assert bar.windows is not None, "a log's record has a table"
-    assert other.windows is not None, "a log's record has a table"
-    epochs = other.windows.epoch
-    if np.isfinite(_last_step(other)) or not np.isfinite(epochs).any():
-        return False
-    ends = (_last_step(bar), bar.windows.log.total_steps or np.inf)
-    return any(abs(end - float(np.nanmax(epochs))) <= 1 for end in ends)
-
-
-def _counts_beside_a_loss(bar: RankRecord, other: RankRecord) -> bool:
-    """Whether other lines name their count and print a loss with it, which the bar does not."""
-    assert other.windows is not None, "a log's record has a table"
-    lossy = [any("loss" in name.lower() for name in rank.scalars) for rank in (bar, other)]
-    return bool(other.windows.log.count_name) and lossy == [False, True]
-
-
-def _agrees(one: RankRecord, other: RankRecord) -> bool:
-    """Whether two readings count as many steps."""
-    counts = [_last_step(rank) for rank in (one, other)]
-    return np.inf not in counts and abs(counts[0] - counts[1]) <= _SAME * max(counts)
-
-
-def _last_step(rank: RankRecord) -> float:
-    assert rank.windows is not None, "a log's record has a table"
-    steps = rank.windows.last_step
-    return float(np.nanmax(steps)) if np.isfinite(steps).any() else np.inf
 
 
 def _has_records(rank: RankRecord) -> bool:

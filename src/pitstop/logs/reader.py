@@ -38,15 +38,11 @@ class Reader:
     step_formula: str = ""
     data: Meaning = "not known"
     data_formula: str = ""
-    data_name: str = ""
-    """How the wait for data is printed, where that is not in seconds."""
     scalars: Meaning = "not known"
     rate: Meaning = "not known"
     memory_formula: str = ""
     is_count_defined: bool = True
     """Whether the tool itself counts training steps, not whatever its user likes."""
-    count_name: str = ""
-    """Under which name the count is printed, where the format does not define it."""
     counting: str = ""
     """Formula of the step over the whole run, where only the step of the epoch is printed."""
     looks: Callable[[Sequence[bytes]], float] | None = None
@@ -58,9 +54,6 @@ class Reader:
     notes: tuple[str, ...] = ()
     takes_long_lines: bool = False
     """Whether lines come whole: JSON is parsed in linear time, a pattern may not be."""
-    times_events: bool = True
-    """Whether what a record takes beyond its steps is the time of the event or the epoch's end
-    before it: not where other events may have gone unseen."""
 
     def sniff(self, lines: Sequence[bytes]) -> float:
         """Say how sure it is that these lines are of this format, 0 to 1.

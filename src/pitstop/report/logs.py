@@ -1,5 +1,6 @@
 """Foreign logs as text: the verdict first, then what the log says and what it does not."""
 
+import math
 import shlex
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +10,13 @@ from rich.text import Text
 
 from pitstop.records.logs.comparison import LogComparison, LogPair
 from pitstop.records.logs.summary import Eta, EventTotal, LogExamination, LogSummary, Steady
-from pitstop.records.logs.windows import ColumnNote
+from pitstop.records.logs.windows import (
+    CLOCK,
+    ColumnNote,
+    FieldQuote,
+    LineKind,
+    Unquoted,
+)
 from pitstop.records.units import count_text, digits, rate_text, seconds_text, share_text
 from pitstop.records.verdict import Verdict
 from pitstop.report.terminal import literal, verdict_report
@@ -50,6 +57,8 @@ def log_headline(log: LogSummary) -> str:
     """Say in one line what a log is and what of the run it covers."""
     version = f" {literal(log.version)}" if log.version else ""
     sure = "as given" if log.confidence >= 1 else f"{min(log.confidence, 0.99):.0%} sure"
+    if log.quoted:
+        sure = "no tool defines it"
     pieces = [f"{literal(log.source)}: {literal(log.format)}{version} ({sure})"]
     if log.records is not None:
         pieces.append(count_text(log.records, "record"))
@@ -73,10 +82,7 @@ def _numbers(log: LogSummary) -> Table:
 
 def log_rows(log: LogSummary) -> Iterator[tuple[str, str]]:
     """Give each of a log's numbers its name, and the text for it with their formula."""
-    missing = "not in the log" if "time of a step" in log.gaps else log.rate_gap or "see the notes"
-    yield "step", _spread(log.step) if log.step else f"{NOT_KNOWN}: {missing}"
-    yield "samples/s", _spread(log.rate) if log.rate else f"{NOT_KNOWN}: {log.rate_gap}"
-    yield "batch", _batch_text(log)
+    yield from _speed_rows(log)
     if log.data_wait is not None:
         share = NOT_KNOWN if log.data_share is None else f"{share_text(log.data_share)} of the step"
         yield "wait for data", f"{share}; {_spread(log.data_wait)}"
@@ -89,7 +95,75 @@ def log_rows(log: LogSummary) -> Iterator[tuple[str, str]]:
     for column, note in log.meanings.items():
         if column in _SHOWN_MEANINGS:
             yield f"{_SHOWN_MEANINGS[column]} is", _meaning_text(note)
-    yield "not in the log", ", ".join(log.gaps)
+    if log.gaps:
+        yield "not in the log", ", ".join(log.gaps)
+    yield from _quotations(log)
+
+
+def _speed_rows(log: LogSummary) -> Iterator[tuple[str, str]]:
+    """Give the speed its rows; of quoted lines that time no step there is none."""
+    if log.quoted and log.step is None and log.rate is None:
+        yield "step", f"{NOT_KNOWN}: nothing in the log gives it without a guess"
+        return
+    missing = "not in the log" if "time of a step" in log.gaps else log.rate_gap or "see the notes"
+    yield "step", _spread(log.step) if log.step else f"{NOT_KNOWN}: {missing}"
+    yield "samples/s", _spread(log.rate) if log.rate else f"{NOT_KNOWN}: {log.rate_gap}"
+    yield "batch", _batch_text(log)
+
+
+def _quotations(log: LogSummary) -> Iterator[tuple[str, str]]:
+    """Give what the lines print, and what of the training is not among it."""
+    for kind in log.quoted:
+        yield from _quoted_lines(kind)
+    if log.unquoted is not None:
+        yield "not quoted", _unquoted_text(log.unquoted)
+
+
+def _quoted_lines(kind: LineKind) -> Iterator[tuple[str, str]]:
+    """Quote what lines of one kind print, a row a field."""
+    like = f" like: {literal(kind.example)}" if kind.example else ""
+    phase = f" of an {kind.phase}, by their words," if kind.phase else ""
+    yield "quoted", f"{count_text(kind.lines, 'line')}{phase}{like}"
+    for field in kind.fields:
+        yield f"  {literal(field.name)}", _field_text(field, of=kind.lines)
+    if kind.others:
+        yield "  others", literal(", ".join(kind.others))
+    if kind.apart_s is not None:
+        low, middle, high = (seconds_text(value) for value in kind.apart_s)
+        yield "  timestamps", f"{middle} from one to the next, IQR {low} to {high}"
+
+
+def _field_text(field: FieldQuote, *, of: int) -> str:
+    first, last = (_as_printed(value, field.unit) for value in (field.first, field.last))
+    text = f"{first} at the first, {last} at the last"
+    if field.most is not None and field.most != field.last:
+        text += f", {_as_printed(field.most, '')} at most"
+    if field.total is not None:
+        text += f", of {_as_printed(field.total, '')}"
+    if field.middle is not None:
+        text += f", median {_as_printed(float(f'{field.middle:.6g}'), field.unit)}"
+    if field.falls:
+        text += f"; lower than on the line before {count_text(field.falls, 'time')}"
+    return text if field.lines == of else f"{text}; on {count_text(field.lines, 'line')}"
+
+
+def _as_printed(value: float, unit: str) -> str:
+    """Write a number as its line has it: a duration with colons."""
+    if unit != CLOCK or not math.isfinite(value):
+        number = f"{int(value):,}" if value.is_integer() else f"{value:,}"
+        return (
+            f"{number} {literal(unit)}".rstrip() if unit not in ("%", CLOCK) else f"{number}{unit}"
+        )
+    minutes, seconds = divmod(value, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02}:{seconds:02g}" if hours else f"{minutes}:{seconds:02g}"
+
+
+def _unquoted_text(rest: Unquoted) -> str:
+    least = "at least " if rest.is_least else ""
+    lines = count_text(rest.lines, "further line")
+    names = f" ({literal(', '.join(rest.names))})" if rest.names else ""
+    return f"{least}{lines} under words of a training{names}, e.g. {literal(rest.example)}"
 
 
 def _spread(steady: Steady) -> str:

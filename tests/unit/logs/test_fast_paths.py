@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pitstop.logs import batch, builder, finish, read
 from pitstop.logs.builder import LogBuilder
-from pitstop.logs.formats import bars, huggingface, kair, llm, meters, tables, tensorboard
+from pitstop.logs.formats import huggingface, kair, llm, meters, tables, tensorboard
 from pitstop.logs.reader import Reader
 from pitstop.records.logs.windows import COLUMNS
 from pitstop.records.run import RankRecord
@@ -59,17 +59,6 @@ PATHS = {
             "a line, and another",
         ),
         closed=((tables, "FINITE", NO_NUMBER),),
-    ),
-    "iter=": Path(
-        reader=bars.ITER_LINES,
-        shapes=(
-            "iter={0} | loss={1} | lr={2}",
-            "iter={0} | loss={1} | lr={2} | epoch=3",
-            "iter={0} | loss={1} | lr={2} and more",
-            "iter={0} | loss={1} | loss={2}",
-            "2024-03-05 10:00:0{5} iter={0} | loss={1} | lr={2}",
-        ),
-        closed=((bars, "FINITE", NO_NUMBER),),
     ),
     "nanoGPT": Path(
         reader=llm.NANOGPT,
@@ -210,7 +199,7 @@ def test_the_quick_way_gives_what_the_long_way_gives(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", ["csv", "iter=", "nanoGPT", "console"])
+@pytest.mark.parametrize("name", ["csv", "nanoGPT", "console"])
 def test_ordinary_lines_are_taken_many_at_a_time(name: str) -> None:
     path = PATHS[name]
     texts = [path.shapes[0].format(step, f"0.{step}", 1, 2, 3, 1) for step in range(1, 31)]

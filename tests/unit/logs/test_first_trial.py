@@ -62,7 +62,7 @@ def console_of_yolo() -> list[str]:
 
 def test_a_console_that_validates_a_third_of_the_time_is_not_called_healthy(log: Path) -> None:
     examined = examine_log(read(log, console_of_yolo()))
-    assert examined.summary.last_step == 30 * 40
+    assert examined.summary.last_step is None  # nothing says that the bars are of one run
     assert examined.verdict.outcome != "healthy"
 
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from pitstop.doctor.estimate.combine import combined_bound, cumulative_gains
 from pitstop.doctor.logs.case import LogCase, case_of
-from pitstop.doctor.logs.rules import EVENT_RULES, STEP_RULES
-from pitstop.doctor.logs.signs import SIGN_RULES
+from pitstop.doctor.logs.rules import EVENT_RULES, STEP_RULES, data_wait
+from pitstop.doctor.logs.signs import SIGN_RULES, host_memory_fills, losses_not_finite
 from pitstop.doctor.logs.summary import untimed_text
 from pitstop.doctor.logs.time import share_beside_steps
 from pitstop.doctor.order import is_fatal, outcome_of, share_of
@@ -57,12 +57,14 @@ def examine_case(case: LogCase) -> LogExamination:
     """Run every rule, order what they found, and sum it up."""
     enough = case.log.step is not None and case.log.step.windows >= _FEWEST_WINDOWS
     rules = (*EVENT_RULES, *(STEP_RULES if enough else ()), *SIGN_RULES)
+    if not case.facts.is_defined:
+        rules = (data_wait, losses_not_finite, host_memory_fills)  # what lines say by themselves
     found = [finding for rule in rules if (finding := rule(case)) is not None]
     findings = tuple(sorted(found, key=_order))
     primary = next((one for one in findings if one.severity != "info"), None)
     log, hours = case.log, _whole_run_hours(case)
     is_known = share_beside_steps(case.facts, case.time) < _LEAST_SHARE
-    outcome = outcome_of(primary, enough=enough and is_known)
+    outcome = outcome_of(primary, enough=enough and is_known and case.facts.is_defined)
     verdict = Verdict(
         outcome=outcome,
         verdict=_name(primary) if primary and outcome == "bottleneck" else outcome,
@@ -100,7 +102,7 @@ def _message(primary: Finding | None, case: LogCase, *, enough: bool) -> str:
             "" if gain is None else f"; fixing it makes the run up to {speedup_text(gain)} faster"
         )
         return f"{primary.summary}{most}"
-    if step is None:
+    if step is None or not case.facts.is_defined:
         return untimed_text(case.facts)
     if not enough:
         timed = "1 timed record is" if step.windows == 1 else f"{step.windows} timed records are"
@@ -116,7 +118,7 @@ def _message(primary: Finding | None, case: LogCase, *, enough: bool) -> str:
 
 def _whole_run_hours(case: LogCase) -> float | None:
     log = case.log
-    if log.run_s is None or log.total_steps is None or not case.facts.admission.run:
+    if log.run_s is None or log.total_steps is None or not case.facts.has_run:
         return None
     if log.eta is not None:
         return (log.run_s + log.eta.seconds.value) / 3600

@@ -11,9 +11,9 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pitstop.doctor.logs.admit import LEAST, Admission, admit
+from pitstop.doctor.logs.admit import LEAST, admit, is_one_run
 from pitstop.doctor.logs.statistics import is_coarse, middle_of, quartiles
-from pitstop.logs.general.tell import NAME as GENERAL
+from pitstop.logs.general.read import NAME as GENERAL
 from pitstop.records.logs.summary import Steady
 from pitstop.records.logs.windows import TRAINING, ColumnNote, Meaning, WindowTable
 from pitstop.records.run import Array, RankRecord
@@ -43,8 +43,27 @@ class LogFacts:
     """Rows at steady state; none where the log does not time its steps."""
     basis: Basis | None
     """None where the log does not time its steps."""
-    admission: Admission
-    """What may be said of the log as a whole."""
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether a tool, or the user, says what the log counts: else its lines are quoted."""
+        return self.windows.log.is_count_defined
+
+    @property
+    def is_one_run(self) -> bool:
+        """Whether a tool wrote the log, and of one run."""
+        return self.is_defined and is_one_run(self.windows)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the time of the whole run is known; else the least of it, and no shares."""
+        return self.is_one_run and self.windows.log.format != GENERAL
+
+    @property
+    def announced(self) -> int:
+        """Steps that the log announces; 0 where it does not."""
+        log = self.windows.log
+        return log.total_steps or (log.steps_per_epoch or 0) * (log.total_epochs or 1)
 
     @property
     def weights(self) -> Array:
@@ -98,10 +117,8 @@ class LogFacts:
 
     @property
     def first_step(self) -> int | None:
-        """First training step that the log covers, or prints where its count is its author's."""
-        is_defined = self.windows.log.is_count_defined
-        first = self.windows.first_step if is_defined else self.windows.last_step
-        steps = first[self.training]
+        """First training step that the log covers."""
+        steps = self.windows.first_step[self.training]
         return int(np.nanmin(steps)) if np.isfinite(steps).any() else None
 
     @property
@@ -179,14 +196,11 @@ class LogFacts:
 def facts_of_log(rank: RankRecord, source: str) -> LogFacts:
     """Choose the rows of steady state: those of training steps alone, else whole epochs."""
     assert rank.windows is not None, "rules for logs need the records of a log"
-    rank, admission = admit(rank)
+    rank = admit(rank)
     table = rank.windows
     assert table is not None, "admission leaves the table"
     steady = table.is_steady
     epochs = table.of_kind("epoch") & np.isfinite(table.step_s)
-    is_alone = table.log.format == GENERAL and table.note("step_s").source == "rebuilt"
-    if is_alone and int(steady.sum()) < _FEWEST_WINDOWS:
-        steady = np.zeros_like(steady)  # one difference of a clock may hold anything
     basis: Basis | None = "windows" if steady.any() else None
     if int(steady.sum()) < _FEWEST_WINDOWS and int(epochs.sum()) > int(steady.sum()):
         steady, basis = epochs, "epochs"
@@ -196,7 +210,6 @@ def facts_of_log(rank: RankRecord, source: str) -> LogFacts:
         windows=table,
         steady=steady,
         basis=basis,
-        admission=admission,
     )
 
 

@@ -48,7 +48,7 @@ def level_of(facts: LogFacts) -> Level | None:
     values, weights = facts.windows.step_s[facts.steady], facts.weights
     if not len(values):
         return None
-    is_one = not begins_anew(facts) and facts.admission.pace and facts.admission.attempts
+    is_one = facts.is_one_run and not begins_anew(facts)
     split = change_point(values) if is_one and len(values) >= _FEWEST_WINDOWS else None
     if split is None or split.chance >= _CHANCE:
         return _constant(values, weights)

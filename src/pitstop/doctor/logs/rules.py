@@ -152,7 +152,7 @@ def slow_windows(case: LogCase) -> Finding | None:
     facts, level = case.facts, case.level
     if level is None or facts.step is None or facts.basis != "windows" or begins_anew(facts):
         return None
-    if not facts.admission.run:
+    if not facts.has_run:
         return None  # what else lies between two records is not known, nor of what it is a share
     step_s = facts.windows.step_s[facts.steady]
     slow = (step_s > USUAL * level.step_s) & (level.step_s > 0)

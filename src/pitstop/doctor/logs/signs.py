@@ -44,9 +44,7 @@ _UNITS: Final[frozenset[DisagreementCode]] = frozenset(
     {
         "start-up in the mean",
         "epoch named batch",
-        "smoothed rate",
         "mean hides spikes",
-        "elapsed is not of this epoch",
         "printed differs from clock",
     }
 )
@@ -81,7 +79,7 @@ def losses_not_finite(case: LogCase) -> Finding | None:
 def loss_is_flat(case: LogCase) -> Finding | None:
     """Report a loss that is at the end of the log where it was at its beginning."""
     found = main_loss(case.facts)
-    if found is None or not case.facts.admission.attempts:
+    if found is None or not case.facts.is_one_run:
         return None  # of several runs in turn, first and last are of different ones
     name, series = found
     if _NO_TREND.search(name) is not None:
@@ -95,7 +93,7 @@ def loss_is_flat(case: LogCase) -> Finding | None:
     if abs(last - first) > _FLAT * abs(first) or (first == 0 and value.any()):
         return None  # of values that rounding leaves at nothing, medians show no change
     low, high = np.quantile(value, (0.25, 0.75))
-    total = case.log.total_steps or case.facts.admission.announced
+    total = case.log.total_steps or case.facts.announced
     begins = step[0] <= max(_FEWEST_STEPS, 0.05 * total)
     is_long = step[-1] - step[0] >= max(_MANY_STEPS, _ENOUGH_OF_THE_RUN * total)
     return Finding(
@@ -128,7 +126,7 @@ def rate_never_moves(case: LogCase) -> Finding | None:
     spanned = float(np.nanmax(steps) - np.nanmin(steps)) if np.isfinite(steps).any() else 0.0
     named = _schedule_settings(case.facts.windows.log.settings)
     total = case.log.total_steps
-    goal = total or case.facts.admission.announced
+    goal = total or case.facts.announced
     early = spanned < _ENOUGH_OF_THE_RUN * goal
     if spanned < (_FEWEST_STEPS if named else _MANY_STEPS) or (early and not named):
         return None

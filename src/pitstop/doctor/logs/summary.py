@@ -1,19 +1,19 @@
 """From a log's facts to its summary: how fast, in samples, and what the log does not tell."""
 
-import shlex
 from typing import Final
 
 import numpy as np
 
-from pitstop.doctor.logs.facts import LogFacts, origin
+from pitstop.doctor.logs.facts import LogFacts, is_loss, origin
 from pitstop.doctor.logs.statistics import quartiles
 from pitstop.doctor.logs.time import eta_of, event_totals, run_time
 from pitstop.logs.memory_lines import HOST
 from pitstop.records.logs.summary import LogSummary, Steady
-from pitstop.records.logs.windows import COLUMNS
+from pitstop.records.logs.windows import COLUMNS, THINNED, FieldQuote, LineKind
 from pitstop.records.units import seconds_text
 
 _LEAST_SAMPLES = 0.9
+_MOST_TAGS = 12
 _MAY_BE_A_TIME = ("time of a step", "wait for data")
 _GAPS: Final = {
     "at_s": "timestamps",
@@ -30,8 +30,6 @@ _ELSEWHERE: Final = {
 """By words of the reason why something was not understood: it is in the log."""
 _DOUBTS: Final = frozenset({"clock went back", "steps went back"})
 _NOT_UNDERSTOOD = "not understood: "
-_ONE_OR_MORE = "(a time of one step or of "
-"""Begins the reason of a time that only the user can tell."""
 _NEVER_IN_A_LOG = "forward, backward and optimizer separately, gradient sync, GPU use"
 
 
@@ -48,9 +46,9 @@ def summarise_log(facts: LogFacts) -> LogSummary:
         confidence=log.confidence,
         defined_by=log.defined_by,
         version=log.version,
-        records=len(table) if facts.admission.records else None,
-        attempts=len(np.unique(table.attempt)) if facts.admission.attempts else None,
-        first_step=facts.first_step if facts.admission.first else None,
+        records=len(table) if facts.is_defined else None,
+        attempts=len(np.unique(table.attempt)) if facts.is_one_run else None,
+        first_step=facts.first_step,
         last_step=facts.last_step,
         total_steps=facts.end_step,
         batch_size=log.batch_size,
@@ -68,7 +66,9 @@ def summarise_log(facts: LogFacts) -> LogSummary:
         events=events,
         eta=eta_of(facts, time, events),
         meanings={name: table.columns[name] for name in COLUMNS if name in table.columns},
-        gaps=_gaps(facts),
+        gaps=_gaps(facts) if facts.is_defined else (),
+        quoted=log.quoted or (() if facts.is_defined else _of_curves(facts)),
+        unquoted=log.unquoted,
         notes=_notes(facts),
     )
 
@@ -142,23 +142,46 @@ def _rate_gap(facts: LogFacts) -> str:
     return "give --batch-size: samples of one optimizer step on one rank"
 
 
+def _of_curves(facts: LogFacts) -> tuple[LineKind, ...]:
+    """Quote what an event file holds, by its tags; of thinned curves the points are not counted."""
+    fields = tuple(
+        FieldQuote(
+            name=name,
+            role="loss" if is_loss(name) else "value",
+            unit="",
+            lines=len(series.value),
+            first=float(series.value[0]),
+            last=float(series.value[-1]),
+        )
+        for name, series in facts.rank.scalars.items()
+        if len(series.value)
+    )
+    if not fields or any(note.startswith(THINNED) for note in facts.windows.log.notes):
+        return ()
+    most = max(one.lines for one in fields)
+    others = tuple(one.name for one in fields[_MOST_TAGS:])
+    return (LineKind(example="", lines=most, phase="", fields=fields[:_MOST_TAGS], others=others),)
+
+
 def untimed_text(facts: LogFacts) -> str:
-    """Say why no step time is known."""
-    if facts.windows.of_kind("doubtful").any() or facts.admission.withheld:
-        is_doubtful = not facts.admission.withheld
-        too_little = "too little in the log says what its count counts"
-        return "the log's times contradict themselves" if is_doubtful else too_little
-    if np.isfinite(facts.windows.step_s[facts.windows.is_steady]).any():
-        return "fewer than three windows of the log time steps alone"
-    if np.isfinite(facts.windows.printed_step_s).any():
-        return "each record may hold an evaluation, a checkpoint or the start of an epoch"
-    doubts = [note for note in facts.windows.log.notes if note.startswith(_NOT_UNDERSTOOD)]
-    if doubts:
-        unsure = next((note for note in doubts if _ONE_OR_MORE in note), "")
-        name = unsure.removeprefix(_NOT_UNDERSTOOD).partition(", e.g. ")[0]
-        tell = f"; if {name} is one: --time {shlex.quote(name)}" if unsure else ""
-        return f"no time of a step was understood in the log{tell}"
-    return "the log does not time its steps"
+    """Say why no step time is known, or none is judged."""
+    if not facts.is_defined:
+        return "no tool defines this format: what its lines print is quoted, not judged"
+    table = facts.windows
+    doubts = any(note.startswith(_NOT_UNDERSTOOD) for note in table.log.notes)
+    reasons = (
+        (table.of_kind("doubtful").any(), "the log's times contradict themselves"),
+        (
+            np.isfinite(table.step_s[table.is_steady]).any(),
+            "fewer than three windows of the log time steps alone",
+        ),
+        (
+            np.isfinite(table.printed_step_s).any(),
+            "each record may hold an evaluation, a checkpoint or the start of an epoch",
+        ),
+        (doubts, "no time of a step was understood in the log"),
+    )
+    return next((text for holds, text in reasons if holds), "the log does not time its steps")
 
 
 def _gaps(facts: LogFacts) -> tuple[str, ...]:
@@ -182,5 +205,4 @@ def _gaps(facts: LogFacts) -> tuple[str, ...]:
     for word, name in _ELSEWHERE.items():
         if any(word in reason for reason in reasons):
             missing = [one for one in missing if one != name]
-    spoken_of = {*table.log.mentions, *facts.admission.withheld}
-    return (*(name for name in missing if name not in spoken_of), _NEVER_IN_A_LOG)
+    return (*(name for name in missing if name not in table.log.mentions), _NEVER_IN_A_LOG)

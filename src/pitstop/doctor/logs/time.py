@@ -7,7 +7,6 @@ import numpy as np
 
 from pitstop.doctor.logs.facts import LogFacts, covered_steps, row_weights
 from pitstop.doctor.logs.statistics import middle_of, quartiles
-from pitstop.logs.general.tell import NAME as GENERAL
 from pitstop.records.logs.summary import Eta, EventTotal
 from pitstop.records.logs.windows import TRAINING, Kind, WindowTable
 from pitstop.records.quantity import Estimated
@@ -49,16 +48,14 @@ class RunTime:
 def run_time(facts: LogFacts) -> RunTime:
     """Take the run's time from the log's clock, else add up steps and timed events."""
     train_s = _train_s(facts)
-    run_s, is_whole = _clock_s(facts.windows, from_record=not facts.admission.run)
+    run_s, is_whole = _clock_s(facts.windows, from_record=not facts.has_run)
     formula = _BY_CLOCK if is_whole else _FROM_RECORDS
     silent_s = _silent_s(facts.windows)
     if silent_s:
         run_s = None  # the run, or a night between two processes: the log does not tell
-    is_guessed = silent_s > 0 and facts.windows.log.format == GENERAL
-    codes = [one.code for one in facts.windows.log.disagreements]
-    if "steps went back" in codes or not facts.admission.attempts:
+    if not facts.is_one_run:
         run_s = train_s = None  # several runs write into the file: the clock is of them all
-    if run_s is None and train_s is not None and not is_guessed:
+    if run_s is None and train_s is not None:
         apart_s = sum(_apart_s(event, facts.windows) for event in facts.rank.events)
         run_s, formula = train_s + apart_s, "at least: steps at their steady time + timed events"
     starts = [event for event in facts.rank.events if event.name == "start-up" and is_timed(event)]
@@ -102,7 +99,7 @@ def shares_of_work(facts: LogFacts, time: RunTime) -> dict[str, float]:
 
     The shares add up to one. Without the run's time nothing is known of its shares.
     """
-    if not time.work_s or time.train_s is None or not facts.admission.run:
+    if not time.work_s or time.train_s is None or not facts.has_run:
         return {}
     outside = {name: total.total_s for name, total in event_totals(facts, time).items()}
     parts = {name: s for name, s in outside.items() if s > 0 and name != "start-up"}
@@ -123,7 +120,7 @@ def share_beside_steps(facts: LogFacts, time: RunTime) -> float:
 
     It may be evaluations or checkpoints that nobody timed, or steps that differ.
     """
-    if facts.admission.run or not time.run_s or time.train_s is None:
+    if facts.has_run or not time.run_s or time.train_s is None:
         return 0.0
     # At their usual time: a record that holds an evaluation unseen is no slow step.
     covered, step = covered_steps(facts.windows, facts.training), facts.step
@@ -135,7 +132,7 @@ def eta_of(facts: LogFacts, time: RunTime, events: Mapping[str, EventTotal]) -> 
     """Estimate what is left from recent step times; None when these or the end are not known."""
     left = facts.steps_left
     recent, early = _thirds(facts)
-    if left is None or recent is None or facts.is_done or not facts.admission.attempts:
+    if left is None or recent is None or facts.is_done or not facts.is_one_run:
         return None
     if time.silent_s and time.run_s is None:
         return None  # what else the run does between its steps is not known
@@ -199,8 +196,6 @@ def _clock_s(table: WindowTable, *, from_record: bool) -> tuple[float | None, bo
 def _silent_s(table: WindowTable) -> float:
     """Add up where much more time than usual passes before a record, and nothing says for what."""
     kinds: tuple[Kind, ...] = ("train", "epoch")
-    if table.log.format == GENERAL:
-        kinds = (*TRAINING, "epoch")  # restarts may have gone unseen there
     rows = np.flatnonzero(table.of_kind(*TRAINING, "epoch") & np.isfinite(table.at_s))
     spent_s = np.diff(table.at_s[rows])
     spent_s = np.where(np.diff(table.attempt[rows]) > 0, 0.0, spent_s)
@@ -226,7 +221,7 @@ def _total(events: list[Event], facts: LogFacts, time: RunTime) -> EventTotal:
         count=len(events),
         timed=len(timed),
         total_s=total_s,
-        share=min(1.0, total_s / whole_s) if timed and whole_s and facts.admission.run else None,
+        share=min(1.0, total_s / whole_s) if timed and whole_s and facts.has_run else None,
         formula="; ".join(formulas),
     )
 

@@ -1,8 +1,8 @@
 """Logs of meters: ``Time 0.30 (0.31)``, the last value and the mean of the epoch so far.
 
-torchreid, the AverageMeter family (open-reid, the ImageNet example of PyTorch and what grew from
-them) and timm. The last value is one step out of many; the mean in brackets hides what the last
-records did. But two means give what lay between them: mean x steps is a total.
+torchreid and timm; others that print the same are read by the general reader. The last value is
+one step out of many; the mean in brackets hides what the last records did. But two means give what
+lay between them: mean x steps is a total.
 """
 
 import math
@@ -27,56 +27,31 @@ _STAMP = re.compile(rb"(\d{4}[-/]\d\d[-/]\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{3})?)
 
 _HALVES = tuple(0.5 * 10.0**-digits for digits in range(10))
 _STAMP_BYTES = 19
-_EVALUATES = re.compile(
-    rb"Test: \[|Extract Features: \[|##### Evaluating |=> Final test| \* (?:Acc|Prec)@1"
-)
-_HEADS_EVALUATION = re.compile(rb"(?i)\b(?:eval|val|test)[a-z]*\W{0,4}\Z")
-"""Right before the head of a record: it is of an evaluation that prints the same meters."""
+_EVALUATES = (b"Extract Features: [", b"##### Evaluating ", b"=> Final test")
 
 
-class _Meters:
-    """Reads records whose head has one of two shapes; what follows is the same.
+class _Torchreid:
+    """Reads torchreid's records; epochs and steps count from one."""
 
-    Scripts count epochs from zero or from one: a log that begins with one of them tells which.
-    """
-
-    def __init__(
-        self, builder: LogBuilder, head: re.Pattern[bytes], *, first_epoch: float | None = None
-    ) -> None:
+    def __init__(self, builder: LogBuilder) -> None:
         self._builder = builder
-        self._head = head
-        self._first_epoch = first_epoch
-        self._counts_from_zero = False
-        self._lengths: set[int] = set()
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
-        if b"poch: [" in line and (found := self._head.search(line)) is not None:
-            if found.start() and _HEADS_EVALUATION.search(line, 0, found.start()) is not None:
-                self._builder.evaluation()
-            else:
-                self._record(line, found)
-        elif line[:1] in b"TE#= " and _EVALUATES.match(line) is not None:
+        if b"poch: [" in line and (found := _TORCHREID.search(line)) is not None:
+            self._record(line, found)
+        elif line.startswith(_EVALUATES):
             self._builder.evaluation()
 
     def _record(self, line: bytes, found: re.Match[bytes]) -> None:
         builder = self._builder
         epoch_text, epochs, step_text, of, last, mean, waited = found.groups()
-        epoch, printed_step, length = number(epoch_text), number(step_text), int(of)
-        if epochs:
-            builder.total_epochs = int(epochs)
-        self._lengths.add(length)
-        builder.steps_per_epoch = length if len(self._lengths) == 1 else None
-        if len(self._lengths) == 2:
-            builder.note("epochs of other lengths are announced: several runs, or parts of one")
-        self._counts_from_zero |= printed_step == 0
-        count = printed_step + self._counts_from_zero
+        epoch, count = number(epoch_text), number(step_text)
+        builder.total_epochs, builder.steps_per_epoch = int(epochs), int(of)
         end = found.end()
         left = _LEFT.match(line, end)
         pairs = _PAIRS.findall(line, end if left is None else left.end())
-        if self._first_epoch is None:
-            self._first_epoch = epoch if epoch == 1 else 0.0
-        step = (epoch - self._first_epoch) * length + printed_step
+        step = (epoch - 1) * int(of) + count
         place = line.find(b"lr", end)
         rate = _LR.search(line, place) if place >= 0 else None
         builder.train(
@@ -116,7 +91,6 @@ _TIMES = (
     + rb"\))?"
 )
 _TORCHREID = re.compile(rb"epoch: \[(\d+)/(\d+)\]\[(\d+)/(\d+)\]\s+t" + _TIMES)
-_AVERAGE = re.compile(rb"Epoch: \[(\d+)(?:/(\d+))?\]\[ *(\d+)/(\d+)\]:?\s+T" + _TIMES)
 
 
 _TIMM = re.compile(rb"Train: (\d+) \[ *(\d+)/(\d+) \( *\d+%\)\]  ")
@@ -182,7 +156,7 @@ _NOTE = (
 TORCHREID = Reader(
     name="torchreid",
     defined_by="KaiyangZhou/deep-person-reid: torchreid/engine/engine.py",
-    start=lambda builder: _Meters(builder, _TORCHREID, first_epoch=1).feed,
+    start=lambda builder: _Torchreid(builder).feed,
     needle=b"epoch: [",
     mark=_TORCHREID,
     rebuild=_FORMULA,
@@ -191,20 +165,6 @@ TORCHREID = Reader(
     data_formula=_FORMULA,
     scalars="running mean of the epoch",
     counting="(epoch - 1) x steps per epoch + step",
-    notes=(_NOTE,),
-)
-AVERAGE_METER = Reader(
-    name="AverageMeter",
-    defined_by="Cysu/open-reid: reid/trainers.py; pytorch/examples: imagenet/main.py",
-    start=lambda builder: _Meters(builder, _AVERAGE).feed,
-    needle=b"Epoch: [",
-    mark=_AVERAGE,
-    rebuild=_FORMULA,
-    step="last step",
-    data="window mean",
-    data_formula=_FORMULA,
-    scalars="running mean of the epoch",
-    counting="(epoch - first epoch) x steps per epoch + step",
     notes=(_NOTE,),
 )
 TIMM = Reader(
@@ -222,4 +182,4 @@ TIMM = Reader(
     counting="epoch x steps per epoch + step",
     notes=(_NOTE, "samples per second count all ranks"),
 )
-READERS = (TORCHREID, AVERAGE_METER, TIMM)
+READERS = (TORCHREID, TIMM)

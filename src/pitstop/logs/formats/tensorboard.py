@@ -331,7 +331,6 @@ def looks(lines: Sequence[bytes]) -> float:
 TENSORBOARD = Reader(
     name="TensorBoard events",
     is_count_defined=False,
-    count_name="step",
     defined_by=(
         "tensorflow/tensorboard: tensorboard/compat/proto/event.proto, summary.proto, "
         "tensorboard/compat/tensorflow_stub/pywrap_tensorflow.py"

@@ -72,7 +72,6 @@ _RESUMES = re.compile(
     rb"(?i)\bresum(?:e|ed|ing)\b.{0,40}(?:train|from|epoch|step|checkpoint)"
     rb"|\b(?:re)?load(?:ed|ing)\b.{0,24}\boptimi[sz]er\b.{0,24}\b(?:from|state)\b"
 )
-_NAMES_AN_EPOCH = re.compile(rb"(?i)epoch\W{0,3}\d.*loss\W{0,3}\d")
 _EVENT_HINT = re.compile(rb"(?i)sav|resum|optimi|writing|\xe4\xbf\x9d\xe5\xad\x98")
 _WORTH = re.compile(rb"(?i)epoch|iter|step|batch|loss|it/s|s/it|\d/\d")
 _IN_BAR = re.compile(rb"\d/\d+ \[\d[\d:]*<")
@@ -101,18 +100,25 @@ class Family:
     stride: int = 1
     """Of so many lines, one is kept."""
     held: list[tuple[int, float, list[bytes]]] = field(default_factory=list)
+    last: tuple[int, float, list[bytes]] | None = None
+    """The last line, whether it is kept or not."""
     flat: list["array[float]"] = field(default_factory=list)
     line: "array[int]" = field(default_factory=lambda: array("q"))
     at: "array[float]" = field(default_factory=lambda: array("d"))
+    names: tuple[str, ...] = ()
+    """Names of the numbers on the first line, with the digits that are in them."""
+    has_variants: bool = False
+    """Whether other lines have other digits in their text."""
     absent: dict[int, Mask] = field(default_factory=dict)
     """By place, rows whose lines do not print that number."""
 
     def add(self, line: int, at: float, texts: list[bytes]) -> None:
         """Take the numbers of one line."""
+        self.last = line, at, texts
         self.count += 1
-        if self.count % self.stride:
+        if (self.count - 1) % self.stride:
             return
-        self.held.append((line, at, texts))
+        self.held.append(self.last)
         if len(self.held) >= _MOST_HELD:
             self.settle()
 
@@ -143,20 +149,20 @@ class Family:
                 del column[len(self.line) - len(texts) :]
                 column.extend(map(value_of, texts))
         if len(self.line) > _MOST_ROWS:
-            self.line, self.at = self.line[1::2], self.at[1::2]
-            self.flat = [column[1::2] for column in self.flat]
+            self.line, self.at = self.line[::2], self.at[::2]
+            self.flat = [column[::2] for column in self.flat]
             self.stride *= 2
 
-    def only(self, rows: Mask) -> "Family":
-        """Give the same lines without some."""
-        kept = np.flatnonzero(rows).tolist()
-        return replace(
-            self,
-            flat=[array("d", [column[row] for row in kept]) for column in self.flat],
-            line=array("q", [self.line[row] for row in kept]),
-            at=array("d", [self.at[row] for row in kept]),
-            absent={place: lacks[kept] for place, lacks in self.absent.items()},
-        )
+    def end(self) -> None:
+        """Convert what is left, and keep the last line in any case."""
+        self.settle()
+        if self.last is not None and (not self.line or self.line[-1] < self.last[0]):
+            self.held.append(self.last)
+            self.settle()
+
+    def name_of(self, place: int) -> str:
+        """Give the name of a number as it is printed; its digits only where no line has others."""
+        return self.slots[place].name if self.has_variants else self.names[place]
 
     def column(self, place: int) -> Array:
         """Give one number of every line kept."""
@@ -164,11 +170,6 @@ class Family:
         values = np.array(self.flat[place])
         # Divided, 3.1 ms are the number that 0.0031 s is.
         return values / (1 / scale) if scale < 1 else values * scale
-
-    def prints(self, place: int, row: int) -> bool:
-        """Whether the line of a row has a number; a printed nan is one."""
-        absent = self.absent.get(place)
-        return absent is None or not absent[row]
 
     def __len__(self) -> int:
         return len(self.line)
@@ -227,12 +228,13 @@ class Miner:
         self.notes: list[str] = []
         """What could not be read of the file."""
         self.lines = 0
-        self.numbered = 0
-        self.events: list[tuple[int, Phase]] = []
-        """Checkpoints and resumptions: line, which."""
-        self._templates: dict[tuple[bytes, ...], Family | _Converted | Phase] = {}
+        self.forgotten = 0
+        """Lines whose form came once, of which nothing was kept."""
+        self.events: list[int] = []
+        """Lines without numbers that speak of a checkpoint or of going on from one."""
+        self._templates: dict[tuple[bytes, ...], Family | _Converted | None] = {}
         self._families: dict[tuple[object, ...], Family] = {}
-        self._aliases: dict[tuple[bytes, ...], Family | _Converted | Phase] = {}
+        self._aliases: dict[tuple[bytes, ...], Family | _Converted | None] = {}
         """Templates by their text with its digits, ``stage0: ``: quicker than leaving them out."""
         self._usual: dict[bytes, list[tuple[re.Pattern[bytes], Family]]] = {}
         """Patterns of the lines met last, by their first bytes: quicker than splitting."""
@@ -249,7 +251,7 @@ class Miner:
         """What was gathered, the first seen first."""
         found = list(self._families.values())
         for family in found:
-            family.settle()
+            family.end()
         return [family for family in found if len(family)]
 
     def feed_torn(self, line: bytes) -> None:
@@ -315,7 +317,6 @@ class Miner:
             line = line.replace(b",", b", ")  # 10,168 is two cells of a row, not ten thousand
         for pattern, family in () if self._is_torn else self._usual.get(line[:_START], ()):
             if (match := pattern.match(line)) is not None:
-                self.numbered += 1
                 family.add(self.lines, at, list(match.groups()))
                 return
         parts = NUMBER.split(line)
@@ -332,43 +333,41 @@ class Miner:
         """Put the file's last line, which has no end, to those of its template."""
         key = tuple(parts[::2])
         found = self._templates.get(key) or self._aliases.get(key)
+        # What stands behind the last number is as in other lines: then the number is whole.
+        is_whole = bool(parts[-1].strip()) or line.rstrip()[-1:].isalpha()
         if isinstance(found, Family):
-            # What stands behind the last number is as in other lines: then the number is whole.
-            is_whole = bool(parts[-1].strip()) or line.rstrip()[-1:].isalpha()
             found.add_torn(self.lines, at, parts[1::2], is_whole=is_whole)
+        elif found is not None and is_whole:
+            found.add(self.lines, at, parts[1::2])
 
     def _sort(self, line: bytes, at: float, parts: list[bytes]) -> None:
         """Put a line to those of its template."""
         key, texts = tuple(parts[::2]), parts[1::2]
-        found = self._templates.get(key)
-        if found is None:
-            found = self._aliases.get(key)
+        found = self._templates.get(key) or self._aliases.get(key)
         is_known = found is not None
         if found is None:
-            # Names of files differ in their digits.
-            plain = tuple(_DIGITS.sub(b"#", part) for part in key)
-            found = self._templates.get(plain)
-            if found is None:
-                found = self._new(plain, texts, line)
-            if len(self._aliases) >= _MOST_ALIASES:
-                self._aliases.clear()
-            self._aliases[key] = found
+            found = self._template(key, texts, line)
         if isinstance(found, Family):
-            self.numbered += 1
             found.add(self.lines, at, texts)
-            if found.phase == "checkpoint":
-                self._event("checkpoint")
-            elif is_known and self.lines % _LEARN == 0 and len(key[0]) >= _START:
+            if is_known and self.lines % _LEARN == 0 and len(key[0]) >= _START:
                 self._learn(line, key, found)
-        else:
-            self._other(at, found, texts)
-
-    def _other(self, at: float, found: "_Converted | Phase", texts: list[bytes]) -> None:
-        if isinstance(found, _Converted):
-            self.numbered += 1
+        elif isinstance(found, _Converted):
             found.add(self.lines, at, texts)
-        elif found:
-            self._event(found)
+
+    def _template(
+        self, key: tuple[bytes, ...], texts: list[bytes], line: bytes
+    ) -> "Family | _Converted | None":
+        """Find a template by its text without the digits in it: names of files differ in those."""
+        plain = tuple(_DIGITS.sub(b"#", part) for part in key)
+        found = self._templates.get(plain)
+        if found is None:
+            found = self._new(plain, key, texts, line)
+        elif isinstance(found, Family):
+            found.has_variants = True
+        if len(self._aliases) >= _MOST_ALIASES:
+            self._aliases.clear()
+        self._aliases[key] = found
+        return found
 
     def _learn(self, line: bytes, key: tuple[bytes, ...], family: Family) -> None:
         """Expect more lines that begin like this one."""
@@ -387,39 +386,41 @@ class Miner:
                 self._table(columns, line)
             elif len(self._spoken) < _MOST_ALIASES:
                 self._spoken[line] = phase
-        if phase:
-            self._event(phase)
+        if phase and len(self.events) < _MOST_EVENTS:
+            self.events.append(self.lines)
 
     def _table(self, columns: list[str], line: bytes) -> None:
         self._header = columns
         self._commas = line.count(b",") if line.count(b",") == len(columns) - 1 else 0
 
-    def _event(self, phase: Phase) -> None:
-        if len(self.events) < _MOST_EVENTS:
-            self.events.append((self.lines, phase))
-
     def _new(
-        self, key: tuple[bytes, ...], texts: list[bytes], line: bytes
-    ) -> "Family | _Converted | Phase":
+        self, key: tuple[bytes, ...], printed: tuple[bytes, ...], texts: list[bytes], line: bytes
+    ) -> "Family | _Converted | None":
         """Learn a template; where nearly every line is a new one, only those worth it."""
         self._made += 1
         if self._made > _MOST_TEMPLATES and _WORTH.search(line) is None:
-            return ""
+            return None
         if len(self._templates) >= _MOST_TEMPLATES:
             self._templates.clear()
         columns = _columns(line) if b"," in line or b"\t" in line else []
         if columns:
             self._table(columns, line)
-            return ""
-        found: Family | _Converted | Phase = _event_of(line)
-        if not found or (found == "checkpoint" and _NAMES_AN_EPOCH.search(line) is not None):
-            found = self._family(key, texts, line, found)
-        self._templates[key] = found
+            return None
+        found = self._templates[key] = self._family(key, texts, line, _event_of(line))
+        family = found.family if isinstance(found, _Converted) else found
+        if family is not None and not family.names:
+            plain = [slot.name for slot in slots_of(key, texts)]
+            names = [slot.name for slot in slots_of(printed, texts)]
+            # What a table's head names keeps that name.
+            family.names = tuple(
+                name if slot.name == was else slot.name
+                for slot, was, name in zip(family.slots, plain, names, strict=True)
+            )
         return found
 
     def _family(
         self, key: tuple[bytes, ...], texts: list[bytes], line: bytes, phase: Phase
-    ) -> "Family | _Converted | Phase":
+    ) -> "Family | _Converted | None":
         slots = slots_of(key, texts)
         is_bar = _IN_BAR.search(line) is not None
         rates = [place for place, s in enumerate(slots) if is_bar and s.unit == "rate of steps"]
@@ -439,7 +440,8 @@ class Miner:
         family = self._families.get(identity)
         if family is None:
             if len(self._families) >= _MOST_FAMILIES and not self._forget():
-                return ""
+                self.forgotten += 1
+                return None
             text = line.decode("utf-8", "replace").strip()
             family = Family(
                 slots, phase, text[:160], number=self.lines, is_bar=is_bar, shape=self.shape
@@ -458,6 +460,7 @@ class Miner:
         rare = [key for key, family in self._families.items() if family.count <= 1]
         for key in rare:
             del self._families[key]
+        self.forgotten += len(rare)
         self._templates.clear()
         self._aliases.clear()
         return bool(rare)

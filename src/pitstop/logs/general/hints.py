@@ -6,7 +6,7 @@ Adding a family is adding lines here. A hint never wins against timestamps that 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-_Role = Literal["time of a step", "samples/s", "tokens/s", "steps/s"]
+_Role = Literal["time of a step", "rate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,7 @@ _NAMES: Final[dict[_Role, dict[str, str]]] = {
         "time_per_iter time_per_step time_per_batch time/iter time/step step_ms step_s "
         "elapsed_time_per_iteration",
     },
-    "tokens/s": {"fairseq": "wps", "torchtitan": "tps"},
-    "steps/s": {"fairseq": "ups"},
+    "rate": {"fairseq": "wps ups", "torchtitan": "tps"},
 }
 HINTS: Final[dict[str, Hint]] = {
     name: Hint(role=role, of=of, needs_unit=of == _ANYBODY)

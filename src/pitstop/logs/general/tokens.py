@@ -96,6 +96,10 @@ class Slot:
     has_total: bool = False
     opens: str = ""
     """Text right before it, without its name: tells ``[1, 200]`` from ``1 200``."""
+    unit_text: str = ""
+    """The unit as it stands behind the number."""
+    is_fragment: bool = False
+    """Whether it is a part of a word: ``8_1_3``."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -191,7 +195,7 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
             found[-1], before = _named_behind(found[-1], before[length:])
         is_total = place > 0 and _TOTAL.fullmatch(before) is not None
         name, unit, scale = _name(before, after)
-        kind, factor, _ = _unit(after)
+        kind, factor, length = _unit(after)
         if kind and place + 1 < len(texts) and _names_next(name, after, words[place + 2]):
             kind = ""
         if is_duration(text):
@@ -213,6 +217,8 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
                 is_mean=is_mean,
                 has_total=_TOTAL.fullmatch(after) is not None and place + 1 < len(texts),
                 opens=before.strip()[-1:],
+                unit_text=after[:length].strip() if kind else "",
+                is_fragment=after.startswith("_"),
             )
         )
     return tuple(found)

@@ -10,7 +10,7 @@ Every number carries its formula: where it was printed and as what, or how it wa
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pitstop.records.logs.windows import ColumnNote
+from pitstop.records.logs.windows import ColumnNote, LineKind, Unquoted
 from pitstop.records.quantity import Estimated
 from pitstop.records.verdict import Verdict
 
@@ -81,10 +81,9 @@ class LogSummary:
     defined_by: str
     version: str | None
     records: int | None
-    """Rows read, evaluations and epoch summaries among them; None of epochs of which some are
-    missing or come again."""
+    """Rows read, evaluations and epoch summaries among them; None where lines are quoted."""
     attempts: int | None
-    """None where the count begins anew and nothing says that another process began."""
+    """None where nothing says how many processes wrote into the file."""
     first_step: int | None
     last_step: int | None
     total_steps: int | None
@@ -111,7 +110,11 @@ class LogSummary:
     meanings: Mapping[str, ColumnNote]
     """What the numbers of each column mean, those of the log only."""
     gaps: tuple[str, ...]
-    """What the log does not hold."""
+    """What the log does not hold; not said of a format that no tool defines."""
+    quoted: tuple[LineKind, ...] = ()
+    """What lines of such a format print, as they print it."""
+    unquoted: Unquoted | None = None
+    """What else stands in the file under the words of a training."""
     notes: tuple[str, ...] = ()
 
 

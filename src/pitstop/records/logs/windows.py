@@ -52,6 +52,12 @@ Meaning = Literal[
 
 Origin = Literal["printed", "rebuilt", "not in the log"]
 
+CLOCK = "h:m:s"
+"""Unit of a quoted duration that is printed with colons; its value is in seconds."""
+
+THINNED = "very many values: "
+"""Begins the note that not every point of a curve was kept."""
+
 COLUMNS = (
     "attempt",
     "epoch",
@@ -82,12 +88,10 @@ NOT_IN_THE_LOG = ColumnNote(meaning="not known", source="not in the log")
 DisagreementCode = Literal[
     "start-up in the mean",
     "epoch named batch",
-    "smoothed rate",
     "mean hides spikes",
     "fewer steps than announced",
     "clock went back",
     "steps went back",
-    "elapsed is not of this epoch",
     "printed differs from clock",
 ]
 
@@ -113,6 +117,55 @@ class Disagreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FieldQuote:
+    """One number that lines print, quoted: nothing is worked out from it."""
+
+    name: str
+    role: str
+    """What its name and unit say it is: ``"step"``, ``"loss"``, ``"time"``, ..."""
+    unit: str
+    """As printed behind it; empty without one."""
+    lines: int
+    """On how many lines it stands."""
+    first: float
+    last: float
+    middle: float | None = None
+    """Median of a time; None of other numbers."""
+    falls: int | None = None
+    """Of a count: how often it is lower than on the line before; None of other numbers."""
+    most: float | None = None
+    """Of a count: the highest; None of other numbers."""
+    total: float | None = None
+    """Behind its slash, where that is the same on every line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineKind:
+    """Lines that differ in their numbers, or in a field more or less."""
+
+    example: str
+    lines: int
+    phase: str
+    """``"evaluation"`` where their words say so."""
+    fields: tuple[FieldQuote, ...]
+    others: tuple[str, ...] = ()
+    """Names of further fields."""
+    apart_s: tuple[float, float, float] | None = None
+    """Quartiles of the time from one of them to the next, by their timestamps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unquoted:
+    """Lines that print something of a training and are not quoted."""
+
+    lines: int
+    is_least: bool
+    """Whether there may be more, of forms that came once."""
+    names: tuple[str, ...]
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
     """What is known of a foreign log as a whole. None means that the log does not tell."""
 
@@ -127,8 +180,6 @@ class LogSource:
     is_count_defined: bool = True
     """Whether the tool that wrote the log counts steps itself, or the caller said what does; a
     bar, an event file and an author's own lines count whatever their author likes."""
-    count_name: str = ""
-    """Under which name the count of steps is printed, where it has one."""
     mentions: tuple[str, ...] = ()
     """What the file speaks of anywhere, in words or times, whether it was understood or not."""
     files: tuple[str, ...] = ()
@@ -149,6 +200,10 @@ class LogSource:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings found in a configuration dump at the head of the log; values as printed."""
     disagreements: tuple[Disagreement, ...] = ()
+    quoted: tuple[LineKind, ...] = ()
+    """Lines of a format that no tool defines."""
+    unquoted: Unquoted | None = None
+    """What else is in the file under the words of a training."""
     notes: tuple[str, ...] = ()
     """What could not be read or is not known, and what that means."""
 

@@ -1,4 +1,4 @@
-"""``--explain``, ``--step``, ``--time`` and ``--unit``: what the general reader took lines for."""
+"""``--explain``, ``--step``, ``--time`` and ``--unit``: what the general reader makes of lines."""
 
 from pathlib import Path
 
@@ -18,14 +18,14 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_explanation_says_what_lines_became_and_what_was_not_understood(
+def test_an_explanation_says_which_lines_are_quoted_and_which_count_steps(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert explain_logs([log], step=None, time=None, unit=None) == 0
     said = capsys.readouterr().out
-    assert "39  training records   step 10 loss 0.5 took 30" in said
-    assert "step: step (95% sure: a counter that rises by 10)" in said
-    assert "not understood: took, e.g. step 10 loss 0.5 took 30" in said
+    assert "39  quoted: step 10 loss 0.5 took 30" in said
+    assert "took: time, on 39 lines" in said
+    assert "lines whose count is of steps: step 10 loss 0.5 took 30" in said
 
 
 def test_the_users_fields_make_a_time_of_a_step(
