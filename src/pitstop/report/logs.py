@@ -122,7 +122,7 @@ def _quotations(log: LogSummary) -> Iterator[tuple[str, str]]:
 def _quoted_lines(kind: LineKind) -> Iterator[tuple[str, str]]:
     """Quote what lines of one kind print, a row a field."""
     like = f" like: {literal(kind.example)}" if kind.example else ""
-    phase = f" of an {kind.phase}, by their words," if kind.phase else ""
+    phase = f" with a word of an {kind.phase}" if kind.phase else ""
     yield "quoted", f"{count_text(kind.lines, 'line')}{phase}{like}"
     for field in kind.fields:
         yield f"  {literal(field.name)}", _field_text(field, of=kind.lines)

@@ -216,7 +216,7 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
                 is_total=is_total,
                 is_mean=is_mean,
                 has_total=_TOTAL.fullmatch(after) is not None and place + 1 < len(texts),
-                opens=before.strip()[-1:],
+                opens=_WRAPPED.sub("", before).strip()[-1:],
                 unit_text=after[:length].strip() if kind else "",
                 is_fragment=after.startswith("_"),
             )
