@@ -30,8 +30,8 @@ _SHOWN: tuple[Role, ...] = (
     "step", "epoch", "count", "loss", "learning rate", "wait for data", "time of a step", "time",
     "elapsed", "samples/s", "rate", "memory", "value",
 )  # fmt: skip
-Key = tuple[str, int]
-"""Name of a field, and how often it stood on the line before."""
+Key = tuple[str, str, int]
+"""Name and kind of unit of a field, and how often it stood on the line before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +56,17 @@ class Lines:
         is_trained = self.readings[0].family.phase in ("train", "")
         return is_many and has_loss and is_trained, is_many, has_loss, self.has(*COUNTS), self.count
 
+    def is_like(self, one: Reading, names: frozenset[str]) -> bool:
+        """Whether lines have nearly the same fields, and count the same."""
+        head = self.readings[0]
+        is_nested = names <= self.names or self.names <= names
+        return (
+            is_nested
+            and len(names & self.names) >= _ALIKE * len(names | self.names) > 0
+            and (head.family.phase, head.family.is_bar) == (one.family.phase, one.family.is_bar)
+            and _counters(head) == _counters(one)
+        )
+
     def values(self, key: "Key") -> tuple[Array, Array]:
         """Give a field's numbers in the order of the file, and their lines."""
         lines, values = [np.empty(0)], [np.empty(0)]
@@ -70,6 +81,10 @@ class Lines:
         return np.concatenate(values)[order], every[order]
 
 
+def _counters(one: Reading) -> list[str]:
+    return [one.family.slots[place].name.lower() for place in one.places(*COUNTS)]
+
+
 def kinds_of(readings: list[Reading]) -> list[Lines]:
     """Put readings whose fields are nearly the same together; what is quoted first stands first."""
     kinds: list[Lines] = []
@@ -77,23 +92,12 @@ def kinds_of(readings: list[Reading]) -> list[Lines]:
         if not one.is_of_training:
             continue
         names = frozenset(slot.name.lower() for slot in one.family.slots if slot.name)
-        home = next((kind for kind in kinds if _are_alike(kind, one, names)), None)
+        home = next((kind for kind in kinds if kind.is_like(one, names)), None)
         if home is None:
             kinds.append(Lines([one], names))
         else:
             home.readings.append(one)
     return sorted(kinds, key=Lines.rank, reverse=True)
-
-
-def _are_alike(kind: Lines, one: Reading, names: frozenset[str]) -> bool:
-    head, family = kind.readings[0].family, one.family
-    is_nested = names <= kind.names or kind.names <= names
-    common = len(names & kind.names)
-    return (
-        is_nested
-        and common >= _ALIKE * len(names | kind.names) > 0
-        and (head.phase, head.is_bar) == (family.phase, family.is_bar)
-    )
 
 
 def quoted(kinds: list[Lines]) -> tuple[LineKind, ...]:
@@ -104,7 +108,8 @@ def quoted(kinds: list[Lines]) -> tuple[LineKind, ...]:
 def _is_quoted(kind: Lines, kinds: list[Lines]) -> bool:
     """Whether lines are among those that say most, and come more than once or twice."""
     place = kinds.index(kind)
-    return place == 0 or (place < _MOST_KINDS and kind.count >= _FEWEST_LINES)
+    has_fields = any(map(keys_of, kind.readings))
+    return has_fields and (place == 0 or (place < _MOST_KINDS and kind.count >= _FEWEST_LINES))
 
 
 def unquoted(kinds: list[Lines], *, forgotten: int) -> Unquoted | None:
@@ -146,7 +151,7 @@ def _quote(kind: Lines) -> LineKind:
         lines=kind.count,
         phase="evaluation" if head.phase == "eval" else "",
         fields=tuple(fields),
-        others=tuple(dict.fromkeys(name for name, _ in shown[_MOST_FIELDS:] if name)),
+        others=tuple(dict.fromkeys(key[0] for key in shown[_MOST_FIELDS:] if key[0])),
         apart_s=_apart_s(kind),
     )
 
@@ -160,7 +165,7 @@ def keys_of(one: Reading) -> dict[Key, int]:
         # Of a bar's rates some are printed as their inverse.
         is_rate = one.family.is_bar and role in ("time of a step", "rate")
         if role in _SHOWN and not is_rate:
-            found[name, times[name]] = place
+            found[name, slot.unit, times[name]] = place
             times[name] += 1
     return found
 

@@ -38,6 +38,7 @@ _TIME_WORDS = frozenset([
     "time", "timer", "timing", "dt", "duration", "took", "takes", "sec", "secs", "seconds",
     "cost", "elapsed", "batchtime", "datatime", "itertime", "steptime", "traintime",
 ])  # fmt: skip
+_TRAINING_WORDS = _STEP_WORDS | _EPOCH_WORDS | _TIME_WORDS | {"loss", "lr"}
 _LEFT_WORDS = frozenset(("eta", "remaining", "left", "remain"))
 _DATA_WORDS = frozenset(("data", "load", "loading", "fetch", "dataloader", "loader", "reader"))
 _RATE = re.compile(r"(?i)(?:/|[ _]?per[ _]?)s(?:ec|econd)?\Z")
@@ -83,8 +84,9 @@ class Reading:
 
     @property
     def is_of_training(self) -> bool:
-        """Whether something that belongs to a training is named on its lines."""
-        return any(role in OF_A_TRAINING for role in self.roles)
+        """Whether something that belongs to a training is named on its lines, quoted or not."""
+        said = {word for slot in self.family.slots for word in slot.words}
+        return bool(said & _TRAINING_WORDS) or any(role in OF_A_TRAINING for role in self.roles)
 
 
 def decide(family: Family) -> Reading:

@@ -15,7 +15,6 @@ from pitstop.logs.general.families import Array, Family, Mask
 from pitstop.logs.general.hints import SAMPLES
 from pitstop.logs.general.quote import Lines
 from pitstop.logs.general.roles import Reading, Role
-from pitstop.logs.general.tokens import Slot
 from pitstop.records.logs.windows import ColumnNote
 
 NAN: Final = nan
@@ -28,10 +27,6 @@ _COARSE_S = 10.0
 _LONG_S = 5.0
 _MANY = 1000
 _MOST_RANKS = 4096
-_ROUND = frozenset(("1", "15", "2", "25", "3", "4", "5", "75"))
-"""How intervals begin that people choose to print at; batches of 64 or 128 do not."""
-_BATCHES = frozenset(("4", "8", "16"))
-"""Rises that are a batch of samples as likely as an interval of steps."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,36 +87,26 @@ def _counts(one: Reading, *, step: str) -> bool:
     if family.is_bar:
         # A bar without a name may draw epochs, or anything.
         return family.phase == "train" or (family.phase != "eval" and bool(one.places("loss")))
+    if family.phase not in ("train", ""):
+        return False
+    # ``[640/60000]`` may be of samples, whatever it rises by: a count of steps has a name.
     beside = ("loss", "learning rate", "wait for data", "time of a step", "samples/s")
-    is_named = bool(family.slots[place].name) or bool(one.places("loss"))
-    return family.phase in ("train", "") and is_named and bool(one.places(*beside))
+    return bool(one.places(*beside)) if family.slots[place].name else _is_metered(one)
+
+
+def _is_metered(one: Reading) -> bool:
+    """Whether the wait for data of one step stands on a line, with its mean in brackets."""
+    slots = one.family.slots
+    return any(
+        slot.is_mean for at in one.places("wait for data") for slot in slots[at + 1 : at + 2]
+    )
 
 
 def _may_be_samples(one: Reading) -> bool:
-    """Whether a count may be of samples: ``[640/60000 (1%)]``, or because its tool counts so.
-
-    Nobody prints every 640th step. An index without a total may be of anything.
-    """
+    """Whether a named count may be of samples: its tool says so, or it is an index of anything."""
     slots, place = one.family.slots, place_of_step(one)
-    if tuple(slot.name for slot in slots[:4]) in SAMPLES:
-        return True
-    if set(slots[place].words) == {"idx"} and not slots[place].has_total:
-        return True
-    is_metered = any(slot.is_mean for at in one.places("wait for data") for slot in slots[at + 1 :])
-    if one.family.is_bar or slots[place].name or is_metered or not slots[place].has_total:
-        return False
-    return _rises_as_samples(slots, one.family.column(place), place)
-
-
-def _rises_as_samples(slots: Sequence[Slot], count: Array, place: int) -> bool:
-    rises = np.diff(count)
-    usual = float(np.median(rises[rises > 0])) if (rises > 0).any() else 1.0
-    if usual == 1:
-        return False  # a sample each step is a step each line
-    behind = slots[place + 2 : place + 3]
-    is_share = any(slot.unit == "percent" and not slot.name for slot in behind)
-    is_odd = bool(np.median(count % usual) not in (0, 1, usual - 1))
-    return is_share or is_odd or f"{usual:g}" in _BATCHES or f"{usual:g}".rstrip("0") not in _ROUND
+    is_index = set(slots[place].words) == {"idx"} and not slots[place].has_total
+    return is_index or tuple(slot.name for slot in slots[:4]) in SAMPLES
 
 
 def time_steps(
