@@ -191,7 +191,7 @@ def _state(number: int) -> str:
 
 DENSE: dict[str, Line] = {
     "torchreid": _torchreid,
-    "iter= lines": _iter_lines,
+    "general, iter= lines": _iter_lines,
     "mmengine JSON": _mmengine_json,
     "metrics.csv": _table,
     "Hugging Face trainer_state.json": _state,
@@ -204,9 +204,9 @@ DENSE: dict[str, Line] = {
     "mmengine text": _mmengine,
     "fast-reid text": _fastreid,
     "TransReID family": _transreid,
-    "AverageMeter": _meter,
+    "general, meters": _meter,
     "timm": _timm,
-    "tqdm": _bar,
+    "general, bars": _bar,
     "nanoGPT": _nanogpt,
     "KAIR": _kair,
 }

@@ -55,7 +55,7 @@ def test_what_a_log_does_not_print_may_be_given(tmp_path: Path) -> None:
     run(LOG, "-o", page)
     assert "not known; number of ranks not known" in page.read_text(encoding="utf-8")
     run(LOG, "-o", page, "--batch-size", 32, "--world-size", 2)
-    assert "32 samples x 2 ranks / 310 ms a step" in page.read_text(encoding="utf-8")
+    assert "32 samples x 2 ranks / 315 ms a step" in page.read_text(encoding="utf-8")
     with pytest.raises(RecordError, match="no log format 'nonsense'"):
         run(LOG, "-o", page, "--format", "nonsense")
 

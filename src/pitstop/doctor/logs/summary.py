@@ -9,7 +9,7 @@ from pitstop.doctor.logs.statistics import quartiles
 from pitstop.doctor.logs.time import eta_of, event_totals, run_time
 from pitstop.logs.memory_lines import HOST
 from pitstop.records.logs.summary import LogSummary, Steady
-from pitstop.records.logs.windows import COLUMNS, THINNED, FieldQuote, LineKind
+from pitstop.records.logs.windows import APART, COLUMNS, THINNED, FieldQuote, LineKind
 from pitstop.records.units import seconds_text
 
 _LEAST_SAMPLES = 0.9
@@ -46,7 +46,7 @@ def summarise_log(facts: LogFacts) -> LogSummary:
         confidence=log.confidence,
         defined_by=log.defined_by,
         version=log.version,
-        records=len(table) if facts.is_defined else None,
+        records=len(table) if facts.is_defined and APART not in log.notes else None,
         attempts=len(np.unique(table.attempt)) if facts.is_one_run else None,
         first_step=facts.first_step,
         last_step=facts.last_step,

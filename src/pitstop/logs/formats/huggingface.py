@@ -15,7 +15,7 @@ from pitstop.logs.builder import EPOCH, LogBuilder
 from pitstop.logs.numbers import FINITE, convert, number
 from pitstop.logs.reader import Reader
 from pitstop.logs.rows import Rows
-from pitstop.records.logs.windows import Disagreement
+from pitstop.records.logs.windows import APART, Disagreement
 
 NAN = math.nan
 _NEVER = re.compile(rb"(?!)")
@@ -115,6 +115,7 @@ class _State:
             self._entries.take(entry, convert(entry[b"step"]))
 
 
+_MOST_STUCK = 3
 _DICT = re.compile(rb"\{'(?:loss|eval_\w+|train_runtime|grad_norm)': ")
 _PAIR = re.compile(rb"'([\w./-]+)': '?(-?[\dni][\w.+-]*)'?[,}]")
 # A whole dict of the values that the Trainer prints, with or without the norm: what _PAIR finds in
@@ -153,6 +154,9 @@ class _Console:
         self._is_bar_known = False
         """Whether a loss or the summary was printed: the bar right before it is the training's."""
         self._usual = _NEVER
+        self._stuck = 0
+        """Losses in a row that were printed without the bar between them."""
+        self._loss_step = NAN
 
     def feed(self, line: bytes) -> None:
         """Take one line."""
@@ -188,12 +192,13 @@ class _Console:
         if total >= self._bar_total or not self._is_bar_known:
             self._bar_step, self._bar_total = float(count), total
             self._usual = _NEVER
-            self._builder.total_steps = total
+            self._builder.total_steps = total if self._builder.is_steps_known else None
 
     def _usual_dict(self, line: bytes, found: re.Match[bytes]) -> None:
         builder = self._builder
         self._is_bar_known = True
         step = self._step(line, found.start())
+        self._watch(step)
         loss, norm, rate, epoch = found.groups()
         # Nearly every record has a rate of its own, so remembering it does not pay.
         builder.brief(step, lr=float(rate))
@@ -205,7 +210,19 @@ class _Console:
     def _dict(self, line: bytes, place: int) -> None:
         entry = dict(_PAIR.findall(line, place))
         self._is_bar_known |= b"loss" in entry or b"train_runtime" in entry
-        self._entries.take(entry, self._step(line, place))
+        step = self._step(line, place)
+        if b"loss" in entry:
+            self._watch(step)
+        self._entries.take(entry, step)
+
+    def _watch(self, step: float) -> None:
+        """Forget the steps where the bar stands elsewhere in the file than the losses."""
+        self._stuck = self._stuck + 1 if step == self._loss_step else 0
+        self._loss_step = step
+        if self._stuck == _MOST_STUCK:
+            self._builder.is_steps_known = False
+            self._builder.total_steps = None
+            self._builder.note(APART)
 
     def _step(self, line: bytes, place: int) -> float:
         """Give the step of the dict that begins here, and note how it is known."""
@@ -231,6 +248,9 @@ _FAR_OFF = 0.1
 
 def judge(builder: LogBuilder, rows: Rows) -> list[Disagreement]:
     """Give the record of the whole training its time of a step."""
+    if APART in builder.notes:
+        rows.raw["rate"][:] = math.nan  # nor is it known from which step on the process trained
+        return []
     # Of several trainings in one file the last one's time is known.
     for row in np.flatnonzero(rows.code == EPOCH).tolist()[-1:]:
         runtime = float(builder.settings.get("train_runtime", "nan"))

@@ -14,8 +14,6 @@ class Hint:
     """What a name stands for."""
 
     role: _Role
-    of: str
-    """Whose name it is."""
     needs_unit: bool
     """Whether others use the name too, so that a number without a unit may be anything."""
 
@@ -32,14 +30,13 @@ _NAMES: Final[dict[_Role, dict[str, str]]] = {
     "rate": {"fairseq": "wps ups", "torchtitan": "tps"},
 }
 HINTS: Final[dict[str, Hint]] = {
-    name: Hint(role=role, of=of, needs_unit=of == _ANYBODY)
+    name: Hint(role=role, needs_unit=of == _ANYBODY)
     for role, families in _NAMES.items()
     for of, names in families.items()
     for name in names.split()
 }
-SAMPLES: Final[dict[tuple[str, ...], str]] = {
-    ("epoch", "iters", "time", "data"): "pytorch-CycleGAN-and-pix2pix"
-}
-"""First names of lines whose count, and whose time, are of samples, and who prints them so."""
-STEPS: Final = {"num_updates": "fairseq"}
-"""Names of the step that look like those of a setting, and whose they are."""
+# pytorch-CycleGAN-and-pix2pix
+SAMPLES: Final = frozenset([("epoch", "iters", "time", "data")])
+"""First names of lines whose count, and whose time, are of samples."""
+STEPS: Final = frozenset(["num_updates"])  # fairseq
+"""Names of the step that look like those of a setting."""

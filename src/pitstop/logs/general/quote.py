@@ -182,8 +182,9 @@ def _field(kind: Lines, key: Key, role: Role) -> FieldQuote:
         stride, count = max(stride, family.stride), count + family.count
         if place in family.absent:
             count -= int(family.absent[place].sum())
-        if slot.has_total:
-            totals |= set(np.unique(np.array(family.flat[place + 1])).tolist())
+        # A line without a slash has no total, whatever others of its kind print.
+        of = np.array(family.flat[place + 1]) if slot.has_total else np.array([np.nan])
+        totals |= set(np.unique(of).tolist())
     every, _ = kind.values(key)
     finite = every[np.isfinite(every)]
     is_whole = stride == 1 and bool(len(finite))
@@ -198,7 +199,7 @@ def _field(kind: Lines, key: Key, role: Role) -> FieldQuote:
         middle=float(np.median(finite)) if role in TIMES and is_whole and not rises else None,
         falls=int((np.diff(every) < 0).sum()) if role in COUNTS and is_whole else None,
         most=float(finite.max()) if role in COUNTS and is_whole else None,
-        total=totals.pop() if len(totals) == 1 else None,
+        total=totals.pop() if len(totals) == 1 and np.isfinite(next(iter(totals))) else None,
     )
 
 

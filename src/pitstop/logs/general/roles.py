@@ -110,9 +110,13 @@ def decide(family: Family) -> Reading:
 
 
 def _is_nameless(slot: Slot) -> bool:
-    """Whether a number has no name of its own: ``samples (100 per batch)``, ``8_1_3``."""
+    """Whether a number has no name of its own: ``samples (100 per batch)``, ``board 8_1_3``.
+
+    ``Epoch 3-20`` has one.
+    """
     is_aside = slot.opens == "(" and not slot.is_mean
-    return not slot.words or is_aside or slot.is_fragment or slot.words[-1:] in _PREPOSITIONS
+    is_part = slot.is_fragment and not set(slot.words) & (_EPOCH_WORDS | _STEP_WORDS)
+    return not slot.words or is_aside or is_part or slot.words[-1:] in _PREPOSITIONS
 
 
 def _know_meters(family: Family, roles: list[Role]) -> None:

@@ -99,7 +99,7 @@ class Slot:
     unit_text: str = ""
     """The unit as it stands behind the number."""
     is_fragment: bool = False
-    """Whether it is a part of a word: ``8_1_3``."""
+    """Whether it is a part of a word or a date: ``8_1_3``, ``2031-03-04``."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -218,7 +218,7 @@ def slots_of(literals: Sequence[bytes], texts: Sequence[bytes]) -> tuple[Slot, .
                 has_total=_TOTAL.fullmatch(after) is not None and place + 1 < len(texts),
                 opens=_WRAPPED.sub("", before).strip()[-1:],
                 unit_text=after[:length].strip() if kind else "",
-                is_fragment=after.startswith("_"),
+                is_fragment=after.startswith("_") or after == "-",
             )
         )
     return tuple(found)

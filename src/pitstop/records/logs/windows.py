@@ -45,7 +45,7 @@ TRAINING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in {"epoch
 """Kinds of rows that cover training steps, each step once."""
 
 Meaning = Literal[
-    "window mean", "running mean of the epoch", "running mean of the run", "EMA", "last step",
+    "window mean", "running mean of the epoch", "running mean of the run", "last step",
     "per epoch", "median of the window", "total", "not known",
 ]  # fmt: skip
 """What a printed number sums up. ``total`` is a sum or a state at that moment (peak memory)."""
@@ -54,6 +54,9 @@ Origin = Literal["printed", "rebuilt", "not in the log"]
 
 CLOCK = "h:m:s"
 """Unit of a quoted duration that is printed with colons; its value is in seconds."""
+
+APART = "losses come without the bar between them: their steps and number are not known"
+"""Note of a log whose bar stands elsewhere in the file."""
 
 THINNED = "very many values: "
 """Begins the note that not every point of a curve was kept."""

@@ -58,6 +58,28 @@ def test_lines_with_a_field_more_are_of_the_same_kind(log: Path) -> None:
     assert field_of(said.quoted[0], "f1").lines == 4
 
 
+def test_a_total_that_only_some_lines_print_is_not_quoted_of_all(log: Path) -> None:
+    lines = [one for n in range(1, 9) for one in (f"Epoch {n} begins", f"Epoch [{n}/10] ends")]
+    assert all(one.total is None for one in summary(log, lines).quoted[0].fields)
+
+
+def test_a_number_that_only_some_lines_give_a_unit_is_two_fields(log: Path) -> None:
+    lines = [f"epoch {n} loss 0.5 took {n}{'s' if n % 2 else ''}" for n in range(1, 21)]
+    took = [
+        (one.unit, one.lines) for one in summary(log, lines).quoted[0].fields if one.name == "took"
+    ]
+    assert sorted(took) == [("", 10), ("s", 10)]
+
+
+def test_lines_of_which_no_field_can_be_quoted_are_counted_all_the_same(log: Path) -> None:
+    lines = [
+        one for n in range(9) for one in (f"step {n} loss 0.5", f"Time taken for 1 epoch: {n}")
+    ]
+    rest = summary(log, lines).unquoted
+    assert rest is not None
+    assert rest.lines == 9
+
+
 def test_lines_of_an_evaluation_are_quoted_apart(log: Path) -> None:
     lines = [f"{who} epoch {n} loss 0.{n + 1}" for n in range(9) for who in ("Train", "Val")]
     said = summary(log, lines)
@@ -96,6 +118,7 @@ def test_a_log_without_a_loss_or_a_count_is_refused_with_the_closest_line(log: P
         ("loss of epoch {n} is : 0.51", {"epoch", "loss"}),
         ("epoch {n} loss 0.5 board 8_1_3", {"epoch", "loss"}),
         ("loss at step {n}: 0.5", {"loss at step"}),
+        ("epoch {n} loss 0.5 start_time: 2022-10-16-00:49", {"epoch", "loss"}),
     ],
 )
 def test_only_a_number_whose_name_is_plain_is_quoted(log: Path, line: str, names: set[str]) -> None:
@@ -131,9 +154,9 @@ def test_time_across_lines_of_another_kind_is_no_steps(log: Path) -> None:
     assert summary(log, lines).step is None
 
 
-@pytest.mark.parametrize("head", ["Train Epoch: 1 [{n}/60000]", "[{n}/60000 (3%)]"])
-def test_a_count_that_may_be_of_samples_gives_no_time_of_a_step(log: Path, head: str) -> None:
-    lines = [f"{clock(n)} {head.format(n=640 * n)} Loss: 0.5" for n in range(60)]
+@pytest.mark.parametrize("head", ["Epoch: [1] [{n}/60000]", "[{n}/60000 (3%)]", "[{n}/391]"])
+def test_a_count_without_a_name_gives_no_time_of_a_step(log: Path, head: str) -> None:
+    lines = [f"{clock(n)} {head.format(n=100 * n)} Loss: 0.5" for n in range(60)]
     said = summary(log, lines)
     assert said.step is None
     assert said.quoted[0].lines == 60

@@ -30,3 +30,10 @@ def test_an_evaluation_whose_dict_is_printed_twice_took_its_time_once(log: Path)
     log.write_text("\n".join(lines) + "\n")
     events = [one for one in read_logs([log])[0].first.events if one.name == "evaluation"]
     assert {one.wall_us / 1e6 for one in events} == {7.5}
+
+
+def test_losses_that_stand_apart_from_the_bar_have_no_steps(log: Path) -> None:
+    losses = [f"{{'loss': 0.{n}, 'learning_rate': 1e-05, 'epoch': 0.{n}}}" for n in range(20, 60)]
+    bars = [f" 50%|#| {n}/400 [00:{n:02}<01:00, 1.00s/it]" for n in range(1, 20)]
+    said = examine(log, [*bars, *losses]).summary
+    assert (said.last_step, said.total_steps, said.records, said.step) == (None,) * 4
