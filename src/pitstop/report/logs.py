@@ -1,6 +1,5 @@
 """Foreign logs as text: the verdict first, then what the log says and what it does not."""
 
-import math
 import shlex
 from collections.abc import Iterable, Iterator
 
@@ -123,9 +122,11 @@ def _quoted_lines(kind: LineKind) -> Iterator[tuple[str, str]]:
     """Quote what lines of one kind print, a row a field."""
     like = f" like: {literal(kind.example)}" if kind.example else ""
     phase = f" with a word of an {kind.phase}" if kind.phase else ""
-    yield "quoted", f"{count_text(kind.lines, 'line')}{phase}{like}"
+    what = "line" if kind.example else "value"
+    yield "quoted", f"{count_text(kind.lines, what)}{phase}{like}"
     for field in kind.fields:
-        yield f"  {literal(field.name)}", _field_text(field, of=kind.lines)
+        more = "" if field.lines == kind.lines else f"; on {count_text(field.lines, what)}"
+        yield f"  {literal(field.name)}", f"{_field_text(field)}{more}"
     if kind.others:
         yield "  others", literal(", ".join(kind.others))
     if kind.apart_s is not None:
@@ -133,7 +134,7 @@ def _quoted_lines(kind: LineKind) -> Iterator[tuple[str, str]]:
         yield "  timestamps", f"{middle} from one to the next, IQR {low} to {high}"
 
 
-def _field_text(field: FieldQuote, *, of: int) -> str:
+def _field_text(field: FieldQuote) -> str:
     first, last = (_as_printed(value, field.unit) for value in (field.first, field.last))
     text = f"{first} at the first, {last} at the last"
     if field.most is not None and field.most != field.last:
@@ -144,16 +145,16 @@ def _field_text(field: FieldQuote, *, of: int) -> str:
         text += f", median {_as_printed(float(f'{field.middle:.6g}'), field.unit)}"
     if field.falls:
         text += f"; lower than on the line before {count_text(field.falls, 'time')}"
-    return text if field.lines == of else f"{text}; on {count_text(field.lines, 'line')}"
+    return text
 
 
-def _as_printed(value: float, unit: str) -> str:
+def _as_printed(value: float | None, unit: str) -> str:
     """Write a number as its line has it: a duration with colons."""
-    if unit != CLOCK or not math.isfinite(value):
+    if value is None:
+        return "no finite number"
+    if unit != CLOCK:
         number = f"{int(value):,}" if value.is_integer() else f"{value:,}"
-        return (
-            f"{number} {literal(unit)}".rstrip() if unit not in ("%", CLOCK) else f"{number}{unit}"
-        )
+        return f"{number}%" if unit == "%" else f"{number} {literal(unit)}".rstrip()
     minutes, seconds = divmod(value, 60)
     hours, minutes = divmod(int(minutes), 60)
     return f"{hours}:{minutes:02}:{seconds:02g}" if hours else f"{minutes}:{seconds:02g}"

@@ -9,7 +9,14 @@ from pitstop.doctor.logs.statistics import quartiles
 from pitstop.doctor.logs.time import eta_of, event_totals, run_time
 from pitstop.logs.memory_lines import HOST
 from pitstop.records.logs.summary import LogSummary, Steady
-from pitstop.records.logs.windows import APART, COLUMNS, THINNED, FieldQuote, LineKind
+from pitstop.records.logs.windows import (
+    APART,
+    COLUMNS,
+    THINNED,
+    FieldQuote,
+    LineKind,
+    finite_or_none,
+)
 from pitstop.records.units import seconds_text
 
 _LEAST_SAMPLES = 0.9
@@ -150,8 +157,8 @@ def _of_curves(facts: LogFacts) -> tuple[LineKind, ...]:
             role="loss" if is_loss(name) else "value",
             unit="",
             lines=len(series.value),
-            first=float(series.value[0]),
-            last=float(series.value[-1]),
+            first=finite_or_none(series.value[0]),
+            last=finite_or_none(series.value[-1]),
         )
         for name, series in facts.rank.scalars.items()
         if len(series.value)

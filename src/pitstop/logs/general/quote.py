@@ -12,7 +12,7 @@ import numpy as np
 
 from pitstop.logs.general.families import Array
 from pitstop.logs.general.roles import COUNTS, TIMES, Reading, Role
-from pitstop.records.logs.windows import CLOCK, FieldQuote, LineKind, Unquoted
+from pitstop.records.logs.windows import CLOCK, FieldQuote, LineKind, Unquoted, finite_or_none
 
 _MOST_KINDS = 5
 _MOST_FIELDS = 12
@@ -194,8 +194,8 @@ def _field(kind: Lines, key: Key, role: Role) -> FieldQuote:
         role=role,
         unit=unit,
         lines=count,
-        first=float(every[0]),
-        last=float(every[-1]),
+        first=finite_or_none(every[0]),
+        last=finite_or_none(every[-1]),
         middle=float(np.median(finite)) if role in TIMES and is_whole and not rises else None,
         falls=int((np.diff(every) < 0).sum()) if role in COUNTS and is_whole else None,
         most=float(finite.max()) if role in COUNTS and is_whole else None,

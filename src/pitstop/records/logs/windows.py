@@ -130,8 +130,9 @@ class FieldQuote:
     """As printed behind it; empty without one."""
     lines: int
     """On how many lines it stands."""
-    first: float
-    last: float
+    first: float | None
+    """None where no finite number is printed."""
+    last: float | None
     middle: float | None = None
     """Median of a time; None of other numbers."""
     falls: int | None = None
@@ -140,6 +141,11 @@ class FieldQuote:
     """Of a count: the highest; None of other numbers."""
     total: float | None = None
     """Behind its slash, where that is the same on every line."""
+
+
+def finite_or_none(value: float) -> float | None:
+    """Give a number that a record can hold: no NaN, nothing endless."""
+    return float(value) if np.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pitstop.cli.doctor_logs import doctor_logs
@@ -10,8 +9,9 @@ from pitstop.doctor.logs.examine import examine_log
 from pitstop.errors import RecordError
 from pitstop.logs.general.read import FieldHints
 from pitstop.logs.read import read_logs
-from pitstop.records.logs.summary import LogSummary
+from pitstop.records.logs.summary import LogExamination, LogSummary
 from pitstop.records.logs.windows import FieldQuote, LineKind
+from pitstop.records.store import from_json
 from tests.unit.logs.general.examined import examine
 
 
@@ -188,6 +188,18 @@ def test_a_loss_that_is_no_number_is_named_in_a_log_of_ones_own(log: Path) -> No
     assert "4 of 19 values" in verdict.findings[0].evidence[0]
 
 
+def test_a_value_that_is_no_number_is_said_to_be_none_and_its_record_can_be_read_back(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.write_text("".join(f"iter {n} loss {'nan' if n > 15 else 0.5}\n" for n in range(1, 20)))
+    doctor_logs([log], json="-")
+    said = from_json(capsys.readouterr().out, LogExamination).summary
+    loss = field_of(said.quoted[0], "loss")
+    assert (loss.first, loss.last) == (0.5, None)
+    doctor_logs([log])
+    assert "0.5 at the first, no finite number at the last" in capsys.readouterr().out
+
+
 def test_what_the_user_says_counts_steps_is_stated(log: Path) -> None:
     log.write_text("".join(f"mark {n}/900 loss 0.5\n" for n in range(10, 400, 10)))
     said = examine_log(read_logs([log], hints=FieldHints(step="mark"))[0]).summary
@@ -227,4 +239,6 @@ def test_an_event_file_is_quoted_by_its_tags(capsys: pytest.CaptureFixture[str])
     for one in said.quoted[0].fields:
         series = run.first.scalars[one.name]
         assert (one.lines, one.first) == (len(series.value), series.value[0])
-        assert np.isfinite(one.last)
+        assert one.last == series.value[-1]
+    doctor_logs([run.source])
+    assert "40 values" in capsys.readouterr().out
