@@ -160,6 +160,18 @@ class Family:
             self.held.append(self.last)
             self.settle()
 
+    def only(self, rows: Mask) -> "Family":
+        """Give the same lines without some."""
+        kept = np.flatnonzero(rows).tolist()
+        return replace(
+            self,
+            count=len(kept),
+            flat=[array("d", [column[row] for row in kept]) for column in self.flat],
+            line=array("q", [self.line[row] for row in kept]),
+            at=array("d", [self.at[row] for row in kept]),
+            absent={place: lacks[kept] for place, lacks in self.absent.items()},
+        )
+
     def name_of(self, place: int) -> str:
         """Give the name of a number as it is printed; its digits only where no line has others."""
         return self.slots[place].name if self.has_variants else self.names[place]

@@ -101,11 +101,16 @@ def read_bar(path: Path, total: int) -> RankRecord | None:
     """Time the steps of a bar without a name that counts to a known total; None without one."""
     for one in map(decide, _mined(path).families):
         place = place_of_step(one)
-        is_it = place >= 0 and one.family.is_bar and only_rises(one)
-        if is_it and (one.family.column(place + 1) == total).all():
-            timed = time_steps(one, (), (), time="")
+        if place < 0 or not one.family.is_bar or one.family.slots[place].name:
+            continue
+        is_its = one.family.column(place + 1) == total
+        bar = Reading(one.family.only(is_its), one.roles)
+        if is_its.any() and only_rises(bar):
+            # An evaluation draws a bar without a name too, to another total.
+            between = np.array(one.family.line)[~is_its].tolist()
+            timed = time_steps(bar, (), between, time="", is_of_steps=True)
             log = LogSource(format=NAME, confidence=1.0, defined_by=_BAR, files=(str(path),))
-            return _record(timed, log, [Lines([one])], is_counted=True)
+            return _record(timed, log, [Lines([bar])], is_counted=True)
     return None
 
 
@@ -248,7 +253,7 @@ def _table(timed: Timed, log: LogSource, step: Array | None) -> WindowTable:
     columns = {
         "attempt": np.zeros(len(main.family)),
         "epoch": printed(main, "epoch"),
-        "first_step": last if step is None else np.concatenate(([NAN], last[:-1] + 1)),
+        "first_step": last if step is None else np.concatenate((last[:1], last[:-1] + 1)),
         "last_step": last,
         "at_s": np.array(main.family.at),
         "step_s": timed.step_s,

@@ -110,15 +110,21 @@ def _may_be_samples(one: Reading) -> bool:
 
 
 def time_steps(
-    main: Reading, others: Sequence[Reading], events: Sequence[int], *, time: str
+    main: Reading,
+    others: Sequence[Reading],
+    events: Sequence[int],
+    *,
+    time: str,
+    is_of_steps: bool = False,
 ) -> Timed:
     """Time the lines of a count.
 
     Args:
         main: The lines.
         others: What else is printed of the training: times across it are not of steps alone.
-        events: Lines that speak of checkpoints.
+        events: Lines that speak of checkpoints, or of other work.
         time: Name that the user gave for the time of a step.
+        is_of_steps: Whether the count is known to be of steps, however long they take.
     """
     family = main.family
     nothing = np.full(len(family), NAN)
@@ -134,7 +140,7 @@ def time_steps(
         clock, formula = _clock(main, count)
         rows = _pairs(main, count, clock, _between(others, events, of_bar=family.is_bar))
         timed.step_s = _times(clock, count, rows)
-        if _may_draw_epochs(main, timed.step_s):
+        if not is_of_steps and _may_draw_epochs(main, timed.step_s):
             timed.step_s = nothing
         timed.data_s = _metered_waits(main, count, timed.step_s)
         if np.isfinite(timed.step_s).any():

@@ -32,6 +32,13 @@ def trainers_console(*, steps: int = 60, every: int = 20) -> list[str]:
     return lines
 
 
+def test_the_trainers_bar_has_no_name_and_others_are_not_its_steps(log: Path) -> None:
+    found = examine(log, trainers_console()).summary
+    assert (found.first_step, found.last_step, found.total_steps) == (1, 60, 60)
+    assert found.step is not None
+    assert found.step.middle == pytest.approx(7, rel=0.02)
+
+
 def test_an_evaluation_is_no_slow_window_beside_a_bar_of_other_work(log: Path) -> None:
     found = examine(log, trainers_console())
     assert found.summary.events["evaluation"].count == 3
