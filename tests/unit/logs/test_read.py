@@ -165,6 +165,9 @@ def test_a_format_can_be_forced_and_must_exist() -> None:
 def test_paths_that_are_not_there_or_hold_nothing_are_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="there is no file or folder"):
         read_logs([tmp_path / "none.log"])
+    with pytest.raises(RecordError, match="holds no file that could be a training log"):
+        read_logs([tmp_path])
+    (tmp_path / "notes.log").write_text("nothing\n")
     with pytest.raises(RecordError, match=r"no file in .* is a training log"):
         read_logs([tmp_path])
 
