@@ -18,7 +18,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 # Lines that src/ may have, blank ones included. Deleting is a feature: raising this figure is a
 # decision, taken in a change of its own that says what the lines are for.
-LINE_BUDGET = 112_700
+LINE_BUDGET = 111_200
 
 MOST_MODULES = 20
 # Python itself starts it.

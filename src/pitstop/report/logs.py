@@ -92,7 +92,7 @@ def log_rows(log: LogSummary) -> Iterator[tuple[str, str]]:
     if log.eta is not None:
         yield "left", _eta_text(log.eta)
     for column, note in log.meanings.items():
-        if column in _SHOWN_MEANINGS:
+        if column in _SHOWN_MEANINGS and note.meaning != NOT_KNOWN:
             yield f"{_SHOWN_MEANINGS[column]} is", _meaning_text(note)
     if log.gaps:
         yield "not in the log", ", ".join(log.gaps)
@@ -101,10 +101,11 @@ def log_rows(log: LogSummary) -> Iterator[tuple[str, str]]:
 
 def _speed_rows(log: LogSummary) -> Iterator[tuple[str, str]]:
     """Give the speed its rows; of quoted lines that time no step there is none."""
-    if log.quoted and log.step is None and log.rate is None:
-        yield "step", f"{NOT_KNOWN}: nothing in the log gives it without a guess"
-        return
     missing = "not in the log" if "time of a step" in log.gaps else log.rate_gap or "see the notes"
+    missing = "nothing in the log gives it without a guess" if log.quoted else missing
+    if log.quoted and log.step is None and log.rate is None:
+        yield "step", f"{NOT_KNOWN}: {missing}"
+        return
     yield "step", _spread(log.step) if log.step else f"{NOT_KNOWN}: {missing}"
     yield "samples/s", _spread(log.rate) if log.rate else f"{NOT_KNOWN}: {log.rate_gap}"
     yield "batch", _batch_text(log)
