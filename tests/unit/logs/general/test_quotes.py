@@ -240,5 +240,5 @@ def test_an_event_file_is_quoted_by_its_tags(capsys: pytest.CaptureFixture[str])
         series = run.first.scalars[one.name]
         assert (one.lines, one.first) == (len(series.value), series.value[0])
         assert one.last == series.value[-1]
-    doctor_logs([run.source])
+    doctor_logs([Path(run.source)])
     assert "40 values" in capsys.readouterr().out
