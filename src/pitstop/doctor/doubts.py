@@ -34,6 +34,9 @@ _STEPS_DIFFER: Final = 0.2
 # Stack samples that show the loss being computed; the probe divides a gap by no fewer.
 _FEWEST_ON_LOSS: Final = 5
 
+# As many evaluations as steps, but for some that a warm-up or a pass's end keeps apart.
+_AS_MANY: Final = 0.8
+
 # Parts of a step with a rule of their own, and the share from which it reports.
 _JUDGED: Final = {
     "data": WORTH_A_WARNING,
@@ -60,6 +63,8 @@ def with_doubts(finding: Finding, facts: Facts) -> Finding:
         found += _loss_unseen(facts)
     if finding.code == "DATA001":
         found += _workers_disagree(facts)
+    if finding.code == "EVAL001":
+        found += _evaluates_at_every_step(facts)
     if finding.bound is not None and facts.on_gpu:
         found += _clocks_disagree(facts, finding.bound.part)
         if is_unsampled(facts, Kernels):
@@ -108,6 +113,25 @@ def _loss_unseen(facts: Facts) -> Iterator[str]:
             f"{count_text(seen, 'stack sample')} found the loss being computed: the time between "
             "forward and backward may be something else's"
         )
+
+
+def _evaluates_at_every_step(facts: Facts) -> Iterator[str]:
+    """Say that what is called evaluating may be batches of the training.
+
+    A loader is taken for what it did first: of one that evaluated before it trained, every batch
+    lies in an evaluation.
+    """
+    outside = facts.outside.get("evaluation")
+    loaders = () if facts.setup is None else facts.setup.loaders
+    if outside is None or not loaders or any(loader.trains for loader in loaders):
+        return
+    if outside.count < _AS_MANY * facts.steps:
+        return
+    evaluations = count_text(outside.count, "evaluation")
+    yield (
+        f"{evaluations} in {count_text(facts.steps, 'step')}: where one loader evaluates and "
+        "trains, these may be the batches of the training"
+    )
 
 
 def open_parts(facts: Facts, reported: Sequence[Finding]) -> Iterator[tuple[str, float, str]]:

@@ -221,3 +221,18 @@ def test_runs_of_one_program_differ_only_with_reservation(seed: int, share: floa
     if len({verdict.outcome for verdict in verdicts}) > 1:
         reserved = sum("another run may" in verdict.message for verdict in verdicts)
         assert reserved >= 5
+
+
+@pytest.mark.parametrize(
+    ("period", "trains", "is_doubted"),
+    [(1, False, True), (1, True, False), (1, None, False), (5, False, False)],
+)
+def test_an_evaluation_at_every_step_may_be_the_batches_of_the_training(
+    period: int, trains: bool | None, is_doubted: bool
+) -> None:
+    loaders = () if trains is None else (replace(LOADER, trains=trains),)
+    apart = {"evaluation": dict.fromkeys(range(0, 100, period), 20_000 * period)}
+    record = rank({"forward": 10_000}, apart=apart, readings=[replace(SETUP, loaders=loaders)])
+    _, finding = judged(record)
+    assert finding.code == "EVAL001"
+    assert ("batches of the training" in str(finding.doubts)) == is_doubted
