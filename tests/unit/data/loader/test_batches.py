@@ -334,7 +334,10 @@ def end_group(loader: Loader[Tensor]) -> list[int]:
 
 def is_ending_server(process: psutil.Process) -> bool:
     """Whether this is a fork server that nothing keeps from ending by SIGTERM."""
-    if "forkserver" not in str(process.cmdline()):
+    try:
+        if "forkserver" not in str(process.cmdline()):
+            return False
+    except psutil.NoSuchProcess:  # one that an earlier test left has ended, or is not reaped yet
         return False
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     masks = dict(line.split(":\t") for line in lines if line.startswith("Sig") and "/" not in line)

@@ -90,11 +90,14 @@ run_script_study(wanted, lambda trial: None)
 
 @pytest.mark.slow
 def test_a_killed_tuner_loses_and_repeats_nothing_and_leaves_no_process(tmp_path: Path) -> None:
-    kills, lost = kill_often(tmp_path, kills=2, draw=random.Random(0))
+    # The whole study takes some twenty seconds: it is not over after two times five.
+    kills, lost = kill_often(tmp_path, kills=2, draw=random.Random(0), latest_s=5.0)
     assert (kills, lost) == (2, [])
 
 
-def kill_often(folder: Path, *, kills: int, draw: random.Random) -> tuple[int, list[str]]:
+def kill_often(
+    folder: Path, *, kills: int, draw: random.Random, latest_s: float = 14.0
+) -> tuple[int, list[str]]:
     """Kill a tuner at random moments until it was killed so often, then let it end.
 
     Returns:
@@ -107,7 +110,7 @@ def kill_often(folder: Path, *, kills: int, draw: random.Random) -> tuple[int, l
     done, before = 0, ""
     while True:
         is_last = done == kills
-        code = _run_tuner(folder, log, None if is_last else draw.uniform(1.0, 14.0))
+        code = _run_tuner(folder, log, None if is_last else draw.uniform(1.0, latest_s))
         after = journal.read_text() if journal.exists() else ""
         if not after.startswith(before[: before.rfind("\n") + 1]):
             wrong.append(f"the journal lost lines after kill {done}")
